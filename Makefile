@@ -115,8 +115,8 @@ programs: .venv/installed
 	$(PIP) --editable '.[test,check]'
 	@touch $@
 
-# System packages for tests on several hosts and on NVMe. Only root can install them.
-APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
+# System packages for tests on several hosts, on NVMe and in a browser. Only root can install them.
+APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps chromium
 
 .PHONY: system-packages
 system-packages:
@@ -130,7 +130,8 @@ system-packages:
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
 	    echo "missing:$$missing"; \
-	    echo "without libaio-dev, tests of NVMe offload are skipped; without the others, tests on several hosts"; \
+	    echo "without libaio-dev, tests of NVMe offload are skipped; without chromium, tests in a browser;"; \
+	    echo "without the others, tests on several hosts"; \
 	fi
 
 clean:

@@ -1,6 +1,7 @@
-"""Recognize what is never written to a file."""
+"""Recognize what is never written to a file, and hide it in what is passed on to others."""
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 
 _NAME = re.compile(
     r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?<![A-Z])(PAT|PASS|PWD)(?![A-Z])",
@@ -18,3 +19,56 @@ def is_secret(name: str, value: str = "") -> bool:
     """Whether the name of a variable or an argument, or its value, suggests a secret."""
     by_name = name not in _DIRECTORIES and _NAME.search(name) is not None
     return by_name or _VALUE.search(value) is not None
+
+
+HIDDEN = "(hidden)"
+"""Shown in place of a secret."""
+
+_ASSIGNED = re.compile(r"([\w.-]+)(\s*[=:]\s*(?:(?:Bearer|Basic)\s+)?|\s+)([^\s,;'\"`]+)")
+_NUMBER = re.compile(r"[-+\d.e]+|true|false|none|null", re.IGNORECASE)
+
+
+def hide_in_text(text: str) -> str:
+    """Hide tokens and passwords of URLs in a text, and what is assigned to a name that suggests a secret."""
+    return _ASSIGNED.sub(_without_value, _VALUE.sub(HIDDEN, text))
+
+
+def _without_value(found: "re.Match[str]") -> str:
+    name, between, value = found.groups()
+    is_flag = name.startswith("--") or between.strip()
+    return f"{name}{between}{HIDDEN}" if is_flag and _is_hidden(name, value) else found[0]
+
+
+def _is_hidden(name: str, value: str) -> bool:
+    """Whether to hide a value: not the number of `max_tokens`, a tokenizer, or what a KeyError says."""
+    is_name = is_secret(name) and "tokenize" not in name.lower() and not name.endswith("Error")
+    return is_name and value != HIDDEN and _NUMBER.fullmatch(value) is None
+
+
+def hide_arguments(words: Sequence[str]) -> list[str]:
+    """Hide the secrets among the words of a command."""
+    return [*_without_secrets(words)]
+
+
+def _without_secrets(words: Sequence[str]) -> Iterator[str]:
+    flag = ""
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if is_given and _is_hidden(name, value):
+            yield f"{name}={HIDDEN}"
+        elif flag and not word.startswith("-") and _is_hidden(flag, word):
+            yield HIDDEN
+        else:
+            yield _VALUE.sub(HIDDEN, word)
+        flag = word if word.startswith("-") and not is_given else ""
+
+
+def hide_in(value: object, name: str = "") -> object:
+    """Hide the secrets in a JSON value, and all text below a name that suggests one."""
+    if isinstance(value, Mapping):
+        return {key: hide_in(child, str(key)) for key, child in value.items()}
+    if isinstance(value, list | tuple):
+        return [hide_in(child, name) for child in value]
+    if not isinstance(value, str):
+        return value
+    return HIDDEN if _is_hidden(name, value) else hide_in_text(value)

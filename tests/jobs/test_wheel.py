@@ -81,6 +81,12 @@ def test_the_wheel_has_the_recipes_and_configs(wheel: Path) -> None:
     ] == []
 
 
+def test_the_wheel_has_the_files_of_pages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert {f"zlaunch/cli/views/run_page.{kind}" for kind in ("py", "html", "js")} <= {*names}
+
+
 def test_an_installed_wheel_trains(trained: tuple[Path, Result], full: Path) -> None:
     folder, result = trained
     assert result.status == 0, result.out + result.err

@@ -48,6 +48,7 @@ runs list
 runs show finished --json
 runs show stalled
 runs logs failed
+runs report failed
 runs logs finished --launcher
 runs why failed
 runs why stalled
@@ -99,7 +100,12 @@ def test_every_command_shows_its_help(tmp_path: Path, python: str) -> None:
 
 @each(
     ("words", "completed"),
-    [("ru", "runs"), ("runs w", "why"), ("config validate --w", "--world-size"), ("train --stag", "--stage")],
+    [
+        ("ru", "runs"),
+        ("runs wh", "why"),
+        ("config validate --w", "--world-size"),
+        ("train --stag", "--stage"),
+    ],
 )
 def test_a_shell_completes_commands_and_options(
     words: str, completed: str, tmp_path: Path, python: str

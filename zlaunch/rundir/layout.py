@@ -48,6 +48,8 @@ class RunDir(_Root):
     """How the run ended, and why."""
     reserve = _Below(".room")
     """Disk space reserved for the ending, in case the disk is full by then."""
+    report = _Below("report.html")
+    """The page that `zlaunch runs report` writes."""
     resume = _Below("resume")
     """Leads to one tag of an engine, for a script that loads the one which `latest` names."""
     metrics = _Below("metrics.jsonl")

@@ -32,9 +32,9 @@ def members(run: RunSummary) -> dict[str, object]:
     }
 
 
-def to_json(value: object) -> str:
+def to_json(value: object, indent: int | None = 2) -> str:
     """Write strict JSON; NaN and infinity become strings."""
-    return json.dumps(_strict(value), indent=2)
+    return json.dumps(_strict(value), indent=indent, separators=None if indent else (",", ":"))
 
 
 def _strict(value: object) -> object:

@@ -1,0 +1,111 @@
+"""`zlaunch runs report`: a page for every run, whatever its state."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.browser import dom, noted, watched_copy
+from tests.recorded_run import HOSTILE, write_run
+from tests.running import zlaunch
+
+MOST_SECONDS = 1.0
+"""The goal for a page of 10,000 steps; other programs use the cores of this test."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    write_run(folder / "runs" / "hostile", 10_000, HOSTILE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Path:
+    result = zlaunch("runs", "report", "hostile", cwd=folder)
+    assert (result.status, result.out, result.err) == (0, "runs/hostile/report.html\n", "")
+    return folder / "runs" / "hostile" / "report.html"
+
+
+def test_a_page_is_written_again_but_never_over_another_file(page: Path, folder: Path) -> None:
+    assert zlaunch("runs", "report", "hostile", "--html", page, cwd=folder).status == 0
+    (folder / "train.py").write_text("print(1)")
+    result = zlaunch("runs", "report", "hostile", "--html", "train.py", cwd=folder)
+    assert (result.status, result.out) == (69, "")
+    assert "`train.py` already exists, and is no page about a run" in result.err
+    assert (folder / "train.py").read_text() == "print(1)"
+
+
+def test_a_page_or_its_data_can_be_printed(folder: Path) -> None:
+    assert zlaunch("runs", "report", "hostile", "--html", "-", cwd=folder).out.startswith("<!DOCTYPE html>")
+    assert json.loads(zlaunch("runs", "report", "hostile", "--json", cwd=folder).out)["state"] == "failed"
+
+
+def test_a_directory_that_cannot_be_written_names_another_file(folder: Path) -> None:
+    result = zlaunch("runs", "report", "hostile", "--html", "nowhere/page.html", cwd=folder)
+    assert (result.status, "hint: choose another file with `--html`" in result.err) == (69, True)
+
+
+@pytest.mark.parametrize("text", [b"", b"\xff{", b"[1]\n"])
+def test_a_run_whose_records_are_damaged_has_a_page(text: bytes, tmp_path: Path) -> None:
+    root = write_run(tmp_path / "runs" / "damaged", 3)
+    for file in root.rglob("*.json*"):
+        file.write_bytes(text)
+    result = zlaunch("runs", "report", cwd=tmp_path)
+    assert (result.status, result.err) == (0, "")
+    elements = dom(watched_copy(root / "report.html"))
+    assert noted(elements, "failed") == ""
+    assert "broken" in elements
+
+
+def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, sys; os.environ.get('ZLAUNCH_DS_CONFIG'); sys.exit(7)\n")
+    zlaunch("train", "script.py", "--gpus", "1", cwd=tmp_path)
+    result = zlaunch("runs", "report", cwd=tmp_path)
+    assert (result.status, result.err) == (0, "")
+    elements = dom(watched_copy(tmp_path / result.out.strip()))
+    assert noted(elements, "failed") == ""
+    assert "exited with 7" in elements or "status 7" in elements
+
+
+@pytest.fixture(scope="module")
+def elements(page: Path) -> str:
+    return dom(watched_copy(page))
+
+
+def test_a_browser_shows_all_of_a_page_and_runs_nothing_that_a_run_says(elements: str) -> None:
+    assert noted(elements, "failed") == ""
+    assert "<title>hostile: failed</title>" in elements
+    for part in (
+        "Loss",
+        "Learning rate",
+        "Throughput",
+        "GPU memory in use",
+        "Phases",
+        "Planned and real",
+        "ds_config",
+    ):
+        assert part in elements
+    assert "<img" not in elements
+
+
+def test_the_policy_of_a_page_lets_its_own_script_draw(page: Path) -> None:
+    assert "<svg" in dom(page)
+
+
+def test_a_page_of_ten_thousand_steps_is_soon_there(elements: str) -> None:
+    assert float(noted(elements, "took")) <= 1000 * MOST_SECONDS * (1 + os.getloadavg()[0])
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_page_is_no_wider_than_its_window(width: int, page: Path) -> None:
+    frame = page.with_name("frame.html")
+    measure = (
+        "<script>addEventListener('load', () => { const inner = document.querySelector('iframe').contentDocument;"
+        "document.documentElement.dataset.wide = inner.documentElement.scrollWidth; });</script>"
+    )
+    frame.write_text(
+        f'<html><iframe src="{page.name}" style="width: {width}px; height: 900px; border: 0"></iframe>{measure}</html>'
+    )
+    assert noted(dom(frame, "--allow-file-access-from-files"), "wide") == str(width)

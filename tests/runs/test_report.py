@@ -1,0 +1,145 @@
+"""The contents of the page about a run."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recorded_run import GIB, SECONDS, SECRET, SPIKE, write_run
+from zlaunch.cli.views.run import to_json
+from zlaunch.runs import history
+from zlaunch.runs.history import RunHistory
+from zlaunch.runs.report import report_of
+from zlaunch.runs.store import load_run
+
+STEPS = 200
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "20260101-120000-train", STEPS)
+
+
+@pytest.fixture
+def own(root: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(root, tmp_path / root.name))
+
+
+def report(root: Path, **more: Any) -> dict[str, Any]:
+    past = RunHistory(root)
+    past.update()
+    found: dict[str, Any] = json.loads(to_json(report_of(load_run(root), past, **more)))
+    return found
+
+
+def test_every_step_has_its_numbers(root: Path) -> None:
+    past = report(root)["history"]
+    assert past["step"][2:] == list(range(1, STEPS + 1))
+    assert past["numbers"]["step_loss"][2 + STEPS * 6 // 10 - 1] == SPIKE
+    assert past["numbers"]["step_loss"][2 + STEPS * 7 // 10 - 1] == {"lost": 1}
+    assert sum(loss is not None for loss in past["numbers"]["loss"]) == STEPS // 10
+
+
+def test_throughput_is_that_of_all_ranks(root: Path) -> None:
+    past = report(root)["history"]
+    assert past["unit"] == "tokens/s"
+    assert past["rate"][10] == pytest.approx(8 * 8192 / SECONDS, rel=1e-3)
+
+
+def test_without_tokens_throughput_counts_samples(own: Path) -> None:
+    lines = [{"step": step, "time": 2.0 * step} for step in (1, 2, 4)]
+    (own / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    past = report(own)["history"]
+    assert (past["unit"], past["rate"]) == ("samples/s", [None, 32.0, 32.0])
+
+
+def test_the_step_that_a_killed_script_had_not_written_yet_comes_from_its_heartbeat(own: Path) -> None:
+    beat = {"step": STEPS + 1, "time": 1.7e9, "loss": 1.5, "loss_step": STEPS + 1}
+    (own / "ranks" / "rank-0.pulse.json").write_text(json.dumps(beat))
+    last = report(own)["history"]["last"]
+    assert (last["step"], last["numbers"]) == ([STEPS + 1], {"loss": [1.5]})
+    (own / "ranks" / "rank-0.pulse.json").write_text(json.dumps({**beat, "step": STEPS}))
+    assert report(own)["history"]["last"] is None
+
+
+def test_the_time_of_each_phase_is_added_up(root: Path) -> None:
+    found = report(root)
+    assert found["phases"]["saving"] == 60.0
+    assert found["phases"]["forward"] == pytest.approx(0.35 * STEPS)
+    assert sum(sum(spent.values()) for _, spent in found["timeline"]) == pytest.approx(
+        sum(found["phases"].values())
+    )
+
+
+def test_the_plan_stands_beside_what_was(root: Path) -> None:
+    rows = {row["name"]: (row["planned"], row["real"], row["differs"]) for row in report(root)["plan"]}
+    assert rows["ZeRO stage"] == (3, 2, True)
+    assert rows["global batch"] == (64, 64, False)
+    assert rows["optimizer"] == ("AdamW", "DeepSpeedCPUAdam", False)
+
+
+def test_each_value_of_the_ds_config_has_its_source_and_what_deepspeed_read(root: Path) -> None:
+    rows = {row["name"]: row for row in report(root)["config"]}
+    assert rows["zero_optimization.stage"] == {
+        "name": "zero_optimization.stage", "value": 3, "source": "`--stage`", "used": 2,
+    }  # fmt: skip
+    assert rows["optimizer.params.lr"]["used"] == 3e-4
+    assert report(root)["open"] == {"optimizer.params.lr": "the Trainer's `--learning_rate`"}
+
+
+def test_a_secret_is_in_no_value(root: Path) -> None:
+    found = report(root)
+    assert SECRET not in json.dumps([found["config"], found["differences"]])
+
+
+def test_memory_has_a_column_for_each_rank(root: Path) -> None:
+    gpu = report(root)["samples"]["gpu"]
+    assert list(gpu) == [f"rank {rank}" for rank in range(8)]
+    assert max(gpu["rank 7"]) == 67.5 * GIB
+
+
+def test_of_many_ranks_only_the_smallest_and_largest_memory_is_shown(own: Path) -> None:
+    job = json.loads((own / "job.json").read_text())
+    (own / "job.json").write_text(json.dumps({**job, "ranks": [{"rank": rank} for rank in range(1000)]}))
+    found = report(own)
+    assert list(found["samples"]["gpu"]) == ["smallest", "largest"]
+    assert (len(found["ranks"]), found["ranks"][0]["rank"]) == (64, 3)
+
+
+def test_a_page_that_has_some_steps_gets_the_others(root: Path) -> None:
+    whole = report(root)
+    more = report(root, seen=((0, 150), (0, 10)))
+    assert (more["history"]["start"], more["history"]["step"][0]) == (150, whole["history"]["step"][150])
+    assert more["history"]["rate"] == whole["history"]["rate"][150:]
+    assert more["samples"]["host"]["rank 0"] == whole["samples"]["host"]["rank 0"][10:]
+
+
+def test_a_page_whose_steps_were_joined_since_gets_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "MOST_STEPS", 50)
+    past = report(root, seen=((0, 40), (0, 0)))["history"]
+    assert (past["start"], past["epoch"] > 0, len(past["step"]) <= 50) == (0, True, True)
+    spans = [one for one in past["numbers"]["step_loss"] if isinstance(one, dict)]
+    assert max(one.get("high", -math.inf) for one in spans) == SPIKE
+    assert sum(one["lost"] for one in spans) == 1
+
+
+@pytest.mark.parametrize(
+    "left", [[], ["job.json"], ["job.json", "ranks"], ["how-it-ended.json", "steps.jsonl"], ["ds_config.json", "provenance.json"]]
+)  # fmt: skip
+def test_a_run_with_missing_files_is_described(left: list[str], root: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "run").mkdir()
+    for name in left:
+        (shutil.copytree if (root / name).is_dir() else shutil.copy)(root / name, own / name)
+    assert report(own)["id"] == "run"
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"\xff\x00", b"[]", b'{"ranks": [{"rank": null}], "phases": [7], "step": "x"}\n']
+)
+def test_a_run_with_damaged_files_is_described(text: bytes, own: Path) -> None:
+    for file in own.rglob("*.json*"):
+        file.write_bytes(text)
+    assert report(own)["id"] == own.name

@@ -1,0 +1,39 @@
+"""What is hidden in texts, arguments and values, and what is not."""
+
+import pytest
+
+from zlaunch.secrets import HIDDEN, hide_arguments, hide_in, hide_in_text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_TOKEN=nobodymayknow", "--wandb_api_key nobodymayknow", "password: nobodymayknow",
+        "Authorization: Bearer nobodymayknow", "https://me:nobodymayknow@host/x", "hf_nobodymayknownobodymayknow",
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_text_is_hidden(text: str) -> None:
+    assert "nobodymayknow" not in hide_in_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max_tokens 128", "KeyError: text", "--tokenizer_name gpt2", "the tokens are fine", "no API key was found",
+        "`--stage 3`: saves 4.2 GiB; costs time",
+    ],
+)  # fmt: skip
+def test_other_words_stay(text: str) -> None:
+    assert hide_in_text(text) == text
+
+
+def test_the_values_of_secret_arguments_are_hidden() -> None:
+    words = ["train.py", "--hub_token", "x", "--api-key=y", "--max_new_tokens", "5", "z"]
+    assert hide_arguments(words) == [
+        "train.py", "--hub_token", HIDDEN, f"--api-key={HIDDEN}", "--max_new_tokens", "5", "z",
+    ]  # fmt: skip
+
+
+def test_all_text_below_a_secret_name_is_hidden() -> None:
+    value = {"comet": {"api_key": "x", "keys": ["y"]}, "tokens": 5, "name": "z"}
+    assert hide_in(value) == {"comet": {"api_key": HIDDEN, "keys": [HIDDEN]}, "tokens": 5, "name": "z"}

@@ -1,0 +1,69 @@
+"""`zlaunch runs report`: one HTML page about a run."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.cli.options import AsJson, LatestRun, RunsDir
+from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.run_page import MARK, page, page_data
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.files import shown, write_whole
+from zlaunch.rundir.layout import RunDir
+from zlaunch.runs.history import RunHistory
+from zlaunch.runs.store import find_run, load_run
+
+Html = Annotated[
+    str | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Output file, - for stdout (default: report.html of the run)."
+    ),
+]
+_HINT = "choose another file with `--html`"
+
+
+def report(
+    run: LatestRun = "latest", html: Html = None, runs_dir: RunsDir = None, as_json: AsJson = False
+) -> None:
+    """Write a page about a run: its loss, speed, memory, ds_config and end.
+
+    The page is one HTML file that loads nothing. With --json, its data is printed instead.
+    """
+    if as_json and html is not None:
+        raise WrongUsage("`--json` prints data, and `--html` writes a page", "keep one of them")
+    root = find_run(run, runs_dir)
+    found, history = load_run(root), RunHistory(root)
+    history.update()
+    data = page_data(found, history)
+    if as_json:
+        console.data(to_json(data))
+        return
+    text = page(f"{found.id}: {found.state.value}", data)
+    if html == "-":
+        console.data(text)
+        return
+    file = RunDir(root).report if html is None else Path(html)
+    _write(file, text)
+    console.data(shown(file.absolute()))
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a page, also over an earlier one, but not over anything else."""
+    name = os.path.relpath(file)
+    if file.is_dir() or (file.exists() and not _is_page(file)):
+        raise Unavailable(f"`{name}` already exists, and is no page about a run", _HINT)
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        raise Unavailable(f"`{name}` cannot be written: {error.strerror}", _HINT) from None
+
+
+def _is_page(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return MARK.encode() in opened.read(200)
+    except OSError:
+        return True  # writing it says what is wrong

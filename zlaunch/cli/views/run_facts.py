@@ -1,0 +1,81 @@
+"""The facts about one run, in rows of a label and a text."""
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+
+from zlaunch.cli.views.run import long_moment, saved_rows, steps
+from zlaunch.files import shown
+from zlaunch.rundir.record import EnvironmentRecord, JobRecord
+from zlaunch.runs.saved_by_run import resumed_of, saved_by_run
+from zlaunch.runs.state import RunSummary
+from zlaunch.runs.what_ran import differences, engine_line
+from zlaunch.units import plural
+
+_PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
+
+
+def facts(run: RunSummary) -> Iterator[tuple[str, str]]:
+    """List label and text of what is known of a run."""
+    status = "" if run.exit_status is None else f", exit status {run.exit_status}"
+    yield "run", os.path.relpath(run.files.root)
+    yield "state", f"{run.state.value}{status}"
+    yield "started", long_moment(run.started)
+    yield from _asked(run.files.job)
+    yield from _place(run)
+    yield from _configuration(run)
+    if (resumed := resumed_of(run.files)) is not None:
+        yield "resumed", f"from {shown(resumed)}"
+    if (engine := engine_line(run.files)) is not None:
+        yield "engine", engine
+    for one in differences(run.files):
+        yield "differs", one
+    yield from saved_rows(saved_by_run(run.files))
+    yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
+    yield from _origin(run.files.environment)
+    for trouble in run.files.troubles:
+        yield "problem", trouble
+
+
+def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
+    if asked := job.get("asked"):
+        yield "command", shlex.join(["zlaunch", *asked[1:]])
+    if "script" in job:
+        yield "script", shlex.join(job["script"])
+    if "working_directory" in job:
+        yield "directory", job["working_directory"]
+    lineage = {"repeats": job.get("repeats"), "continues": job.get("continues"), "differs": job.get("why")}
+    yield from ((label, text) for label, text in lineage.items() if text)
+
+
+def _place(run: RunSummary) -> Iterator[tuple[str, str]]:
+    job, gpus = run.files.job, run.files.environment.get("machine", {}).get("gpus", [])
+    if slots := job.get("ranks"):
+        hosts = Counter(slot.get("host") for slot in slots)
+        where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
+        names = ", ".join(sorted({gpu.get("name", "") for gpu in gpus}))
+        yield "ranks", f"{plural(len(slots), 'rank')} by {job.get('launcher')}: {where}"
+        yield "device", f"{job.get('accelerator')}{f': {names}' if names else ''}"
+
+
+def _configuration(run: RunSummary) -> Iterator[tuple[str, str]]:
+    job = run.files.job
+    if run.stage is not None:
+        places = ", ".join(f"{part} on {place}" for part, place in run.offload.items())
+        precision = job.get("precision") or "precision of the script"
+        yield "ZeRO", f"stage {run.stage}, {places or 'nothing offloaded'}, {precision}"
+    total, micro, pieces = job.get("train_batch_size"), job.get("micro_batch"), job.get("grad_accum")
+    if total and micro and pieces:
+        yield "batch", f"{total} = {micro} per rank x {pieces} accumulated x {run.world_size} ranks"
+
+
+def _origin(environment: EnvironmentRecord) -> Iterator[tuple[str, str]]:
+    packages, git = environment.get("packages", {}), environment.get("git") or {}
+    versions = [f"{name} {packages[name]}" for name in _PACKAGES if packages.get(name)]
+    if versions:
+        yield "versions", ", ".join(versions)
+    if commit := git.get("commit"):
+        changed = git.get("changed")
+        files = f", {plural(len(changed), 'file')} changed" if changed else ""
+        yield "commit", f"{commit[:12]} on {git.get('branch')}{files}"

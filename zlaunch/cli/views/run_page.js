@@ -1,0 +1,441 @@
+"use strict";
+// Draws the page about a run, or about several, from JSON values. Text from a run only ever becomes a text node.
+
+const SVG = "http://www.w3.org/2000/svg", GIB = 2 ** 30;
+const COLOURS = [0, 1, 2, 3, 4, 5, 6, 7].map((n) => `var(--c${n})`);
+const page = document.getElementById("page");
+
+function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+function shape(name, attributes, text) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// Turns what stands between backticks into code, as messages write it.
+function prose(text) {
+  const parts = String(text).split("`");
+  return parts.length % 2 ? element("span", {}, ...parts.map((part, at) => (at % 2 ? element("code", {}, part) : part))) : String(text);
+}
+
+// Numbers --------------------------------------------------------------------------------------------------
+
+function number(value) {
+  if (typeof value !== "number" || !isFinite(value)) return value === null || value === undefined ? "–" : String(value);
+  const size = Math.abs(value);
+  if (size >= 1e9 || (size < 1e-3 && size > 0)) return value.toExponential(3).replace(/\.?0+e/, "e");
+  if (size >= 1e4) return Math.round(value).toLocaleString("en");
+  return String(+value.toPrecision(4));
+}
+function memory(bytes) {
+  if (typeof bytes !== "number") return "–";
+  return bytes && bytes < GIB / 10 ? `${Math.round(bytes / 2 ** 20)} MiB` : `${(bytes / GIB).toFixed(2)} GiB`;
+}
+function clock(seconds) {
+  const s = Math.round(seconds), pad = (n) => String(n).padStart(2, "0");
+  const [h, m] = [Math.floor(s / 3600), Math.floor(s / 60) % 60];
+  return h ? `${h}:${pad(m)}:${pad(s % 60)}` : `${m}:${pad(s % 60)}`;
+}
+function ticks(low, high, most, isTime) {
+  const steps = isTime ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400] : [];
+  const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
+  const step = steps.find((one) => one >= raw) || [1, 2, 5, 10].map((n) => n * power).find((one) => one >= raw * 0.999);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(+at.toPrecision(12));
+  return found;
+}
+function logTicks(low, high) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high) + 1; power++)
+    for (const n of high / low > 200 ? [1] : [1, 2, 5]) if (n * 10 ** power >= low && n * 10 ** power <= high) found.push(n * 10 ** power);
+  return found;
+}
+
+// Charts ---------------------------------------------------------------------------------------------------
+
+// A series has x, and low, high and last of each point; NaN where there is none. `lost` are the x of numbers that
+// are not finite. Of all points in one column of pixels the lowest and the highest are drawn, so that spikes stay.
+function series(name, x, values, options = {}) {
+  const made = { name, x: [], low: [], high: [], last: [], lost: [], ...options };
+  values.forEach((value, at) => {
+    const is = value !== null && typeof value === "object" ? value : { low: value, high: value, last: value, lost: 0 };
+    if (is.lost) made.lost.push(x[at]);
+    if (typeof is.low !== "number" || x[at] === null) return;
+    made.x.push(x[at]); made.low.push(is.low); made.high.push(is.high);
+    made.last.push(typeof is.last === "number" ? is.last : is.low);
+  });
+  return made;
+}
+
+function extent(all, marks, fromZero, isLog) {
+  let low = Infinity, high = -Infinity;
+  for (const one of all) for (let at = 0; at < one.x.length; at++) {
+    if (!isLog || one.low[at] > 0) low = Math.min(low, one.low[at]);
+    high = Math.max(high, one.high[at]);
+  }
+  for (const mark of marks) { low = Math.min(low, mark.value); high = Math.max(high, mark.value); }
+  if (isLog) return [low / 1.1, high * 1.1];
+  if (fromZero) low = Math.min(0, low);
+  const room = (high - low) * 0.06 || Math.abs(high) * 0.1 || 1;
+  return [fromZero ? low : low - room, high + room];
+}
+
+function path(one, toX, toY) {
+  let text = "", at = 0, before = -Infinity;
+  while (at < one.x.length) {
+    const column = Math.round(toX(one.x[at])), first = at;
+    let low = at, high = at;
+    for (; at < one.x.length && Math.round(toX(one.x[at])) === column && (at === first || one.x[at] >= one.x[at - 1]); at++) {
+      if (one.low[at] < one.low[low]) low = at;
+      if (one.high[at] > one.high[high]) high = at;
+    }
+    const exact = at - first === 1 ? toX(one.x[first]) : column, y = (value) => toY(value).toFixed(1);
+    text += `${one.x[first] < before ? "M" : text ? "L" : "M"}${exact.toFixed(1)} ${y(one.last[first])}`;
+    if (one.low[low] < one.high[high]) text += `V${y(one.low[low])}V${y(one.high[high])}V${y(one.last[at - 1])}`;
+    before = one.x[at - 1];
+  }
+  return text;
+}
+
+function chart(title, unit, xName, all, options = {}) {
+  all = all.filter((one) => one.x.length || one.lost.length);
+  const { marks = [], fromZero = false, format = number, isTime = false } = options;
+  const heading = element("h2", {}, title, " ", element("small", {}, unit));
+  const area = element("div", { class: "chart" }), box = element("section", {}, heading, area);
+  const positive = all.every((one) => one.low.every((value) => value > 0));
+  if (options.canLog && positive) {
+    const input = element("input", { type: "checkbox" });
+    input.checked = Boolean(logged[title]);
+    input.addEventListener("change", () => { logged[title] = input.checked; draw(); });
+    box.prepend(element("label", {}, input, " log scale"));
+  }
+  if (all.length > 1 || marks.length) box.append(legend(all.map((one) => [one.name, one.colour]), marks));
+  const lost = all.reduce((sum, one) => sum + one.lost.length, 0);
+  if (lost) box.append(element("p", { class: "differs" }, "▼ marks where a value was NaN or infinite"));
+  if (options.note) box.append(element("p", { class: "dim" }, options.note));
+
+  function draw() {
+    const width = area.clientWidth || 560, height = 230, left = 62, right = 16, top = 10, bottom = 38;
+    const isLog = Boolean(logged[title]) && positive, xs = all.flatMap((one) => [one.x, one.lost]);
+    let x0 = Infinity, x1 = -Infinity;
+    for (const list of xs) for (const x of list) { if (x < x0) x0 = x; if (x > x1) x1 = x; }
+    if (x0 === x1) { x0 -= 1; x1 += 1; }
+    let [y0, y1] = extent(all, marks, fromZero, isLog);
+    if (!(y0 < y1)) [y0, y1] = [0, 1];
+    const scale = isLog ? Math.log : (value) => value;
+    const toX = (x) => left + ((x - x0) / (x1 - x0)) * (width - left - right);
+    const toY = (y) => top + (1 - (scale(Math.max(y, isLog ? y0 : -Infinity)) - scale(y0)) / (scale(y1) - scale(y0))) * (height - top - bottom);
+    const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${title}, ${unit}` });
+    for (const y of isLog ? logTicks(y0, y1) : ticks(y0, y1, 5)) {
+      svg.append(shape("line", { x1: left, x2: width - right, y1: toY(y), y2: toY(y), stroke: "var(--grid)" }));
+      svg.append(shape("text", { x: left - 6, y: toY(y) + 4, "text-anchor": "end" }, format(y)));
+    }
+    for (const x of ticks(x0, x1, Math.max(2, Math.floor((width - left) / 80)), isTime)) {
+      svg.append(shape("line", { x1: toX(x), x2: toX(x), y1: height - bottom, y2: height - bottom + 4, stroke: "var(--dim)" }));
+      const text = isTime ? clock(x) : number(x);
+      svg.append(shape("text", { x: Math.min(toX(x), width - 4 * text.length), y: height - bottom + 17, "text-anchor": "middle" }, text));
+    }
+    svg.append(shape("line", { x1: left, x2: width - right, y1: height - bottom, y2: height - bottom, stroke: "var(--dim)" }));
+    svg.append(shape("text", { x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, xName));
+    for (const mark of marks) {
+      svg.append(shape("line", { x1: left, x2: width - right, y1: toY(mark.value), y2: toY(mark.value), stroke: "var(--mark)", "stroke-dasharray": "6 4", "stroke-width": 1.5 }));
+    }
+    for (const one of all) {
+      const style = { fill: "none", stroke: one.colour, "stroke-width": one.thin ? 1 : 1.7, opacity: one.thin ? 0.55 : 1, "stroke-linejoin": "round" };
+      svg.append(shape("path", { d: path(one, toX, toY), ...style }));
+      if (one.x.length < 25) one.x.forEach((x, at) => svg.append(shape("circle", { cx: toX(x), cy: toY(one.last[at]), r: 2.5, fill: one.colour })));
+      for (const x of one.lost) svg.append(shape("path", { d: `M${toX(x) - 4} ${top}h8l-4 7z`, fill: "var(--mark)" }));
+    }
+    area.replaceChildren(svg);
+    hover(area, svg, { all, x0, x1, left, right, width, height, bottom, top, toX, toY, xName, format, isTime, marks });
+  }
+  draws.push(draw);
+  return box;
+}
+
+function nearest(xs, x) {
+  let low = 0, high = xs.length - 1;
+  while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
+  return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+}
+
+function hover(area, svg, at) {
+  const tip = element("div", { class: "tip" }), line = shape("line", { y1: at.top, y2: at.height - at.bottom, stroke: "var(--dim)", "stroke-dasharray": "2 2" });
+  const hide = () => { tip.remove(); line.remove(); };
+  svg.addEventListener("pointerleave", hide);
+  svg.addEventListener("pointermove", (event) => {
+    const bounds = svg.getBoundingClientRect();
+    const wanted = at.x0 + ((event.clientX - bounds.left - at.left) / (at.width - at.left - at.right)) * (at.x1 - at.x0);
+    const drawn = at.all.filter((one) => one.x.length);
+    if (!drawn.length) return hide();
+    const x = drawn.map((one) => one.x[nearest(one.x, wanted)]).reduce((a, b) => (Math.abs(a - wanted) <= Math.abs(b - wanted) ? a : b));
+    tip.replaceChildren(element("div", { class: "dim" }, `${at.xName.split(",")[0]} ${at.isTime ? clock(x) : number(x)}`));
+    for (const one of drawn) {
+      const near = nearest(one.x, x), [low, high] = [one.low[near], one.high[near]];
+      const text = low < high ? `${at.format(one.last[near])} (${at.format(low)} to ${at.format(high)})` : at.format(one.last[near]);
+      const where = one.x[near] === x || at.isTime ? "" : ` at ${number(one.x[near])}`;
+      tip.append(element("div", {}, element("b", { style: `color: ${one.colour}` }, "● "), `${one.name}${where}: ${text}`));
+    }
+    for (const mark of at.marks) tip.append(element("div", {}, `${mark.name}: ${at.format(mark.value)}`));
+    line.setAttribute("x1", at.toX(x)); line.setAttribute("x2", at.toX(x));
+    svg.append(line); area.append(tip);
+    const place = at.toX(x) + 12 + tip.offsetWidth > at.width ? at.toX(x) - tip.offsetWidth - 12 : at.toX(x) + 12;
+    tip.style.left = `${Math.max(0, place)}px`; tip.style.top = `${at.top + 4}px`;
+  });
+}
+
+function legend(entries, marks = [], isBox = false) {
+  const made = element("div", { class: "legend" });
+  for (const [name, colour] of entries) made.append(element("span", {}, element("i", { style: `background: ${colour}`, class: isBox ? "box" : "" }), name));
+  for (const mark of marks) made.append(element("span", {}, element("i", { style: "background: var(--mark)" }), `${mark.name}: ${memory(mark.value * GIB)}`));
+  return made;
+}
+
+// Sections -------------------------------------------------------------------------------------------------
+
+const shownValue = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+
+function table(titles, rows, numeric = []) {
+  const side = (at) => (numeric.includes(at) ? { class: "n" } : {});
+  const head = element("tr", {}, ...titles.map((title, at) => element("th", side(at), title)));
+  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, at) => (cell instanceof Element && cell.tagName === "TD" ? cell : element("td", side(at), cell)))));
+  return element("div", { class: "wide" }, element("table", {}, ...(titles.some(Boolean) ? [head] : []), ...body));
+}
+
+// A key that may be broken after each dot and underscore.
+function keyName(name) {
+  const made = element("code");
+  for (const part of name.split(/(?<=[._])/)) made.append(part, element("wbr"));
+  return made;
+}
+
+function header(run) {
+  const state = element("b", { class: `state ${run.state}` }, run.state);
+  const now = run.now ? ` · ${run.now.phase} since ${clock(Date.now() / 1000 - run.now.since)}` : "";
+  return element("header", {}, element("h1", {}, run.id), state, element("span", {}, `${run.headline}${now}`));
+}
+
+function tiles(run) {
+  const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
+  const loss = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
+  const made = [
+    ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
+    ["loss, first → last", loss === undefined ? null : `${number(run.first_loss)} → ${number(loss)}`],
+    [`${run.history.unit}, median`, rates.length ? number(rates[rates.length >> 1]) : null],
+    ["time", run.seconds === null ? null : clock(run.seconds)],
+    ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
+  ];
+  return element("section", { class: "tiles" }, ...made.filter(([, text]) => text !== null).map(([name, text]) => element("div", {}, element("b", {}, text), element("span", {}, name))));
+}
+
+function why(run) {
+  const rows = [], verdict = run.verdict;
+  const add = (name, text) => rows.push([element("td", { class: "label" }, name), element("td", { class: "any" }, text instanceof Element ? text : prose(text))]);
+  if (verdict) {
+    add("cause", verdict.cause);
+    if (verdict.rank !== null) add("began", `rank ${verdict.rank}${verdict.host ? ` on ${verdict.host}` : ""}${verdict.phase ? `, ${verdict.phase}` : ""}`);
+    verdict.facts.forEach((fact, at) => add(at ? "" : "evidence", fact));
+    verdict.advice.forEach((advice, at) => add(at ? "" : "change", advice));
+  }
+  (run.stall || []).forEach((line, at) => add(at ? "" : "stall", line));
+  run.differences.forEach((text, at) => add(at ? "" : "differs", element("span", { class: "differs" }, prose(text))));
+  run.troubles.forEach((text, at) => add(at ? "" : "problem", element("span", { class: "differs" }, prose(text))));
+  return rows.length ? element("section", {}, element("h2", {}, run.is_over ? "How it ended" : "What it is doing"), table(["", ""], rows)) : null;
+}
+
+function stepCharts(run) {
+  const past = run.history, last = past.last, boxes = [];
+  const steps = last ? [...past.step, ...last.step] : past.step;
+  const values = (name) => (last ? [...(past.numbers[name] || past.step.map(() => null)), ...(last.numbers[name] || [null])] : past.numbers[name] || []);
+  const one = (name, title, colour, options = {}) => series(title, steps, values(name), { colour: COLOURS[colour], ...options });
+  const logs = one("loss", "loss, as logged", 0), own = one("step_loss", "loss of a micro-batch", 1, { thin: true });
+  const losses = logs.x.length && own.x.length && same(logs, own) ? [{ ...logs, name: "loss" }] : [own, logs];
+  const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
+  add("Loss", "of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
+  add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
+  add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
+  add("Gradient norm", "", [one("grad_norm", "gradient norm", 5)], { canLog: true });
+  add("Loss scale", "of fp16", [one("loss_scale", "loss scale", 6)], { canLog: true });
+  return boxes;
+}
+const same = (a, b) => a.x.length === b.x.length && a.last.every((value, at) => Math.abs(value - b.last[at]) <= 1e-6 * Math.abs(value));
+
+function memoryCharts(run) {
+  const boxes = [], pools = Object.fromEntries(run.memory.pools.map((pool) => [pool.name, pool.predicted]));
+  for (const [kind, title, pool] of [["gpu", "GPU memory in use", "GPU, in use"], ["host", "Host memory", "host, resident"]]) {
+    const columns = Object.entries(run.samples[kind]);
+    if (!columns.length) continue;
+    const all = columns.map(([name, sizes], at) => series(name, run.samples.time, sizes.map((size) => size && size / GIB), { colour: COLOURS[at % 8] }));
+    const marks = pools[pool] ? [{ name: "predicted peak", value: pools[pool] / GIB }] : [];
+    const format = (size) => String(+size.toFixed(3));
+    boxes.push(chart(title, kind === "gpu" ? "GiB of each rank's GPU" : "GiB resident, of each rank", "time since the start", all, { marks, fromZero: true, format, isTime: true }));
+  }
+  return boxes;
+}
+
+function memorySection(run) {
+  const pools = run.memory.pools.map((pool) => [pool.name.trim(), memory(pool.predicted), memory(pool.measured), pool.percent === null ? pool.remark || "–" : `${pool.percent > 0 ? "+" : ""}${pool.percent.toFixed(0)} %`]);
+  if (!pools.length) return null;
+  const box = element("section", {}, element("h2", {}, "Memory ", element("small", {}, "of the largest rank; + means that the prediction was too high")));
+  box.append(table(["", "predicted", "measured", "difference"], pools, [1, 2, 3]));
+  run.memory.remarks.forEach((remark) => box.append(element("p", { class: "dim" }, prose(remark))));
+  const parts = ["gpu", "reserved", "pageable", "pinned", "shm"].filter((name) => run.memory.phases.some((phase) => phase[name]));
+  if (parts.length) {
+    const names = { gpu: "GPU tensors", reserved: "GPU reserved", pageable: "host pageable", pinned: "host pinned", shm: "/dev/shm" };
+    box.append(element("h2", { style: "margin-top: 12px" }, "Predicted peaks of each phase"));
+    box.append(table(["phase", ...parts.map((name) => names[name])], run.memory.phases.map((phase) => [phase.name, ...parts.map((name) => memory(phase[name]))]), parts.map((_, at) => at + 1)));
+  }
+  return box;
+}
+
+const phaseName = (name) => ({ training: "training: data and logging", starting: "the script's other code" })[name] || name;
+
+function phaseSection(run) {
+  const spent = Object.entries(run.phases).sort((a, b) => b[1] - a[1]), total = spent.reduce((sum, [, seconds]) => sum + seconds, 0);
+  if (!total) return null;
+  const colour = Object.fromEntries(spent.map(([name], at) => [name, at < 8 ? COLOURS[at] : "var(--line)"]));
+  const area = element("div", { class: "chart" }), box = element("section", { class: "full" }, element("h2", {}, "Phases ", element("small", {}, "share of rank 0's time")), area);
+  const share = (seconds) => `${seconds < 100 ? `${seconds.toFixed(1)} s` : clock(seconds)}, ${((100 * seconds) / total).toFixed(1)} %`;
+  box.append(legend(spent.map(([name, seconds]) => [`${phaseName(name)}: ${share(seconds)}`, colour[name]]), [], true));
+  draws.push(() => {
+    const width = area.clientWidth || 560, height = 120, bottom = 36, points = run.timeline;
+    const end = Math.max(...points.map(([time]) => time), 1), columns = [], room = Math.floor(width / 3);
+    let before = Math.max(0, (points[0] || [0, {}])[0] - Object.values((points[0] || [0, {}])[1]).reduce((a, b) => a + b, 0));
+    for (const [time, phases] of points) {
+      const [first, last] = [Math.floor((before / end) * (room - 1)), Math.max(0, Math.floor((time / end) * (room - 1)))];
+      for (let column = first; column <= last; column++) {
+        columns[column] ??= {};
+        for (const [name, seconds] of Object.entries(phases)) columns[column][name] = (columns[column][name] || 0) + seconds / (last - first + 1);
+      }
+      before = time;
+    }
+    const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": "phases over time" });
+    columns.forEach((phases, column) => {
+      const sum = Object.values(phases).reduce((a, b) => a + b, 0);
+      let y = 4;
+      for (const [name] of spent) {
+        const tall = ((phases[name] || 0) / (sum || 1)) * (height - bottom - 4);
+        if (tall > 0) svg.append(shape("rect", { x: (column * width) / room, y, width: width / room + 0.4, height: tall, fill: colour[name] })), (y += tall);
+      }
+    });
+    for (const x of ticks(0, end, Math.max(2, Math.floor(width / 90)), true)) {
+      const at = (x / end) * width;
+      svg.append(shape("text", { x: Math.min(width - 14, Math.max(14, at)), y: height - bottom + 16, "text-anchor": "middle" }, clock(x)));
+    }
+    svg.append(shape("text", { x: width / 2, y: height - 4, "text-anchor": "middle" }, "time since the start"));
+    const tip = element("div", { class: "tip" });
+    svg.addEventListener("pointerleave", () => tip.remove());
+    svg.addEventListener("pointermove", (event) => {
+      const x = event.clientX - svg.getBoundingClientRect().left, phases = columns[Math.floor((x / width) * room)];
+      if (!phases) return tip.remove();
+      const sum = Object.values(phases).reduce((a, b) => a + b, 0);
+      tip.replaceChildren(element("div", { class: "dim" }, clock((x / width) * end)), ...Object.entries(phases).sort((a, b) => b[1] - a[1]).slice(0, 5).map(([name, seconds]) => element("div", {}, `${phaseName(name)}: ${((100 * seconds) / sum).toFixed(0)} %`)));
+      area.append(tip);
+      tip.style.left = `${Math.max(0, x + 12 + tip.offsetWidth > width ? x - tip.offsetWidth - 12 : x + 12)}px`; tip.style.top = "4px";
+    });
+    area.replaceChildren(svg);
+  });
+  return box;
+}
+
+function planSection(run) {
+  const rows = run.plan.map((row) => {
+    return [row.name, shownValue(row.planned), element("td", { class: row.differs ? "differs any" : "any" }, shownValue(row.real))];
+  });
+  return rows.length ? element("section", {}, element("h2", {}, "Planned and real"), table(["", "planned", "real"], rows)) : null;
+}
+
+function configSection(run) {
+  const rows = run.config.map((row) => [keyName(row.name), element("td", { class: "any" }, element("code", {}, shownValue(row.value)), row.used === undefined ? null : element("div", { class: "differs" }, `DeepSpeed read ${shownValue(row.used)}`)), element("td", { class: "any" }, row.source ? prose(row.source) : "–")]);
+  for (const [name, filler] of Object.entries(run.open)) if (!run.config.some((row) => row.name === name)) rows.push([keyName(name), "–", prose(filler)]);
+  return rows.length ? element("section", {}, element("h2", {}, "ds_config ", element("small", {}, "and where each value comes from")), table(["key", "value", "from"], rows)) : null;
+}
+
+function rankSection(run) {
+  if (!run.ranks.length) return null;
+  const more = run.num_ranks > run.ranks.length ? `, ${run.ranks.length} of ${run.num_ranks}` : "";
+  const onGpu = run.ranks.some((rank) => rank.gpu);
+  const rows = run.ranks.map((rank) => [rank.rank, element("td", { class: "any" }, rank.host ?? "–"), ...(onGpu ? [shownValue(rank.device)] : []), shownValue(rank.step), rank.phase ?? "–", memory(rank.resident), ...(onGpu ? [memory(rank.gpu)] : []), element("td", rank.returncode ? { class: "n differs" } : { class: "n" }, shownValue(rank.returncode))]);
+  const titles = ["rank", "host", ...(onGpu ? ["GPU"] : []), "step", "last phase", "host memory", ...(onGpu ? ["GPU reserved"] : []), "exit"];
+  return element("section", {}, element("h2", {}, `Ranks${more}`), table(titles, rows, onGpu ? [5, 6, 7] : [4, 5]));
+}
+
+const factSection = (run) => element("section", {}, element("h2", {}, "Run"), table(["", ""], run.facts.map(([name, text]) => [element("td", { class: "label" }, name), element("td", { class: "any" }, text.includes("`") ? prose(text) : element("span", { class: "code" }, text))])));
+
+function showRun(run) {
+  document.title = `${run.id}: ${run.state}`;
+  const charts = [...stepCharts(run), ...memoryCharts(run)];
+  const phase = phaseSection(run);
+  if (phase) charts.push(phase);
+  const nothing = charts.length ? null : element("section", {}, "No step and no memory was recorded.");
+  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../" }, "all runs")) : null, why(run), tiles(run), nothing, element("div", { class: "grid" }, ...charts), element("div", { class: "grid" }, ...[planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
+  const footer = element("footer", {}, `zlaunch ${run.zlaunch}, ${new Date(run.written * 1000).toLocaleString()}`);
+  page.replaceChildren(...parts.filter(Boolean), footer);
+}
+
+function showRuns(data) {
+  document.title = "zlaunch runs";
+  const rows = data.runs.map((run) => [element("td", {}, element("a", { href: run.link }, run.id), run.cause ? element("div", { class: "dim" }, run.cause) : null), element("b", { class: `state ${run.state}` }, run.state), run.zero, shownValue(run.ranks), run.progress, number(run.loss), run.seconds === null ? "–" : clock(run.seconds)]);
+  page.replaceChildren(element("header", {}, element("h1", {}, "Runs"), element("span", {}, data.directory)), element("section", {}, rows.length ? table(["run", "state", "ZeRO", "ranks", "step", "loss", "took"], rows, [3, 4, 5, 6]) : "no runs yet"));
+}
+
+// Life -----------------------------------------------------------------------------------------------------
+
+const live = document.documentElement.dataset.live !== undefined, logged = {};
+let draws = [], shown = null;
+
+function show(data) {
+  draws = [];
+  const place = window.scrollY;
+  if (data.runs) showRuns(data); else showRun(data);
+  for (const draw of draws) draw();
+  if (live) window.scrollTo(0, place);
+}
+
+// A live page is sent only the steps and samples that it does not have.
+function merge(old, data) {
+  if (!old || data.runs) return data;
+  const join = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(data.history.start).fill(null)), ...(more[name] || Array(data.history.step.length).fill(null))]]));
+  const [past, news] = [old.history, data.history];
+  if (news.start) {
+    data.history = { ...news, numbers: join(past.numbers, news.numbers) };
+    for (const name of ["step", "count", "time", "rate"]) data.history[name] = [...past[name], ...news[name]];
+  }
+  const [before, samples] = [old.samples, data.samples];
+  if (samples.start) {
+    const columns = (kind) => Object.fromEntries([...new Set([...Object.keys(before[kind]), ...Object.keys(samples[kind])])].map((name) => [name, [...(before[kind][name] || Array(samples.start).fill(null)), ...(samples[kind][name] || Array(samples.time.length).fill(null))]]));
+    data.samples = { ...samples, time: [...before.time, ...samples.time], host: columns("host"), gpu: columns("gpu") };
+  }
+  return data;
+}
+
+async function poll() {
+  let wait = 2000;
+  try {
+    const seen = shown && shown.history ? `?steps=${shown.history.epoch}.${shown.history.step.length}&samples=${shown.samples.epoch}.${shown.samples.time.length}` : "";
+    const answer = document.hidden && shown ? null : await fetch(`data${seen}`);
+    if (answer && !answer.ok) throw new Error(answer.status);
+    if (answer) {
+      shown = merge(shown, await answer.json());
+      show(shown);
+      if (shown.is_over) wait = 15000;
+    }
+    document.getElementById("gone")?.remove();
+  } catch {
+    if (!document.getElementById("gone")) page.prepend(element("section", { id: "gone", class: "differs" }, "`zlaunch runs watch` does not answer: this page is no longer updated."));
+    wait = 5000;
+  }
+  setTimeout(poll, wait);
+}
+
+if (live) poll();
+else { shown = JSON.parse(document.getElementById("data").textContent); show(shown); }
+let resized = null;
+window.addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => { for (const draw of draws) draw(); }, 100); });
+document.addEventListener("visibilitychange", () => { if (live && !document.hidden && shown) show(shown); });

@@ -1,0 +1,68 @@
+"""The page about a run: one HTML file with style, script and data, which loads nothing from elsewhere."""
+
+import base64
+import hashlib
+import html
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.run_facts import facts
+from zlaunch.diagnosis.stall_text import stall_lines
+from zlaunch.runs.history import RunHistory
+from zlaunch.runs.report import Seen, report_of
+from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.secrets import hide_arguments, hide_in
+
+MARK = "<!-- zlaunch run page -->"
+"""In the beginning of every such page."""
+
+_TEMPLATE = Path(__file__).with_name("run_page.html")
+_SCRIPT = Path(__file__).with_name("run_page.js")
+_PLACE = re.compile(r"@([A-Z]+)@")
+_STALL_COLUMNS = 100
+_ELSEWHERE = ("run", "state", "differs", "problem")
+"""Facts that other parts of the page show."""
+
+
+def page_data(
+    run: RunSummary, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), (0, 0))
+) -> dict[str, object]:
+    """Describe a run for its page, without secrets; of its history only what a page has not `seen`."""
+    job = run.files.job
+    words = {name: hide_arguments(job.get(name, [])) for name in ("asked", "script") if name in job}
+    shown = replace(run, files=replace(run.files, job={**job, **words}))  # type: ignore[typeddict-item]
+    stall = recorded_stall(run.files.ending)
+    said = {label: text for label, text in facts(shown) if label not in _ELSEWHERE}
+    found = {
+        **report_of(shown, history, seen),
+        "stall": None if stall is None else stall_lines(stall, None, _STALL_COLUMNS),
+        "facts": [("run directory", str(run.files.root.absolute())), *said.items()],
+    }
+    return {name: hide_in(value) for name, value in found.items()}
+
+
+def page(title: str, data: Mapping[str, object] | None) -> str:
+    """Write the page with its data; without data, it is live and asks for them."""
+    script = _SCRIPT.read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    source = "'none'" if data is not None else "'self'"
+    policy = (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; connect-src {source}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    contents = {
+        "LIVE": "" if data is not None else "data-live",
+        "POLICY": policy,
+        "TITLE": html.escape(title),
+        "SCRIPT": script,
+        "DATA": "null" if data is None else _in_script(to_json(data, indent=None)),
+    }
+    return _PLACE.sub(lambda place: contents[place[1]], _TEMPLATE.read_text("utf-8"))
+
+
+def _in_script(text: str) -> str:
+    """Write JSON so that nothing in it ends the element that it is in."""
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,0 +1,129 @@
+"""The steps and the memory of a run over time, read from its files as they grow."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import MetricsRecord, StepRecord
+
+MOST_STEPS: Final = 12_000
+"""Lines of steps that are kept. Beyond it, two become one with the lowest and highest value of both."""
+MOST_SAMPLES: Final = 4_000
+"""The same for samples of memory, of which the larger one is kept."""
+MOST_LINE_BYTES: Final = 1 << 22
+"""A longer line is damaged."""
+
+NUMBERS: Final = ("loss", "step_loss", "eval_loss", "learning_rate", "grad_norm", "loss_scale")
+
+Line = TypeVar("Line", bound=Mapping[str, object])
+
+
+class LineReader(Generic[Line]):
+    """Reads the lines that were added to a file, and keeps at most a number of them."""
+
+    def __init__(self, file: Path, kind: type[Line], join: Callable[[Line, Line], Line], most: int) -> None:
+        """`join` makes one line of two that follow each other."""
+        self._file, self._kind, self._join, self._most = file, kind, join, most
+        self._offset, self._rest = 0, b""
+        self.lines: list[Line] = []
+        self.epoch = 0
+        """How often lines were joined: a reader of lines before that has to read all again."""
+        self.num_damaged = 0
+
+    def update(self) -> None:
+        """Read what is new; a file that cannot be read has nothing new."""
+        try:
+            with self._file.open("rb") as file:
+                file.seek(self._offset)
+                while block := file.read(MOST_LINE_BYTES):
+                    self._offset += len(block)
+                    self._take(block)
+        except OSError:
+            return
+
+    def _take(self, block: bytes) -> None:
+        *whole, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > MOST_LINE_BYTES:
+            whole, self._rest = [*whole, b""], b""
+        for text in whole:
+            if line := parse_record(text, self._kind):
+                self.lines.append(line)
+            else:
+                self.num_damaged += 1
+        while len(self.lines) > self._most:
+            self.lines = list(self._joined(self.lines))
+            self.epoch += 1
+
+    def _joined(self, lines: Sequence[Line]) -> list[Line]:
+        pairs = [self._join(*lines[at : at + 2]) for at in range(0, len(lines) - 1, 2)]
+        return [*pairs, *lines[2 * len(pairs) :]]
+
+
+class RunHistory:
+    """The history of one run; `update` reads what its ranks have added."""
+
+    def __init__(self, root: Path) -> None:
+        run_dir = RunDir(root)
+        self.steps = LineReader(run_dir.steps, StepRecord, join_steps, MOST_STEPS)
+        self.samples = LineReader(run_dir.metrics, MetricsRecord, join_samples, MOST_SAMPLES)
+
+    def update(self) -> None:
+        """Read what is new."""
+        self.steps.update()
+        self.samples.update()
+
+    @property
+    def troubles(self) -> list[str]:
+        """Say how many lines are damaged."""
+        found = (("steps.jsonl", self.steps.num_damaged), ("metrics.jsonl", self.samples.num_damaged))
+        return [f"`{name}` has damaged lines: {count}" for name, count in found if count]
+
+
+def span_of(line: StepRecord, name: str) -> tuple[float, float] | None:
+    """Return the lowest and highest finite value of a number; None if there is none."""
+    spread = line.get("range", {}).get(name)
+    if spread is not None and len(spread) == 2:
+        return spread[0], spread[1]
+    value = line.get(name)
+    is_finite = isinstance(value, int | float) and abs(value) != float("inf") and value == value  # noqa: PLR0124
+    return (float(value), float(value)) if is_finite and isinstance(value, int | float) else None
+
+
+def num_not_finite(line: StepRecord, name: str) -> int:
+    """Count the values of a number that are NaN or infinite."""
+    value = line.get(name)
+    is_one = isinstance(value, float) and span_of(line, name) is None
+    return max(line.get("not_finite", {}).get(name, 0), int(is_one))
+
+
+def join_steps(first: StepRecord, second: StepRecord) -> StepRecord:
+    """Make one line of two, with the extremes of both and the last values."""
+    joined: StepRecord = {**first, **second, "count": first.get("count", 1) + second.get("count", 1)}
+    joined["range"], joined["not_finite"] = {}, {}
+    for name in NUMBERS:
+        spans = [span for one in (first, second) if (span := span_of(one, name)) is not None]
+        if spans and min(span[0] for span in spans) < max(span[1] for span in spans):
+            joined["range"][name] = [min(span[0] for span in spans), max(span[1] for span in spans)]
+        if lost := num_not_finite(first, name) + num_not_finite(second, name):
+            joined["not_finite"][name] = lost
+    spent = dict(first.get("phases", {}))
+    for phase, seconds in second.get("phases", {}).items():
+        spent[phase] = spent.get(phase, 0.0) + seconds
+    return {**joined, "phases": spent} if spent else joined
+
+
+def join_samples(first: MetricsRecord, second: MetricsRecord) -> MetricsRecord:
+    """Make one sample of two, with the larger memory of each rank."""
+    before = {one.get("rank"): one for one in first.get("ranks", [])}
+    ranks = [{**one, **_larger(before.get(one.get("rank"), {}), one)} for one in second.get("ranks", [])]
+    return {**first, **second, "ranks": ranks}
+
+
+def _larger(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, int | str | None]:
+    sizes = {
+        name: [size for one in (first, second) if isinstance(size := one.get(name), int)]
+        for name in ("rss_bytes", "gpu_used_bytes")
+    }
+    return {name: max(found, default=None) for name, found in sizes.items()}

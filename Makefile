@@ -115,11 +115,22 @@ programs: .venv/installed
 	$(PIP) --editable '.[test,check]'
 	@touch $@
 
-# System packages for tests on several hosts, on NVMe and in a browser. Only root can install them.
-APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps chromium
+# System packages for tests on several hosts and on NVMe. Only root can install them.
+APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
+# Only for tests of pages. Ubuntu has no package of this name; any Chromium or Chrome on the PATH will do.
+BROWSER := chromium
+
+.PHONY: browser
+browser:
+	@for program in chromium chromium-browser google-chrome; do command -v $$program >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing $(BROWSER)"; \
+	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $(BROWSER) >/dev/null && exit 0; \
+	fi; \
+	echo "missing: $(BROWSER); without it, tests of pages in a browser are skipped"
 
 .PHONY: system-packages
-system-packages:
+system-packages: browser
 	@missing=""; \
 	for package in $(APT_PACKAGES); do \
 	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q "ok installed" || missing="$$missing $$package"; \
@@ -130,8 +141,7 @@ system-packages:
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	else \
 	    echo "missing:$$missing"; \
-	    echo "without libaio-dev, tests of NVMe offload are skipped; without chromium, tests in a browser;"; \
-	    echo "without the others, tests on several hosts"; \
+	    echo "without libaio-dev, tests of NVMe offload are skipped; without the others, tests on several hosts"; \
 	fi
 
 clean:

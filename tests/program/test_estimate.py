@@ -193,7 +193,14 @@ def test_offline_a_public_model_is_estimated_from_the_bundled_config(tmp_path: P
 
 
 def test_a_picture_is_written_and_never_over_another(folder: Path) -> None:
-    words = ("estimate", "small", *ON, *QUICK, "--stage", "3", "--plot", "two-steps.png")
+    words = ("estimate", "small", *ON, *QUICK, "--stage", "3", "--no-levers", "--plot", "phases.png")
     assert zlaunch(*words, cwd=folder).status == 0
-    assert (folder / "two-steps.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "phases.png").read_bytes().startswith(b"\x89PNG")
     assert zlaunch(*words, cwd=folder).status == 69
+
+
+def test_a_picture_compares_all_stages_too(folder: Path) -> None:
+    done = zlaunch("estimate", "small", *ON, *QUICK, "--plot", "stages.svg", "--json", cwd=folder)
+    assert done.status == 0
+    assert len(told(done)["ladder"]) == len(STRATEGIES)
+    assert ">stage 3, NVMe all<" in (folder / "stages.svg").read_text()

@@ -58,7 +58,7 @@ def estimate(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Plot the memory of two steps; needs matplotlib.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the memory as PNG or SVG; needs matplotlib.")
     ] = None,
 ) -> None:
     """Estimate how much memory a job needs, and whether it fits.

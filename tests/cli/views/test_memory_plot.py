@@ -1,27 +1,184 @@
+"""Pictures of estimates in closed form."""
+
 import importlib.util
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-from zlaunch.cli.views.memory_plot import draw, refuse_without_matplotlib
+from tests.asking import GIB, answer, by_formula, forecast, question
+from tests.running import RECIPE
+from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
+from zlaunch.cli.views.picture import (
+    CACHE,
+    CONTEXT,
+    Bar,
+    Panel,
+    Picture,
+    check_plot,
+    figure_of,
+    render,
+    style,
+)
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.estimate.query import Estimate
+from zlaunch.estimate.strategies import StrategyTable
+from zlaunch.job.public_models import find_public
 
-CURVE = [("load", 0, 2 << 20), ("forward", 1 << 30, 2 << 30), ("forward", 1 << 29, 2 << 30), ("step", 0, 0)]
-
-
-def test_a_curve_becomes_a_png() -> None:
-    assert draw(CURVE, "a model", 80 << 30).startswith(b"\x89PNG")
-
-
-def test_a_curve_needs_no_limit() -> None:
-    assert draw(CURVE[:1], "a model", None).startswith(b"\x89PNG")
+PNG, SVG = Path("memory.png"), Path("memory.svg")
+CURVE = (("load", 0, 2 << 20), ("forward", 1 << 30, 2 << 30), ("forward", 1 << 29, 2 << 30), ("step", 0, 0))
 
 
-def test_without_a_curve_there_is_nothing_to_draw() -> None:
-    with pytest.raises(WrongUsage, match="closed form"):
-        draw([], "a model", None)
+@cache
+def small() -> StrategyTable:
+    return by_formula(json.loads(RECIPE.with_name("small_llama").joinpath("config.json").read_bytes()))
+
+
+@cache
+def large() -> StrategyTable:
+    public = find_public("meta-llama/Llama-3.1-8B")
+    assert public is not None
+    return by_formula(public.config, micro=1, seq_len=2048)
+
+
+def estimate(table: StrategyTable, label: str) -> Estimate:
+    return next(one for strategy, one in table.estimates if str(strategy.options) == label)
+
+
+def text_of(picture: Picture) -> str:
+    return render(picture, SVG).decode()
+
+
+def test_the_parts_of_each_phase_add_up_to_what_its_tensors_take() -> None:
+    one = estimate(large(), "--stage 1")
+    bars = phases_picture(one).panels[0].bars
+    assert [bar.total for bar in bars[:-1]] == [phase.peak["gpu"] for phase in one.forecast.phases]
+
+
+def test_the_parts_of_the_whole_process_add_up_to_what_it_takes() -> None:
+    one = estimate(large(), "--stage 1")
+    picture = phases_picture(one)
+    assert picture.names[-1] == "whole process"
+    assert picture.panels[0].bars[-1].total == one.need.process[1]
+    assert {CACHE, CONTEXT} < picture.panels[0].bars[-1].parts.keys()
+
+
+def test_a_limit_that_is_far_away_is_told_in_words_and_does_not_stretch_the_axis() -> None:
+    one = estimate(small(), "--stage 2")
+    picture = phases_picture(one)
+    assert picture.panels[0].shown == one.need.allocated
+    assert "The H100-80GB has 79.1 GiB: 27 times the whole process" in " ".join(picture.lines)
+    assert "stroke-dasharray" not in text_of(picture)
+
+
+def test_a_limit_that_is_near_is_a_line_on_the_axis() -> None:
+    picture = phases_picture(estimate(large(), "--stage 1"))
+    assert picture.panels[0].shown == 79.11 * GIB // 1
+    assert "H100-80GB: 79.1 GiB" in text_of(picture)
+
+
+def test_a_bar_that_is_much_longer_than_the_limit_is_cut() -> None:
+    panel = Panel("", [Bar({"parameters": 900 * GIB}, "900 GiB")], 80 * GIB, "a GPU")
+    assert panel.shown == 200 * GIB
+    assert "\u2026 900 GiB" in text_of(Picture("", [], [""], [panel]))
+
+
+def test_what_activations_hide_has_a_panel_of_its_own() -> None:
+    _, enlarged = phases_picture(estimate(small(), "--stage 2")).panels
+    assert enlarged.title == "Enlarged: without activations"
+    assert enlarged.shown < 30 << 20
+    assert len(phases_picture(estimate(large(), "--stage 1")).panels) == 1
+
+
+def test_of_an_offloaded_job_the_host_is_shown_too() -> None:
+    picture = phases_picture(estimate(large(), "--stage 3 --offload cpu"))
+    assert picture.panels[-1].title == "Host memory of one rank"
+    assert "page-locked memory" in text_of(picture)
+
+
+def test_each_strategy_says_without_colour_whether_it_fits() -> None:
+    picture = strategies_picture(large())
+    _, whole, _ = picture.panels
+    assert whole.bars[0].note.endswith("does not fit")
+    assert [bar.note.endswith(("fits", "fastest")) for bar in whole.bars[1:]] == [True] * 7
+    assert [name for name in picture.names if name.startswith("> ")] == ["> stage 1"]
+    assert "The fastest that fits (&gt;): --stage 1." in text_of(picture)
+
+
+def test_what_zero_partitions_has_a_panel_of_its_own() -> None:
+    states = strategies_picture(small()).panels[0]
+    assert [bar.note for bar in states.bars[:4]] == ["50 MiB", "11 MiB", "11 MiB", "6 MiB"]
+
+
+def test_the_legend_has_the_parts_in_the_order_of_the_stack() -> None:
+    text = text_of(strategies_picture(large()))
+    parts = [
+        ">parameters<",
+        ">optimizer states<",
+        ">gradients<",
+        ">activations<",
+        ">logits<",
+        ">CUDA and NCCL",
+    ]
+    assert sorted(parts, key=text.find) == parts
+    assert all(part in text for part in parts)
+
+
+def test_a_part_that_nobody_would_see_is_drawn_with_others() -> None:
+    bars = [Bar({"parameters": 1000, "buckets": 2, "logits": 1}), Bar({"buckets": 3, "activations": 500})]
+    merged = Panel("", bars).merged()
+    assert [dict(bar.parts) for bar in merged.bars] == [
+        {"parameters": 1000, "other": 3},
+        {"activations": 500, "other": 3},
+    ]
+
+
+def test_the_text_beside_each_bar_ends_before_the_axis() -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    picture = strategies_picture(large())
+    with style():
+        figure = figure_of(picture)
+        FigureCanvasAgg(figure).draw()
+    for axes, panel in zip(figure.axes, picture.panels, strict=False):
+        notes = [text for text in axes.texts if text.get_text() != panel.limit_name]
+        assert len(notes) == len(panel.bars)
+        assert max(note.get_window_extent().x1 for note in notes) <= axes.get_window_extent().x1
+
+
+def test_the_same_estimate_gives_the_same_picture() -> None:
+    picture = Picture(
+        "", [], [""], [Panel("", [Bar({"buckets": GIB, "logits": GIB})], 3 * GIB, "a GPU")], CURVE
+    )
+    for file in (PNG, SVG):
+        assert render(picture, file) == render(picture, file)
+
+
+def test_memory_over_time_is_drawn_where_it_is_known() -> None:
+    one = answer(question(stage=2), forecast(10.0, curve=CURVE))
+    assert ">forward<" in text_of(phases_picture(one))
+    assert "over time" not in text_of(phases_picture(replace(one, forecast=replace(one.forecast, curve=()))))
+
+
+def test_a_picture_is_a_png_or_an_svg_as_its_file_says() -> None:
+    picture = phases_picture(estimate(small(), "--stage 0"))
+    assert render(picture, PNG).startswith(b"\x89PNG")
+    assert render(picture, Path("A.SVG")).startswith(b"<?xml")
+
+
+def test_a_name_of_a_model_is_no_formula() -> None:
+    assert "a$b$_c" in text_of(Picture("a$b$_c", [], ["x"], [Panel("", [Bar({"parameters": 1})])]))
+
+
+@pytest.mark.parametrize("name", ["memory.jpg", "memory", ".png"])
+def test_another_format_is_refused(name: str) -> None:
+    with pytest.raises(WrongUsage, match="neither PNG nor SVG"):
+        check_plot(Path(name))
 
 
 def test_without_matplotlib_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unavailable, match="matplotlib"):
-        refuse_without_matplotlib()
+        check_plot(PNG)

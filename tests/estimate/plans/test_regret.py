@@ -14,7 +14,7 @@ from zlaunch.errors import Refused
 from zlaunch.estimate.candidates import candidates
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.forecast import Phase
+from zlaunch.estimate.forecast import POOLS, Phase
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.search import SearchResult, search
 
@@ -43,17 +43,7 @@ class Table(Estimator):
     def worse(self, answer: Estimate | Rejected) -> Estimate | Rejected:
         if isinstance(answer, Rejected) or self.off == 1.0:
             return answer
-        phases = (
-            Phase(
-                one.name,
-                *(
-                    {pool: int(self.off * size) for pool, size in held.items()}
-                    for held in (one.peak, one.end)
-                ),
-            )
-            for one in answer.forecast.phases
-        )
-        return self.revise(answer, replace(answer.forecast, phases=tuple(phases)))
+        return self.revise(answer, answer.forecast.scaled(dict.fromkeys(POOLS, self.off)))
 
     def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         self.seen.update(self.labels[_settings(one)] for one in queries)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
-from zlaunch.cli.views.memory_plot import draw, refuse_without_matplotlib
-from zlaunch.errors import ExitStatus, WrongUsage
+from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
+from zlaunch.cli.views.picture import Picture, check_plot, render
+from zlaunch.errors import ExitStatus
 from zlaunch.estimate.effects import ChangeEffect, find_remedies, try_changes, worth_saying
 from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.fit import Fit
@@ -59,9 +60,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
     job = query.job
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
     if view.plot is not None:
-        if not is_one:
-            raise WrongUsage("`--plot` needs one job, but this compares several", "add `--stage 2`")
-        refuse_without_matplotlib()
+        check_plot(view.plot)
         check_new(view.plot)
     with RehearsalLine() as line, Estimator(line, python=query.job.python) as estimator:
         status = _one(query, estimator, view, line) if is_one else _strategies(query, estimator, view)
@@ -74,8 +73,12 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
     table = compare_strategies(query, estimator)
     if view.as_json:
         console.data(json.dumps(estimate_json.of_strategies(query, table), indent=2))
+    else:
+        console.data(*strategies.table_lines(table))
+    if view.plot is not None:
+        _write(strategies_picture(table), view.plot)
+    if view.as_json:
         return table.fit.status
-    console.data(*strategies.table_lines(table))
     if query.cluster.gpu is not None and table.fit is Fit.NO:
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
         console.data(*strategies.nothing_fits(remedies))
@@ -97,13 +100,15 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
         console.data(*estimate_text.estimate_lines(estimate))
         console.say_findings(estimate.findings)
     if view.plot is not None:
-        gpu = query.cluster.gpu
-        limit = None if gpu is None else gpu.total_bytes
-        write_new(view.plot, draw(estimate.forecast.curve, estimate_text.title(estimate), limit))
-        console.say(f"wrote {view.plot}")
+        _write(phases_picture(estimate), view.plot)
     if view.levers and not view.as_json:
         console.data(*estimate_text.change_lines(estimate, _effects(estimate, estimator)))
     return estimate.fit.status
+
+
+def _write(picture: Picture, file: Path) -> None:
+    write_new(file, render(picture, file))
+    console.say(f"wrote {file}")
 
 
 def _effects(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:

@@ -130,11 +130,6 @@ def origin(forecast: Forecast) -> str:
     return f"closed form, {off} off"
 
 
-def title(estimate: Estimate) -> str:
-    """Name a job in one line."""
-    return f"{estimate.query.model.name}, {zero_words(estimate.resolved.values)}"
-
-
 def _model(query: EstimateQuery, forecast: Forecast) -> str:
     is_whole = forecast.trainable == forecast.parameters
     trained = "all trained" if is_whole else f"{count(forecast.trainable)} trained"

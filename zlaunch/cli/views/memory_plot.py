@@ -1,53 +1,194 @@
-"""Plot the memory of two steps with matplotlib, if it is installed."""
+"""Pictures of an estimate: one job in its phases, or a job under every strategy."""
 
-import importlib.util
-from collections.abc import Iterator, Sequence
-from io import BytesIO
-from itertools import groupby
+from collections.abc import Iterator
+from dataclasses import replace
 
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.cli.views.estimate_text import origin, trained
+from zlaunch.cli.views.picture import CACHE, CONTEXT, Bar, Panel, Picture, times
+from zlaunch.cli.views.settings_text import is_offloaded, zero_words
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
+from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.forecast import ACTIVATIONS, HOST_POOLS, STATES, Phase
+from zlaunch.estimate.query import Estimate, Rejected
+from zlaunch.estimate.strategies import Strategy, StrategyTable
+from zlaunch.units import memory, plural, whole
 
-GIB = 1 << 30
-INCHES = (10.0, 5.0)
-
-Curve = Sequence[tuple[str, int, int]]
-"""Phase, GPU bytes in tensors, GPU bytes reserved."""
-
-
-def refuse_without_matplotlib() -> None:
-    """Raise Unavailable if matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Unavailable("`--plot` needs matplotlib, which is not installed", "`pip install matplotlib`")
-
-
-def draw(curve: Curve, title: str, limit_bytes: int | None) -> bytes:
-    """Plot a curve of memory as PNG; the limit is the GPU's memory."""
-    if not curve:
-        raise WrongUsage("`--plot` needs a rehearsal, but this estimate is a closed form")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    held = max(reserved for *_, reserved in curve)
-    figure = Figure(figsize=INCHES, layout="constrained")
-    axes = figure.add_subplot()
-    axes.stackplot(range(len(curve)), [used / GIB for _, used, _ in curve], alpha=0.4, labels=["in use"])
-    axes.step(range(len(curve)), [reserved / GIB for *_, reserved in curve], label="reserved")
-    if limit_bytes is not None:
-        axes.axhline(limit_bytes / GIB, linestyle="--", color="black", label="GPU memory")
-    for name, start in _phases(curve):
-        axes.axvline(start, linewidth=0.5, color="grey")
-        axes.text(start, 0.98, name, transform=axes.get_xaxis_transform(), va="top", rotation=90)
-    axes.set(title=title, ylabel="GPU memory of one rank (GiB)", xlabel="allocations in order")
-    axes.set_xlim(0, max(1, len(curve) - 1))
-    axes.set_ylim(0, 1.25 * max(held, limit_bytes or 0) / GIB)
-    axes.legend(loc="lower right")
-    written = BytesIO()
-    FigureCanvasAgg(figure).print_png(written)
-    return written.getvalue()
+SMALL = 0.25
+"""If everything but activations is a smaller share than this of the longest bar, it gets its own panel."""
+DOMINANT = 2
+"""The whole process is drawn unless it takes more than so many times its tensors."""
+VERDICTS = {Fit.YES: "fits", Fit.NO: "does not fit", Fit.TIGHT: "too close to tell", Fit.UNKNOWN: ""}
 
 
-def _phases(curve: Curve) -> Iterator[tuple[str, int]]:
-    start = 0
-    for name, points in groupby(curve, key=lambda point: point[0]):
-        yield name, start
-        start += len(list(points))
+def phases_picture(estimate: Estimate) -> Picture:
+    """Show what one job holds in each phase."""
+    forecast = estimate.forecast
+    later = forecast.resume and forecast.resume.phase
+    phases = [*forecast.phases, *([later] if later else [])]
+    where = "GPU memory" if forecast.on_gpu else "host memory"
+    bars = [_phase_bar(estimate, phase) for phase in phases]
+    names, process = [phase.name for phase in phases], _process(estimate)
+    is_whole = forecast.on_gpu and process.total <= DOMINANT * max(bar.total for bar in bars)
+    if is_whole:
+        bars, names = [*bars, process], [*names, "whole process"]
+    panel = Panel(f"{where} of one rank", bars, *_limit(estimate))
+    panels = [panel, *_without_activations(panel, len(phases)), *_host_of_phases(estimate, phases, len(bars))]
+    distance = () if panel.is_limit_near else _distance(estimate)
+    return Picture(
+        f"Most {where} of one rank in each phase of training",
+        [_about(estimate, with_stage=True), " ".join([*_verdict(estimate), *distance])],
+        names,
+        panels,
+        forecast.curve,
+    )
+
+
+def _phase_bar(estimate: Estimate, phase: Phase) -> Bar:
+    pool = estimate.forecast.tensor_pool
+    total = phase.peak.get(pool, 0)
+    return Bar(phase.parts.get(pool) or {"tensors": total}, memory(total))
+
+
+def _process(estimate: Estimate, *, with_rest: bool = True) -> Bar:
+    """Show what fills a GPU at the peak, with all that is no tensor if asked."""
+    need, forecast = estimate.need, estimate.forecast
+    parts = forecast.parts.get(forecast.tensor_pool) or {"tensors": need.allocated}
+    if not (with_rest and forecast.on_gpu):
+        return Bar(parts, memory(sum(parts.values())))
+    cache = max(0, need.reserved - sum(parts.values()))
+    context = need.process[1] - need.reserved
+    return Bar({**parts, CACHE: cache, CONTEXT: context}, memory(need.process[1]))
+
+
+def _without_activations(panel: Panel, phases: int) -> Iterator[Panel]:
+    """Show the rest in a panel of its own if activations make it too small to be seen."""
+    rest = [
+        {part: size for part, size in bar.parts.items() if part not in ACTIVATIONS}
+        for bar in panel.bars[:phases]
+    ]
+    bars = [Bar(parts, memory(sum(parts.values()))) for parts in rest]
+    found = Panel("Enlarged: without activations", [*bars, *[Bar({})] * (len(panel.bars) - phases)])
+    if 0 < found.longest < SMALL * panel.longest:
+        yield found
+
+
+def _host_of_phases(estimate: Estimate, phases: list[Phase], rows: int) -> Iterator[Panel]:
+    if not (estimate.forecast.on_gpu and is_offloaded(estimate.resolved.values)):
+        return
+    bars = []
+    for phase in phases:
+        parts: dict[str, int] = {pool: phase.peak.get(pool, 0) for pool in HOST_POOLS}
+        nvme = phase.peak.get("nvme", 0)
+        note = memory(sum(parts.values())) + (f", {memory(nvme)} on NVMe" if nvme else "")
+        bars.append(Bar(parts, note))
+    yield Panel("Host memory of one rank", [*bars, *[Bar({})] * (rows - len(bars))])
+
+
+def strategies_picture(table: StrategyTable) -> Picture:
+    """Compare the strategies: what ZeRO partitions, the whole GPU, and the host."""
+    _, first = table.estimates[0]
+    chosen = None if table.chosen is None else table.chosen[0]
+    largest = max((one for _, one in table.estimates), key=lambda one: one.need.process[1])
+    on_gpu = first.forecast.on_gpu
+    is_whole = largest.need.process[1] <= DOMINANT * largest.need.allocated
+    gpu = [_gpu_bar(result, is_whole, is_chosen=strategy == chosen) for strategy, result in table.rows]
+    title = "Does it fit? The whole process" if is_whole and on_gpu else "All tensors at the peak"
+    whole = Panel(title, gpu, *_limit(first))
+    distance = () if whole.is_limit_near else _distance(largest)
+    ranks = plural(first.query.cluster.ranks_per_host, "rank")
+    return Picture(
+        f"{'GPU' if on_gpu else 'Host'} memory of one rank with each ZeRO stage and offload",
+        [_about(first, with_stage=False), " ".join([*_fastest(table), *distance])],
+        [_strategy_name(strategy, is_chosen=strategy == chosen) for strategy, _ in table.rows],
+        [
+            Panel("What ZeRO partitions: model states", [_states_bar(result) for _, result in table.rows]),
+            whole,
+            Panel(f"Memory of a host with {ranks}", [_host_bar(result) for _, result in table.rows]),
+        ],
+    )
+
+
+def _strategy_name(strategy: Strategy, *, is_chosen: bool) -> str:
+    offload = "" if strategy.label == "-" else f", {strategy.label}"
+    return f"{'> ' if is_chosen else ''}stage {strategy.stage}{offload}"
+
+
+def _states_bar(result: Estimate | Rejected) -> Bar:
+    if isinstance(result, Rejected):
+        return Bar({}, "cannot work")
+    forecast = result.forecast
+    step = next((phase for phase in forecast.phases if phase.name == "step"), None)
+    parts = {} if step is None else step.parts.get(forecast.tensor_pool, {})
+    states = {part: parts[part] for part in STATES if part in parts}
+    return Bar(states, memory(sum(states.values())))
+
+
+def _gpu_bar(result: Estimate | Rejected, is_whole: bool, *, is_chosen: bool) -> Bar:
+    if isinstance(result, Rejected):
+        return Bar({}, "cannot work")
+    bar = _process(result, with_rest=is_whole)
+    words = [bar.note, VERDICTS[result.fit], *(["fastest"] if is_chosen else [])]
+    return Bar(bar.parts, ", ".join(filter(None, words)))
+
+
+def _host_bar(result: Estimate | Rejected) -> Bar:
+    if isinstance(result, Rejected):
+        return Bar({}, "cannot work")
+    need = result.need
+    pinned, shm = min(need.pinned, need.host), min(need.shm, need.host)
+    note = memory(need.host) + (f", {memory(need.nvme)} on NVMe" if need.nvme else "")
+    return Bar({"pageable": max(0, need.host - pinned - shm), "pinned": pinned, "shm": shm}, note)
+
+
+def _limit(estimate: Estimate) -> tuple[int | None, str]:
+    gpu = estimate.query.cluster.gpu
+    if gpu is None or not estimate.forecast.on_gpu:
+        return None, ""
+    return gpu.total_bytes, f"{gpu.name}: {memory(gpu.total_bytes)}"
+
+
+def _about(estimate: Estimate, *, with_stage: bool) -> str:
+    """Say what job it is, and where its numbers come from."""
+    query, values = estimate.query, estimate.resolved.values
+    cluster = query.cluster
+    micro, accumulated = whole(values[MICRO]) or 1, whole(values[ACCUMULATION]) or 1
+    words = [
+        query.model.name,
+        *([zero_words(values)] if with_stage else []),
+        *trained(query),
+        estimate.resolved.precision or "fp32",
+        f"{plural(cluster.world_size, 'rank')} on {plural(cluster.num_hosts, 'host')}",
+        f"{plural(micro, 'sequence')} of {query.training.seq_len.value} tokens in a micro-batch",
+        *([f"{accumulated} accumulated"] if accumulated > 1 else []),
+    ]
+    forecast = replace(estimate.forecast, kept=False)  # the picture is the same if it comes from the cache
+    return f"{', '.join(words)} ({origin(forecast).partition(':')[0]})."
+
+
+def _verdict(estimate: Estimate) -> Iterator[str]:
+    if estimate.fit is Fit.YES:
+        yield "It fits."
+    elif estimate.fit is not Fit.UNKNOWN:
+        reasons = "; ".join(estimate.verdict.reasons)
+        yield f"{estimate.fit.value.capitalize()}: {reasons}."
+
+
+def _fastest(table: StrategyTable) -> Iterator[str]:
+    if table.chosen is not None:
+        yield f"The fastest that fits (>): {table.chosen[0].options}."
+    elif table.fit is Fit.NO:
+        yield "None fits."
+
+
+def _distance(estimate: Estimate) -> Iterator[str]:
+    """Say how far away a limit is that is not drawn."""
+    gpu, need = estimate.query.cluster.gpu, estimate.need
+    if not estimate.forecast.on_gpu:
+        return
+    overhead = memory(need.process[1] - need.reserved)
+    process = f"{memory(need.process[1])}, with {overhead} for CUDA and NCCL"
+    if gpu is None:
+        yield f"The whole process takes up to {process}."
+    else:
+        distance = times(gpu.total_bytes, need.process[1])
+        yield f"The {gpu.name} has {memory(gpu.total_bytes)}: {distance} the whole process ({process})."

@@ -37,6 +37,9 @@ _FUNCTIONS: tuple[tuple[str, str], ...] = (
 )
 """Pattern of `module:function` in DeepSpeed → category; the first match counts."""
 
+_STATES = ("_init_group", "_process_value_according_to_param_policy")
+"""Functions of torch's optimizers that create states, or load them."""
+
 _LINES: tuple[tuple[str, str], ...] = (
     (r"bucket|ipg", "buckets"),
     (r"exp_avg|momentum", "optimizer states"),
@@ -101,7 +104,7 @@ def _category_of_line(frame: FrameType) -> str | None:
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     category = next((category for pattern, category in _FILES if re.search(pattern, file)), None)
     if category:
-        is_state = function == "_init_group" or "state[" in linecache.getline(file, frame.f_lineno)
+        is_state = function in _STATES or "state[" in linecache.getline(file, frame.f_lineno)
         return "optimizer states" if is_state else category
     if category is None:
         return None

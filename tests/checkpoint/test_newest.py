@@ -71,6 +71,23 @@ def test_a_directory_with_checkpoints_and_the_model_stands_for_the_newest_checkp
     assert to_go_on_from(ten).problems
 
 
+@pytest.mark.parametrize("state", [(), ("trainer_state.json",)])
+def test_a_partitioned_model_that_a_trainer_saved_at_its_end_is_not_its_newest_checkpoint(
+    state: tuple[str, ...], saved: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    two, three = (trainers(output, step, saved / "zero3") for step in (2, 3))
+    shutil.copytree(saved / "zero3", output, dirs_exist_ok=True)
+    for name in state:
+        shutil.copy(three / name, output)
+    (output / "global_step3").touch()
+    assert to_go_on_from(output).checkpoint.folder == three
+    assert checkpoint_parent(output) == output
+    options = ("checkpoint", "prune", output, "--keep", 1, "--yes")
+    assert zlaunch(*options, cwd=tmp_path).status == 0
+    assert [one for one in (two, three, output / "global_step3") if not one.is_dir()] == [two]
+
+
 def test_from_a_model_alone_no_training_goes_on(tmp_path: Path) -> None:
     result = zlaunch("checkpoint", "can-resume", model(tmp_path / "model"), "--stage", 3, cwd=tmp_path)
     assert (result.status, "it is a model, without the state of a training" in result.out) == (65, True)

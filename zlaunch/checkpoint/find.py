@@ -171,8 +171,10 @@ def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
 def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
     one = _by_files(folder) if folder.is_dir() else None
-    # At its end a Trainer writes its state and the model into the directory of its checkpoints, too.
-    if one is None or one.engine is not None or not any(map(_by_files, _folders(folder))):
+    # At its end a Trainer writes its state and the model into the directory of its checkpoints, too. At stage
+    # 3 the model may be all that an engine saves.
+    inner = [] if one is None else list(filter(None, map(_by_files, _folders(folder))))
+    if one is None or not any(one.engine is None or each.saved_by is SavedBy.TRAINER for each in inner):
         return one
     return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None
 

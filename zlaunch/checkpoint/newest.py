@@ -23,9 +23,12 @@ from zlaunch.files import shown, typed
 def by_age(folder: Path) -> list[CheckpointFolder]:
     """List the checkpoints in a directory, the newest first; those below it only if it has none itself.
 
-    Models are left out: a directory with checkpoints often has the one that was trained, too.
+    Models are left out: a directory with checkpoints often has the one that was trained, too. That of a
+    Trainer at stage 3 may be a tag of its engine.
     """
     found = [one for one in find(folder) if one.saved_by is not SavedBy.WEIGHTS]
+    trainers = {one.folder.parent for one in found if one.saved_by is SavedBy.TRAINER}
+    found = [one for one in found if one.saved_by is not SavedBy.ENGINE or one.folder.parent not in trainers]
     near = [one for one in found if one.folder.parent == folder] or found
     return sorted(near, key=_age, reverse=True)
 

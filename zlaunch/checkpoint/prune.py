@@ -38,8 +38,9 @@ def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
     return [one for one in old if one.checkpoint.folder.resolve() not in linked]
 
 
-def _run(one: Summary) -> Path:
-    return one.checkpoint.folder.parent
+def _run(one: Summary) -> tuple[Path, str]:
+    """What a Trainer saves at its end, at stage 3, may be a tag of its engine beside its checkpoints."""
+    return one.checkpoint.folder.parent, one.checkpoint.saved_by.value
 
 
 def _step(one: Summary) -> int:

@@ -12,6 +12,7 @@ import typer
 from typer.main import get_command
 
 from zlaunch import __version__, console
+from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
 from zlaunch.cli.passthrough import ScriptCommand, no_such_option
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
@@ -20,9 +21,9 @@ PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command whose unknown options go to the script."""
 
 COMMANDS = (
-    LazyCommand("train", "Start a ZeRO job and monitor it to its end.", ScriptCommand, **PASSED_ON),
-    LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", ScriptCommand),
-    LazyCommand("plan", "Find the fastest configuration that fits.", ScriptCommand),
+    LazyCommand("train", "Start a ZeRO job and monitor it to its end.", JobCommand, **PASSED_ON),
+    LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", JobCommand),
+    LazyCommand("plan", "Find the fastest configuration that fits.", JobCommand),
     group(
         "config",
         "Check, explain, compare and write ds_configs.",

@@ -48,6 +48,7 @@ def estimate(
     overrides: options.Overrides = None,
     trust_remote_code: options.TrustRemoteCode = False,
     python: options.Python = None,
+    job: options.Job = None,
     as_json: options.AsJson = False,
     tries_levers: Annotated[
         bool | None,
@@ -69,7 +70,7 @@ def estimate(
     """
     told, _ = trainer_args(trainer.args, python)
     argv, ds_config = ds_config_of(told, ds_config)
-    job = JobSpec(
+    spec = JobSpec(
         script=Path(),
         python=python,
         script_args=argv,
@@ -83,7 +84,7 @@ def estimate(
     )
     words = EstimateRequest(
         model=model,
-        job=job,
+        job=spec,
         options=Options(
             activation_checkpointing=activation_checkpointing or None,
             attention=attention,

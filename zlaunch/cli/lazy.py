@@ -26,13 +26,13 @@ class LazyCommand(TyperCommand):
         super().__init__(name, help=help_line, rich_markup_mode=None)
         self.module = f"zlaunch.cli.{module}"
         self._function = function or name
-        self._cls = cls
+        self.cls = cls
         self._settings = settings
 
     def load(self) -> Any:
         """Import the command and build its parser."""
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        register = app.command(self.name, cls=self._cls, context_settings=self._settings)
+        register = app.command(self.name, cls=self.cls, context_settings=self._settings)
         register(getattr(import_module(self.module), self._function))
         return get_command(app)
 

@@ -106,6 +106,13 @@ TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run the custom code of the model.")
 ]
 
+Job = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|none", help="Read options from this file, or from none (default: zlaunch.yaml)."
+    ),
+]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; start no job.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -39,6 +39,7 @@ def plan(
     attention: options.Attention = None,
     trust_remote_code: options.TrustRemoteCode = False,
     python: options.Python = None,
+    job: options.Job = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file.")
     ] = None,
@@ -52,7 +53,7 @@ def plan(
     argv, named = take_ds_config(trainer.args)
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
-    job = JobSpec(
+    spec = JobSpec(
         script=Path(),
         python=python,
         script_args=argv,
@@ -62,7 +63,7 @@ def plan(
     )
     words = EstimateRequest(
         model=model,
-        job=job,
+        job=spec,
         options=Options(
             attention=attention, seq_len=seq_len, lora=None if lora is None else parse_lora(lora)
         ),

@@ -8,6 +8,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
+from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
@@ -150,6 +151,7 @@ def train(
         typer.Option("--no-ask", help="Do not run the script to find out its arguments."),
     ] = False,
     dry_run: options.DryRun = False,
+    job: options.Job = None,
 ) -> None:
     """Start a ZeRO job and monitor it to its end.
 
@@ -159,7 +161,7 @@ def train(
     named = () if script_args == tuple(context.args) else config_flags(context.args)
     _check_resume(resume, allow_reshard, dict(flags(script_args)).get(RESUME.removeprefix("--")))
     program = _program(script, module, python)
-    job = JobSpec(
+    spec = JobSpec(
         script=program,
         python=python,
         script_args=script_args,
@@ -182,9 +184,10 @@ def train(
         may_ask=not no_ask,
         config_flags=named,
         wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom, on_nan)),
+        **told_by_file(context),
     )
-    if _asks_for_help(job):
-        raise typer.Exit(show_help(job))
+    if _asks_for_help(spec):
+        raise typer.Exit(show_help(spec))
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         rehearse=rehearse,
@@ -193,7 +196,7 @@ def train(
         auto_stage=stage == "auto",
     )
     view = LaunchView()
-    raise typer.Exit(run(prepare(job, run_dir, view), launch, view))
+    raise typer.Exit(run(prepare(spec, run_dir, view), launch, view))
 
 
 def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) -> None:

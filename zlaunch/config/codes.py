@@ -101,6 +101,8 @@ ELSEWHERE: Mapping[str, str] = {
     "model-without-sizes": "The `config.json` of the model lacks the sizes of the model.",
     "not-as-it-was": "`runs rerun`: the script, its git commit or uncommitted changes, a package, Python or "
     "the GPUs have changed since the run.",
+    "unknown-option": "`zlaunch.yaml` has a key that is not an option of `train`, `plan` or `estimate`.",
+    "bad-option": "A value in `zlaunch.yaml` is not one that its option takes.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",

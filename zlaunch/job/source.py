@@ -1,6 +1,7 @@
 """Where a value comes from: its kind, for code, and a text, for people."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 
@@ -34,6 +35,8 @@ class Source:
 
     kind: SourceKind
     text: str
+    flag: str = field(default="", compare=False)
+    """The option or argument, with its dashes."""
 
     def __str__(self) -> str:
         """Write the text."""
@@ -42,14 +45,25 @@ class Source:
     @classmethod
     def option(cls, flag: str) -> "Source":
         """Name an option of zlaunch, such as `--stage`."""
-        return cls(SourceKind.OPTION, f"`{flag}`")
+        return cls(SourceKind.OPTION, f"`{flag}`", flag)
 
     @classmethod
     def argument(cls, name: str) -> "Source":
         """Name an argument of the script by its name in TrainingArguments."""
-        return cls(SourceKind.ARGUMENT, f"`--{name}`")
+        return cls(SourceKind.ARGUMENT, f"`--{name}`", f"--{name}")
 
     @classmethod
     def computed(cls, how: str) -> "Source":
         """Say how a value was derived."""
         return cls(SourceKind.COMPUTED, how)
+
+    def placed(self, places: Mapping[str, str], path: str) -> "Source":
+        """Name the line of `zlaunch.yaml` that set the value of a ds_config key, if one did."""
+        name = self.flag.partition(" ")[0].removeprefix("--").replace("-", "_")
+        if self.kind is SourceKind.ARGUMENT:
+            keys = [f"args.{name}"]
+        else:  # `--set` may have set the key, or a section around it
+            parts = [name, *path.split(".")] if name == "set" else [name]
+            keys = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+        found = next((key for key in keys if key in places), None) if name else None
+        return self if found is None else replace(self, text=f"`{found}` in {places[found]}")

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -151,6 +152,10 @@ class JobSpec:
     python: Path | None = None
     """The interpreter of the ranks; None for the one that runs zlaunch."""
     wishes: RunOptions = field(default_factory=RunOptions)
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Where `zlaunch.yaml` has what it set: `stage`, `set.gradient_clipping`, `args.bf16` → file and line."""
+    asked: tuple[str, ...] = field(default=(), compare=False)
+    """The command line with `zlaunch.yaml` written out; empty if there was none."""
 
     @property
     def stage_source(self) -> Source:

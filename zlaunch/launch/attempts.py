@@ -74,7 +74,8 @@ class _Attempts:
             defer_signals()  # until an end can be recorded in the run directory
             try:
                 rundir_writer.claim(plan)
-                rundir_writer.write_run_files(plan, prepared.inputs, sys.argv, lineage, forced)
+                asked = prepared.inputs.job.asked or sys.argv
+                rundir_writer.write_run_files(plan, prepared.inputs, asked, lineage, forced)
                 if prepared.estimate is not None:
                     rundir_writer.write_forecast(layout, prepared.estimate.forecast)
             except FileExistsError:

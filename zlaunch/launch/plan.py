@@ -193,6 +193,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
     config = resolve_config(job, inputs.context(args), [*findings, *_absent(inputs), *_no_optimizer(inputs)])
+    config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, inputs.layout), config.left, inputs)
     words, handed = _handed_over(inputs, config)
     resumed = () if inputs.resume is None else inputs.resume.words(inputs.layout)

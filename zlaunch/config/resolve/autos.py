@@ -6,7 +6,7 @@ depend on the length of the dataset stay "auto", each with the reason.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from numbers import Rational
@@ -174,7 +174,8 @@ def _matched(match: Match) -> _Fill:
         if value is None or known.hides(*match.names):
             return None
         sources = [known.argument(name).source for name in match.names]
-        return Sourced(value, Source(sources[0].kind, ", ".join(dict.fromkeys(map(str, sources)))))
+        text = ", ".join(dict.fromkeys(map(str, sources)))
+        return Sourced(value, replace(sources[0], text=text))
 
     return fill
 

@@ -27,7 +27,7 @@ one for all ranks' parts of a sub-group: 1 TB on a host with 8 of 64 ranks."""
 SURE_BUFFERS = 10
 """Enough for every model while nothing is prefetched and nothing is kept for a second use."""
 
-_FOR_OFFLOAD = Source(SourceKind.PRESET, "`--offload`")
+_FOR_OFFLOAD = Source(SourceKind.PRESET, "`--offload`", "--offload")
 _BY_OPTION = {"device": Source.option("--offload"), "nvme_path": Source.option("--nvme")}
 """Keys in an offload section whose values the user chose."""
 _WRITTEN_OUT = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's default, written out")

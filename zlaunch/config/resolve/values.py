@@ -59,6 +59,16 @@ class Values:
             result = result.put(path, sourced.value, sourced.source)
         return result
 
+    def placed(self, places: Mapping[str, str]) -> "Values":
+        """Name the line of `zlaunch.yaml` for each value that was set there; `places` as in a JobSpec."""
+        if not places:
+            return self
+        leaves = {
+            path: Sourced(one.value, one.source.placed(places, dotted(path)))
+            for path, one in self.leaves.items()
+        }
+        return Values(leaves)
+
     def autos(self) -> list[KeyPath]:
         """List the keys that are still "auto"."""
         return [path for path, sourced in self.leaves.items() if sourced.value == AUTO]

@@ -1,0 +1,374 @@
+"""`zlaunch.yaml`: the options of a job in a file, as words that stand before those of the command line.
+
+There is one parser for both: the file is only translated. Each of its values is checked with its option.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from zlaunch.config.accelerate import yaml_reader
+from zlaunch.dsconfig.keys.lookup import known_keys
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.estimate.query import parse_lora
+from zlaunch.job.model import model_flag
+from zlaunch.job.spec import parse_debug, parse_gpus, parse_offload, parse_override
+from zlaunch.job.trainer_args import flags, take_ds_config
+
+NAMES = ("zlaunch.yaml", "zlaunch.yml")
+"""Files of this name in the current directory are found."""
+
+ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
+PROGRAMS = ("script", "module")
+
+_RIVALS: Mapping[str, tuple[str, ...]] = {
+    "on": ("gpus", "hostfile"),
+    "gpus": ("include", "exclude", "hostfile"),
+    "hostfile": ("gpus",),
+    "include": ("gpus",),
+    "exclude": ("gpus",),
+}
+"""An option on the command line → those in the file that it would contradict."""
+
+_PARSERS: Mapping[str, Callable[[str], object]] = {
+    "offload": parse_offload,
+    "debug": parse_debug,
+    SET: parse_override,
+    "lora": parse_lora,
+}
+_OTHER_NAMES = {
+    **dict.fromkeys(("num_gpus", "nproc_per_node", "num_processes", "n_gpus"), "gpus"),
+    **dict.fromkeys(("zero_stage", "zero"), "stage"),
+    **dict.fromkeys(("mixed_precision", "dtype"), "precision"),
+    **dict.fromkeys(("deepspeed", "deepspeed_config", "config"), "ds_config"),
+    **dict.fromkeys(("script_args", "arguments", "training_args"), ARGS),
+    **dict.fromkeys(("overrides", "ds_config_overrides"), SET),
+    **dict.fromkeys(("training_script", "program"), "script"),
+}
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What the user typed, as far as it decides what counts of the file."""
+
+    given: Mapping[str, Any]
+    """Key of an option → its raw value."""
+    rest: tuple[str, ...]
+    """The words for the script."""
+
+
+@dataclass(frozen=True)
+class FileWords:
+    """A file as words of a command line."""
+
+    options: tuple[str, ...]
+    args: tuple[str, ...]
+    """The words for the script, which stand after `--`."""
+    used: tuple[str, ...]
+    """The keys that count: the command line and the command leave the others out."""
+    places: Mapping[str, str]
+    """Dotted key → file and line."""
+
+
+def find_job_file() -> Path | None:
+    """Find the file of the current directory."""
+    return next((Path(name) for name in NAMES if Path(name).is_file()), None)
+
+
+def read_job_file(file: Path) -> Document:
+    """Read a file; raise InputMissing if it cannot be read, Refused for anything but a mapping."""
+    document = yaml_reader.read(file)
+    twice = [one for one in document.remarks if one.code == "duplicate-key"]
+    if twice:
+        raise Refused([replace(one, severity=Severity.ERROR) for one in twice])
+    return document
+
+
+def translate(
+    document: Document, line: CommandLine, command: Any, context: Any, others: Callable[[], Sequence[Any]]
+) -> FileWords:
+    """Write a file as words of a command; raise Refused with every mistake in it.
+
+    `others` loads the other commands that read the file: it may have their options, too.
+    """
+    reader = _Translation(document, line, context, keys_of(command), others)
+    words = reader.words(is_program=any(key in reader.own for key in PROGRAMS))
+    if reader.findings:
+        raise Refused(reader.findings)
+    return words
+
+
+def keys_of(command: Any) -> dict[str, Any]:
+    """List the keys of a file that are options or arguments of a command."""
+    named = {_key(one.opts): one for one in command.params}
+    return {key: one for key, one in named.items() if key not in NOT_IN_A_FILE}
+
+
+def _key(names: Sequence[str]) -> str:
+    return str(max(names, key=len)).removeprefix("--").replace("-", "_")
+
+
+class _Wrong(Exception):
+    """A value that cannot be written as words: why, and a hint."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass
+class _Translation:
+    """One pass over a file: the words, and what is wrong."""
+
+    document: Document
+    line: CommandLine
+    context: Any
+    own: Mapping[str, Any]
+    others: Callable[[], Sequence[Any]]
+    findings: list[Finding] = field(default_factory=list)
+    places: dict[str, str] = field(default_factory=dict)
+
+    def words(self, *, is_program: bool) -> FileWords:
+        given = self.line.given
+        left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
+        is_another = self._names_another_program()
+        if is_another:
+            left |= {*PROGRAMS, ARGS}
+        if take_ds_config(self.line.rest)[1] is not None:
+            left.add("ds_config")
+        options: list[str] = []
+        used: list[str] = []
+        for written, value in self.document.value.items():
+            key = written.replace("-", "_")
+            if key in used:
+                self._wrong((written,), "duplicate-key", f"`{key}` is given twice", "keep one of them")
+            words = list(self._checked(written, key, value))
+            if key in left or not (words or key == ARGS):
+                continue
+            used.append(key)
+            options += [] if key == ARGS else words
+            self.places.setdefault(key, self._place((written,)))
+        args = [] if is_another else [*self._args()]
+        return FileWords((*options, *self._model(args, used)), tuple(args), tuple(used), self.places)
+
+    def _names_another_program(self) -> bool:
+        given = [self.line.given.get(key) for key in PROGRAMS]
+        mine = [self.document.value.get(key) for key in PROGRAMS]
+        if any(given) and any(mine):
+            return [*map(_path, given)] != [*map(_path, mine)]
+        rest = self.line.rest
+        return "script" not in self.own and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
+
+    def _model(self, args: Sequence[str], used: list[str]) -> list[str]:
+        """Name the model of an estimate as the script's arguments do, if nothing else names one."""
+        if "model" not in self.own or "model" in used or "model" in self.line.given:
+            return []
+        model = model_flag(args)
+        return [] if model is None else [model]
+
+    def _checked(self, written: str, key: str, value: object) -> Iterator[str]:
+        """Write one key as words of this command; note what is wrong with it."""
+        path = (written,)
+        if key == ARGS:
+            return
+        if key not in self.own:
+            if not any(key in keys_of(other) for other in self.others()):
+                self._unknown(path, key)
+            return
+        try:
+            yield from self._option(key, value, path)
+        except _Wrong as error:
+            if not self._fits_elsewhere(key, value, path):
+                self._wrong(path, "bad-option", str(error), error.hint)
+
+    def _option(self, key: str, value: object, path: KeyPath) -> list[str]:
+        option = self.own[key]
+        if key == SET:
+            return self._overrides(value, path)
+        if getattr(option, "is_flag", False):
+            return _switch(option, value)
+        text = self._text(key, value, path)
+        if key == "gpus":
+            choice = _parsed(parse_gpus, text)
+            if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
+                text = str(len(choice.devices))
+        elif key in _PARSERS:
+            _parsed(_PARSERS[key], text)
+        if key != "python":  # which is started to find out more
+            self._convert(option, text)
+        if not option.opts[0].startswith("-"):
+            return [text]
+        flag = max(option.opts, key=len)
+        return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+    def _convert(self, option: Any, text: str) -> None:
+        try:
+            option.process_value(self.context, text)
+        except typer.BadParameter as error:
+            choices = _choices(error.message)
+            close = get_close_matches(text, choices, 1)
+            hint = f"did you mean `{close[0]}`?" if close else None
+            raise _Wrong(f"expected {_expected(choices, error.message)}, not `{text}`", hint) from None
+
+    def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
+        """Whether another command takes the value, such as `stage: auto`, which an estimate does not have."""
+        for other in self.others():
+            reader = replace(self, own=keys_of(other), findings=[], places={})
+            try:
+                if key in reader.own and reader._option(key, value, path):  # noqa: SLF001
+                    return True
+            except _Wrong:
+                continue
+        return False
+
+    def _text(self, key: str, value: object, path: KeyPath) -> str:
+        """Write a value as it stands in the file: YAML would make 59 of `0:59`, and 0.0003 of `3e-4`."""
+        if isinstance(value, Mapping) and key == "offload":
+            return ",".join(f"{part}:{self._scalar(one, (*path, part))}" for part, one in value.items())
+        if isinstance(value, list) and key in ("gpus", "show_ranks"):
+            items = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+            return ",".join(items) + ("," if key == "gpus" and len(items) == 1 else "")
+        if isinstance(value, Mapping | list):
+            raise _Wrong("expected one value, not several")
+        return self._scalar(value, path)
+
+    def _scalar(self, value: object, path: KeyPath) -> str:
+        if isinstance(value, str):
+            return value
+        span = self.document.spans[path]
+        text = self.document.text[span.start : span.end]
+        if value is None:
+            raise _Wrong("the value is missing", "write one, or leave the key out")
+        if isinstance(value, bool):
+            message = f"expected a word or a number, but YAML reads `{text}` as {str(value).lower()}"
+            raise _Wrong(message, "put it in quotes")
+        return text
+
+    def _overrides(self, value: object, path: KeyPath) -> list[str]:
+        """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
+        typed = {text.partition("=")[0] for text in self.line.given.get(SET) or ()}
+        if isinstance(value, Mapping):
+            items = [
+                (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
+                for below, one in leaves(value)
+            ]
+        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+            items = [(one.partition("=")[0], one, (*path, place)) for place, one in enumerate(value)]
+        else:
+            raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
+        words: list[str] = []
+        for key, text, here in items:
+            _parsed(parse_override, text)
+            if key not in typed:
+                words += ["--set", text]
+                self.places[f"{SET}.{key}"] = self._place(here)
+        return words
+
+    def _args(self) -> Iterator[str]:
+        """Write the arguments of the script, without those that the command line has."""
+        value = self.document.value.get(ARGS, {})
+        try:
+            chunks = list(self._chunks(value))
+        except _Wrong as error:
+            self._wrong((ARGS,), "bad-option", str(error), error.hint)
+            return
+        typed = {name for name, _ in flags(self.line.rest)}
+        names_config = "ds_config" in self.line.given or "ds_config" in self.document.value
+        for words, path in chunks:
+            name = next((name for name, _ in flags(words[:1])), None)
+            if name in typed or (names_config and take_ds_config(words)[1] is not None):
+                continue
+            if name is not None:
+                self.places[f"{ARGS}.{name}"] = self._place(path)
+            yield from words
+
+    def _flag(self, name: str, value: object) -> list[str]:
+        flag, path = name if name.startswith("-") else f"--{name}", (ARGS, name)
+        match value:
+            case True:
+                return [flag]
+            case False:
+                return [flag, "False"]
+            case list():
+                return [flag, *(self._scalar(one, (*path, place)) for place, one in enumerate(value))]
+            case dict():
+                return [flag, json.dumps(value)]
+        return [flag, self._scalar(value, path)]
+
+    def _chunks(self, value: object) -> Iterator[tuple[list[str], KeyPath]]:
+        """Write a mapping flag by flag; split a list or a text at its flags."""
+        if isinstance(value, Mapping):
+            yield from ((self._flag(name, one), (ARGS, name)) for name, one in value.items())
+            return
+        if isinstance(value, str):
+            items: list[tuple[str, KeyPath]] = [(word, (ARGS,)) for word in shlex.split(value)]
+        elif isinstance(value, list):
+            items = [(self._scalar(one, (ARGS, place)), (ARGS, place)) for place, one in enumerate(value)]
+        else:
+            raise _Wrong("expected the arguments of the script", "write `NAME: VALUE` lines below `args:`")
+        chunk: list[str] = []
+        start: KeyPath = (ARGS,)
+        for word, path in items:
+            if word.startswith("--") and chunk:
+                yield chunk, start
+                chunk = []
+            start = start if chunk else path
+            chunk.append(word)
+        if chunk:
+            yield chunk, start
+
+    def _unknown(self, path: KeyPath, key: str) -> None:
+        known = {key for one in self.others() for key in keys_of(one)} | {*self.own, ARGS}
+        meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
+        if meant:
+            hint = f"did you mean `{meant}`?"
+        elif key in known_keys({}, ()):
+            hint = f"keys of the ds_config go below `{SET}:`"
+        else:
+            hint = f"arguments of the script go below `{ARGS}:`; `zlaunch train --help` lists the options"
+        self._wrong(path, "unknown-option", "zlaunch has no such option", hint)
+
+    def _wrong(self, path: KeyPath, code: str, message: str, hint: str | None = None) -> None:
+        finding = Finding(code, message, hint, where=dotted(path), path=path)
+        self.findings.append(self.document.locate(finding))
+
+    def _place(self, path: KeyPath) -> str:
+        return f"{os.path.relpath(self.document.file)}:{self.document.place(path).line}"
+
+
+def _path(value: object) -> str | None:
+    return None if value is None else os.path.normpath(str(value))
+
+
+def _switch(option: Any, value: object) -> list[str]:
+    if not isinstance(value, bool):
+        raise _Wrong("expected true or false")
+    names = option.opts if value else option.secondary_opts
+    return [max(names, key=len)] if names else []
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except WrongUsage as error:
+        raise _Wrong(error.message, error.hint) from None
+
+
+def _choices(message: str) -> list[str]:
+    """List the words of a choice, which Typer's error names in quotes behind the wrong one."""
+    _, is_choice, words = message.partition(" is not one of ")
+    return [word.strip(" '.") for word in words.split(",")] if is_choice else []
+
+
+def _expected(choices: Sequence[str], message: str) -> str:
+    if choices:
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return message.removeprefix("Input should be ").partition(", unable")[0]

@@ -69,7 +69,9 @@ def test_values_are_read_back_as_they_were_and_are_never_elements(value: Any) ->
 def test_a_page_loads_nothing_and_its_policy_allows_its_own_script_alone(data: dict[str, Any]) -> None:
     text = page("run", data)
     found = Elements(text)
-    assert [attributes for _, attributes in found.found if {"src", "href"} & set(attributes)] == []
+    assert [
+        name for _, has in found.found for name in ("src", "href") if has.get(name, "data:,") != "data:,"
+    ] == []
     policy = next(attributes["content"] or "" for _, attributes in found.found if "http-equiv" in attributes)
     digest = base64.b64encode(hashlib.sha256(found.scripts[1].encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in policy

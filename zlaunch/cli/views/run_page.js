@@ -374,14 +374,14 @@ function showRun(run) {
   const phase = phaseSection(run);
   if (phase) charts.push(phase);
   const nothing = charts.length ? null : element("section", {}, "No step and no memory was recorded.");
-  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../" }, "all runs")) : null, why(run), tiles(run), nothing, element("div", { class: "grid" }, ...charts), element("div", { class: "grid" }, ...[planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
+  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), nothing, element("div", { class: "grid" }, ...charts), element("div", { class: "grid" }, ...[planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
   const footer = element("footer", {}, `zlaunch ${run.zlaunch}, ${new Date(run.written * 1000).toLocaleString()}`);
   page.replaceChildren(...parts.filter(Boolean), footer);
 }
 
 function showRuns(data) {
   document.title = "zlaunch runs";
-  const rows = data.runs.map((run) => [element("td", {}, element("a", { href: run.link }, run.id), run.cause ? element("div", { class: "dim" }, run.cause) : null), element("b", { class: `state ${run.state}` }, run.state), run.zero, shownValue(run.ranks), run.progress, number(run.loss), run.seconds === null ? "–" : clock(run.seconds)]);
+  const rows = data.runs.map((run) => [element("td", {}, element("a", { href: run.link }, run.id), run.cause ? element("div", { class: "dim any" }, prose(run.cause)) : null), element("b", { class: `state ${run.state}` }, run.state), element("td", { class: "label" }, run.zero), shownValue(run.ranks), run.progress, number(run.loss), run.seconds === null ? "–" : clock(run.seconds)]);
   page.replaceChildren(element("header", {}, element("h1", {}, "Runs"), element("span", {}, data.directory)), element("section", {}, rows.length ? table(["run", "state", "ZeRO", "ranks", "step", "loss", "took"], rows, [3, 4, 5, 6]) : "no runs yet"));
 }
 
@@ -423,7 +423,7 @@ async function poll() {
     if (answer && !answer.ok) throw new Error(answer.status);
     if (answer) {
       shown = merge(shown, await answer.json());
-      show(shown);
+      if (!document.querySelector("svg:hover")) show(shown);
       if (shown.is_over) wait = 15000;
     }
     document.getElementById("gone")?.remove();

@@ -1,0 +1,208 @@
+"""`zlaunch runs watch`: live pages for this machine alone."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser import browse
+from tests.recorded_run import HOSTILE, write_run
+from tests.running import run, start, zlaunch
+
+STEPS = 40
+
+
+class Watch:
+    """A `zlaunch runs watch` that has printed its address."""
+
+    def __init__(self, folder: Path, *words: object) -> None:
+        self.process = start(
+            "runs", "watch", *words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        assert self.process.stdout is not None
+        self.line = self.process.stdout.readline().decode().strip()
+        self.url = json.loads(self.line)["url"] if self.line.startswith("{") else self.line
+        parts = urlsplit(self.url)
+        self.port, self.token = int(parts.port or 0), parts.path.strip("/")
+
+    def ask(
+        self, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, str]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request(method, path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    def data(self, path: str) -> Any:
+        status, text = self.ask(f"/{self.token}/{path}")
+        assert status == 200, text
+        return json.loads(text)
+
+    def end(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=60)
+        return self.process.returncode, err.decode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("watch")
+    write_run(folder / "runs" / "first", STEPS)
+    write_run(folder / "runs" / "it's #2 & <b>", STEPS, HOSTILE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def watch(folder: Path) -> Iterator[Watch]:
+    watching = Watch(folder)
+    yield watching
+    assert watching.end()[0] == 130
+
+
+def test_the_overview_links_to_a_page_for_each_run(watch: Watch) -> None:
+    rows = watch.data("data")["runs"]
+    assert {row["id"] for row in rows} == {"first", "it's #2 & <b>"}
+    for row in rows:
+        assert watch.data(f"{row['link']}data")["id"] == row["id"]
+        assert watch.ask(f"/{watch.token}/{row['link']}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/data", "/{wrong}/", "/{wrong}/data", "/{half}/", "//", "/%00/", "/%C3%A9/", "/%FF/"]
+)
+def test_without_the_token_nothing_is_shown(path: str, watch: Watch) -> None:
+    wrong = watch.token[:-1] + ("a" if watch.token[-1] != "a" else "b")
+    address = path.format(wrong=wrong, half=watch.token[:8])
+    status, text = watch.ask(address)
+    assert (status, "first" in text) == (403, False)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "", "evil.example:{port}", "localhost.evil"]
+)
+def test_a_site_whose_name_was_rebound_to_this_machine_sees_nothing(host: str, watch: Watch) -> None:
+    headers = {"Host": host.format(port=watch.port)}
+    assert watch.ask(f"/{watch.token}/data", headers=headers)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "localhost:9999"])
+def test_this_machine_and_a_tunnel_to_it_see_the_pages(host: str, watch: Watch) -> None:
+    headers = {"Host": host.format(port=watch.port)}
+    assert watch.ask(f"/{watch.token}/data", headers=headers)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_nothing_can_be_changed(method: str, watch: Watch) -> None:
+    assert watch.ask(f"/{watch.token}/", method)[0] == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "run/nosuch/",
+        "run/../../etc/passwd",
+        "run/..%2F..%2Fjob.json/",
+        "run/first/job.json",
+        "x",
+        "run/first",
+    ],
+)
+def test_nothing_but_the_pages_can_be_read(path: str, watch: Watch) -> None:
+    assert watch.ask(f"/{watch.token}/{path}")[0] == 404
+
+
+def test_only_the_loopback_interface_is_listened_on(watch: Watch) -> None:
+    listening = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ours = [line[1] for line in listening if line[3] == "0A" and line[1].endswith(f":{watch.port:04X}")]
+    assert ours == [f"0100007F:{watch.port:04X}"]
+
+
+def test_a_page_is_sent_only_what_it_does_not_have(watch: Watch, folder: Path) -> None:
+    before = watch.data("run/first/data")
+    told = len(before["history"]["step"])
+    query = f"?steps={before['history']['epoch']}.{told}&samples=0.{len(before['samples']['time'])}"
+    with (folder / "runs" / "first" / "steps.jsonl").open("a") as lines:
+        lines.write(json.dumps({"step": STEPS + 1, "time": 1.7e9 + 500, "loss": 1.25}) + '\n{"step": ')
+    news = watch.data(f"run/first/data{query}")
+    assert (news["history"]["start"], news["history"]["step"]) == (told, [STEPS + 1])
+    assert (news["history"]["numbers"], news["samples"]["time"]) == ({"loss": [1.25]}, [])
+    assert len(json.dumps(news)) < len(json.dumps(before))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "?steps=x",
+        "?steps=-1.-5",
+        "?steps=0.99999999",
+        "?steps=%C2%B2.1&samples=1.",
+        f"?steps=1.{'9' * 5000}",
+        "?%00=%ff",
+    ],
+)
+def test_an_odd_question_gets_the_whole_answer(query: str, watch: Watch) -> None:
+    status, text = watch.ask(f"/{watch.token}/run/first/data{query}")
+    assert (status, json.loads(text)["history"]["start"]) == (200, 0)
+
+
+def test_a_browser_that_leaves_and_one_that_says_nothing_hold_no_one_up(watch: Watch) -> None:
+    with socket.create_connection(("127.0.0.1", watch.port)) as silent:
+        silent.send(b"GET /")
+        with socket.create_connection(("127.0.0.1", watch.port)) as leaving:
+            leaving.send(f"GET /{watch.token}/data HTTP/1.0\r\nHost: localhost\r\n\r\n".encode())
+        assert watch.ask(f"/{watch.token}/data")[0] == 200
+
+
+def test_a_browser_shows_the_overview_and_a_live_page(watch: Watch, tmp_path: Path) -> None:
+    wait = ("--dump-dom", "--virtual-time-budget=4000")
+    overview = browse(watch.url, tmp_path, *wait)
+    assert re.findall(r'<a href="([^"]*)"', overview) == [row["link"] for row in watch.data("data")["runs"]]
+    page = browse(f"{watch.url}run/first/", tmp_path, *wait)
+    assert "Learning rate" in page
+    assert "<svg" in page
+    assert 'id="gone"' not in page
+
+
+def test_one_run_is_watched_on_the_first_page(folder: Path) -> None:
+    watching = Watch(folder, "first", "--json")
+    assert json.loads(watching.line)["runs"] == 1
+    assert watching.data("data")["id"] == "first"
+    assert watching.end() == (130, "")
+
+
+def test_runs_that_are_over_end_the_pages_if_asked_to(folder: Path) -> None:
+    watching = Watch(folder, "first", "--until-end")
+    _, err = watching.process.communicate(timeout=60)
+    assert (watching.process.returncode, err.decode()) == (
+        0,
+        "shows 1 run until the last of them is over, or Ctrl-C; the runs go on\n",
+    )
+
+
+def test_a_directory_without_runs_is_watched_until_one_comes(tmp_path: Path) -> None:
+    watching = Watch(tmp_path)
+    assert watching.data("data")["runs"] == []
+    write_run(tmp_path / "runs" / "new", 3)
+    assert [row["id"] for row in watching.data("data")["runs"]] == ["new"]
+    assert watching.end(signal.SIGTERM)[0] == -signal.SIGTERM
+
+
+def test_a_port_that_is_taken_is_named(watch: Watch, folder: Path) -> None:
+    result = zlaunch("runs", "watch", "--port", watch.port, cwd=folder)
+    assert (result.status, f"port {watch.port} of 127.0.0.1 cannot be used" in result.err) == (69, True)
+
+
+def test_pages_are_served_without_torch(folder: Path) -> None:
+    loaded = (
+        "import sys, zlaunch.cli.runs.watch; print({'torch', 'deepspeed', 'transformers'} & set(sys.modules))"
+    )
+    assert run(sys.executable, "-c", loaded, cwd=folder).out == "set()\n"

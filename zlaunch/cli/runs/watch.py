@@ -1,0 +1,164 @@
+"""`zlaunch runs watch`: live pages about runs, for a browser on this machine."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from zlaunch import console
+from zlaunch.cli.options import AsJson, RunsDir
+from zlaunch.cli.views.run import steps, to_json, zero
+from zlaunch.cli.views.run_page import page, page_data
+from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.rundir.layout import RUNS
+from zlaunch.runs.page_server import Answer, PageServer
+from zlaunch.runs.report import Seen
+from zlaunch.runs.state import RunSummary
+from zlaunch.runs.store import all_runs, find_run
+from zlaunch.runs.watched import WatchedRun, WatchedRuns
+from zlaunch.secrets import hide_in_text
+from zlaunch.units import plural
+
+MOST_RUNS = 100
+"""Runs in the overview, the newest first."""
+
+LAST_LOOK_SECONDS = 5.0
+"""How long pages are served after the end of the last run, so that they show it."""
+
+
+def watch(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Runs to watch (default: all).")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port on 127.0.0.1 (default: a free one).")
+    ] = 0,
+    until_end: Annotated[
+        bool, typer.Option("--until-end", help="Stop when all of these runs are over.")
+    ] = False,
+    runs_dir: RunsDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show live pages about runs in a browser on this machine.
+
+    Only who has the address that is printed can open them. Ctrl-C ends the pages, not the runs.
+    """
+    chosen = [find_run(name, runs_dir) for name in runs or ()]
+    watched = WatchedRuns(lambda: chosen or [root.absolute() for root in all_runs(runs_dir)[:MOST_RUNS]])
+    pages = _Pages(watched, is_one=len(chosen) == 1, directory=RUNS if runs_dir is None else runs_dir)
+    num_runs = len(watched.all())
+    try:
+        server = PageServer(port, pages)
+    except OSError as error:
+        reason = f"port {port} of 127.0.0.1 cannot be used: {error.strerror}"
+        raise Unavailable(reason, "choose another with `--port`, or leave it out") from None
+    with server:
+        if as_json:
+            console.data(
+                to_json({"url": server.url, "port": server.server_port, "runs": num_runs}, indent=None)
+            )
+        else:
+            console.data(server.url)
+            end = "the last of them is over, or Ctrl-C" if until_end else "Ctrl-C"
+            console.say(f"shows {plural(num_runs, 'run')} until {end}; the runs go on")
+            _say_tunnel(server.server_port)
+        _serve(server, pages, until_end)
+
+
+def _say_tunnel(port: int) -> None:
+    if os.environ.get("SSH_CONNECTION"):
+        host = socket.gethostname()
+        console.say(f"from your machine: `ssh -N -L {port}:127.0.0.1:{port} {host}`, then open the address")
+
+
+def _serve(server: PageServer, pages: "_Pages", until_end: bool) -> None:
+    ended_at: float | None = None
+    try:
+        while ended_at is None or time.monotonic() < ended_at + LAST_LOOK_SECONDS:
+            server.handle_request()
+            if until_end and ended_at is None and pages.are_over():
+                ended_at = time.monotonic()
+    except KeyboardInterrupt:
+        raise typer.Exit(128 + signal.SIGINT) from None
+
+
+class _Pages:
+    """Answers what the pages ask for, one request at a time."""
+
+    def __init__(self, watched: WatchedRuns, is_one: bool, directory: Path) -> None:
+        self._watched = watched
+        self._is_one = is_one
+        self._directory = directory
+        self._lock = threading.Lock()
+
+    def __call__(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
+        """Answer `/`, `/data`, `/run/NAME/` and `/run/NAME/data` below the token."""
+        with self._lock:
+            try:
+                return self._answer(parts, query)
+            except (ZlaunchError, OSError):  # the directory of the runs is gone
+                return None
+
+    def are_over(self) -> bool:
+        """Whether no run can be seen to run any more."""
+        with self._lock:
+            return all(run.summary.state.is_over for run in self._watched.all().values())
+
+    def _answer(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
+        if parts in ([""], ["data"]):
+            runs = self._watched.all()
+            if parts == [""]:
+                return Answer(page("zlaunch runs", None))
+            if self._is_one:
+                return self._data(next(iter(runs.values())), query)
+            return _json({"directory": str(self._directory.absolute()), "runs": _rows(runs)})
+        return self._of_run(parts, query) if len(parts) == 3 and parts[0] == "run" else None
+
+    def _of_run(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
+        _, name, last = parts
+        run = self._watched.all().get(name)
+        if run is None or last not in ("", "data"):
+            return None
+        return self._data(run, query) if last else Answer(page(name, None))
+
+    def _data(self, run: WatchedRun, query: Mapping[str, str]) -> Answer:
+        run.history.update()
+        seen = (_seen(query.get("steps", "")), _seen(query.get("samples", "")))
+        return _json({**page_data(run.summary, run.history, seen), "many": not self._is_one})
+
+
+def _json(value: object) -> Answer:
+    return Answer(to_json(value, indent=None), "application/json")
+
+
+def _seen(text: str) -> Seen:
+    """Read what a page has: how often its lines were joined, and how many they are."""
+    epoch, _, count = text.partition(".")
+    is_known = epoch.isdecimal() and count.isdecimal() and len(text) < 20
+    return (int(epoch), int(count)) if is_known else (0, 0)
+
+
+def _rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
+    return [_row(name, run.summary) for name, run in runs.items()]
+
+
+def _row(name: str, run: RunSummary) -> dict[str, object]:
+    first = run.files.heartbeats.get(0, {})
+    return {
+        "id": run.id,
+        "link": f"run/{quote(name, safe='')}/",
+        "state": run.state.value,
+        "cause": None if run.cause is None else hide_in_text(run.cause),
+        "zero": zero(run),
+        "ranks": run.world_size,
+        "progress": steps(run),
+        "loss": first.get("loss", first.get("step_loss")),
+        "seconds": run.seconds,
+    }

@@ -5,6 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+LINEAR_LAYERS = "linear_layers"
+"""`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""
+
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
-from zlaunch.estimate.memory.communication import Communication, communication, paper_volume
+from zlaunch.estimate.memory.communication import Communication, communication, paper_volume, ring_bytes
 from zlaunch.estimate.memory.settings import read_job
 
 PARAMETERS = 8_030_261_248
@@ -83,3 +83,24 @@ def test_nvme_reads_and_writes_what_the_optimizer_keeps() -> None:
 def test_nvme_parameters_are_read_for_both_passes() -> None:
     sent = of(3, 8, offload_param=NVME, stage3_max_reuse_distance=0)
     assert (sent.nvme_read, sent.nvme_written) == (2 * PSI // 8, PSI // 8)
+
+
+BYTES, RANKS = st.integers(0, 1 << 40), st.integers(1, 4096)
+
+
+@given(BYTES, RANKS)
+def test_an_all_reduce_in_a_ring_is_a_reduce_scatter_and_an_all_gather(share: int, world_size: int) -> None:
+    whole = share * world_size
+    apart = ring_bytes("reduce-scatter", whole, world_size) + ring_bytes("all-gather", share, world_size)
+    assert ring_bytes("all-reduce", whole, world_size) == pytest.approx(apart)
+
+
+@given(BYTES, RANKS)
+def test_in_an_all_gather_each_rank_receives_what_the_others_bring(share: int, world_size: int) -> None:
+    sent_by_all = world_size * ring_bytes("all-gather", share, world_size)
+    assert sent_by_all == world_size * (world_size - 1) * share
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "reduce-scatter", "all-gather", "other"])
+def test_a_rank_alone_sends_nothing(kind: str) -> None:
+    assert ring_bytes(kind, 1 << 30, 1) == 0

@@ -65,6 +65,16 @@ def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) ->
     return (3 if stage == 3 else 2) * parameters * item * (world_size - 1) / world_size
 
 
+def ring_bytes(kind: str, nbytes: int, world_size: int) -> float:
+    """Return what a rank sends for a call of which DeepSpeed's comms logger says `nbytes`, in a ring.
+
+    It logs the tensor that a rank brings: all of the data, but a rank's share of it for an all-gather.
+    """
+    if kind == "all-gather":
+        return nbytes * (world_size - 1)
+    return Collective(kind, "", nbytes, 1).sent(world_size)
+
+
 def _collectives(settings: Settings, parameters: int, gradients: int) -> tuple[Collective, ...]:
     if settings.world_size == 1:
         return ()

@@ -21,7 +21,7 @@ _ONE_LABEL = ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFI
 """Tasks with one label for each example, as in the names of transformers' class tables."""
 _NUM_CHOICES = 4
 """Choices per example for multiple choice, as in most datasets."""
-_FLOATING_POINT = frozenset({"pixel_values", "input_features", "input_values"})
+_FLOATING_POINT = frozenset({"pixel_values", "input_features", "input_values", "vectors", "targets"})
 _MODALITIES = {"vision_config": "images", "audio_config": "audio"}
 """Attribute of a config → what the model takes besides text."""
 
@@ -112,11 +112,16 @@ def _audio(workload: Workload, config: transformers.PretrainedConfig, count: int
     return {"input_values": (count, samples)}, (note,)
 
 
+def _vectors(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
+    return {"vectors": (count, config.width), "targets": (count, config.width)}, ()
+
+
 _MAIN_INPUTS = {
     "input_ids": _tokens,
     "pixel_values": _pixel_values,
     "input_features": _spectrograms,
     "input_values": _audio,
+    "vectors": _vectors,
 }
 """`main_input_name` of a model → its inputs."""
 

@@ -14,7 +14,8 @@ import transformers
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
-from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
+from zlaunch.estimate.workload import LINEAR_LAYERS, Lora, Workload
 from zlaunch.job.trainer_releases import is_before
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -104,6 +105,8 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
 
     Raise CannotTell if there is none.
     """
+    if config.model_type == LINEAR_LAYERS:
+        return ChosenModel(LinearLayers)
     auto_map = getattr(config, "auto_map", None) or {}
     named = next(iter(config.architectures or ()), None)
     if code is not None and (reference := _class_in_code(auto_map, named)) is not None:

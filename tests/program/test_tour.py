@@ -1,0 +1,20 @@
+from pathlib import Path
+
+from tests.running import zlaunch
+
+
+def test_a_tour_on_more_ranks_than_cores_is_refused_with_the_number_that_works(tmp_path: Path) -> None:
+    result = zlaunch("tour", "--ranks", 1000, cwd=tmp_path)
+    assert result.status == 69
+    assert "`--ranks 1000`: this machine has no GPU, and" in result.err
+    assert "hint: `--ranks" in result.err
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_tour_does_not_overwrite_another(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tour.json").write_text("{}")
+    result = zlaunch("tour", "--out", "mine", cwd=tmp_path)
+    assert result.status == 69
+    assert "`mine/tour.json` already exists" in result.err
+    assert "--out DIR" in result.err

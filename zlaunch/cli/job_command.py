@@ -1,11 +1,9 @@
 """Commands about a job, which read `zlaunch.yaml` too."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from zlaunch import console
-from zlaunch.cli.lazy import LazyCommand
 from zlaunch.cli.passthrough import ScriptCommand
 
 NO_FILE = "none"
@@ -29,32 +27,14 @@ class JobCommand(ScriptCommand):
         file = job_file.find_job_file() if given.get("job") is None else Path(given["job"])
         if file is None or str(file) == NO_FILE:
             return super().parse_args(ctx, args)
-        line = job_file.CommandLine(*self._sorted(given, [*rest, *after]))
-        words = job_file.translate(job_file.read_job_file(file), line, self, ctx, self._others)
+        line = job_file.typed_line(self, given, [*rest, *after])
+        words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
         console.say(*console.paragraph(f"using {file}: {', '.join(words.used) or 'nothing of it'}"))
         behind = ["--", *words.args, *after] if words.args or after else []
         together = [*words.options, *own, *behind]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)
         ctx.meta[_TOLD] = {"places": words.places, "asked": asked}
         return super().parse_args(ctx, together)
-
-    def _sorted(
-        self, given: Mapping[str, Any], rest: Sequence[str]
-    ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Sort the user's words; an unknown option in place of the script goes to the script."""
-        from zlaunch.cli.job_file import keys_of  # as above
-
-        keys = {key: given[one.name] for key, one in keys_of(self).items() if given.get(one.name)}
-        if str(keys.get("script", "")).startswith("-"):
-            rest = [keys.pop("script"), *rest]
-        return keys, tuple(rest)
-
-    def _others(self) -> list[Any]:
-        """Load the other commands that read the file."""
-        from zlaunch.cli import COMMANDS  # which imports this module
-
-        lazy = [one for one in COMMANDS if isinstance(one, LazyCommand) and one.cls is JobCommand]
-        return [one.load() for one in lazy if one.name != self.name]
 
 
 def told_by_file(context: Any) -> dict[str, Any]:

@@ -9,11 +9,15 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from zlaunch.cli import COMMANDS
+from zlaunch.cli.job_command import JobCommand
+from zlaunch.cli.lazy import LazyCommand
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
@@ -92,18 +96,28 @@ def read_job_file(file: Path) -> Document:
     return document
 
 
-def translate(
-    document: Document, line: CommandLine, command: Any, context: Any, others: Callable[[], Sequence[Any]]
-) -> FileWords:
-    """Write a file as words of a command; raise Refused with every mistake in it.
+def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:
+    """Sort what the parser of a command found; an unknown option is the script's."""
+    keys = {key: given[one.name] for key, one in keys_of(command).items() if given.get(one.name)}
+    if str(keys.get("script", "")).startswith("-"):
+        rest = [keys.pop("script"), *rest]
+    return CommandLine(keys, tuple(rest))
 
-    `others` loads the other commands that read the file: it may have their options, too.
-    """
-    reader = _Translation(document, line, context, keys_of(command), others)
-    words = reader.words(is_program=any(key in reader.own for key in PROGRAMS))
+
+def translate(document: Document, line: CommandLine, command: Any, context: Any) -> FileWords:
+    """Write a file as words of a command; raise Refused with every mistake in it."""
+    reader = _Translation(document, line, context, keys_of(command))
+    words = reader.words()
     if reader.findings:
         raise Refused(reader.findings)
     return words
+
+
+@cache
+def _all_keys() -> tuple[Mapping[str, Any], ...]:
+    """List the keys of each command that reads the file: one may have what the others do not."""
+    lazy = [one for one in COMMANDS if isinstance(one, LazyCommand) and one.cls is JobCommand]
+    return tuple(keys_of(one.load()) for one in lazy)
 
 
 def keys_of(command: Any) -> dict[str, Any]:
@@ -132,11 +146,10 @@ class _Translation:
     line: CommandLine
     context: Any
     own: Mapping[str, Any]
-    others: Callable[[], Sequence[Any]]
     findings: list[Finding] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
 
-    def words(self, *, is_program: bool) -> FileWords:
+    def words(self) -> FileWords:
         given = self.line.given
         left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
         is_another = self._names_another_program()
@@ -180,7 +193,7 @@ class _Translation:
         if key == ARGS:
             return
         if key not in self.own:
-            if not any(key in keys_of(other) for other in self.others()):
+            if not any(key in keys for keys in _all_keys()):
                 self._unknown(path, key)
             return
         try:
@@ -220,8 +233,8 @@ class _Translation:
 
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
         """Whether another command takes the value, such as `stage: auto`, which an estimate does not have."""
-        for other in self.others():
-            reader = replace(self, own=keys_of(other), findings=[], places={})
+        for keys in _all_keys():
+            reader = replace(self, own=keys, findings=[], places={})
             try:
                 if key in reader.own and reader._option(key, value, path):  # noqa: SLF001
                     return True
@@ -326,7 +339,7 @@ class _Translation:
             yield chunk, start
 
     def _unknown(self, path: KeyPath, key: str) -> None:
-        known = {key for one in self.others() for key in keys_of(one)} | {*self.own, ARGS}
+        known = {key for keys in _all_keys() for key in keys} | {ARGS}
         meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
         if meant:
             hint = f"did you mean `{meant}`?"

@@ -32,13 +32,14 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.probe import stack_of
 from zlaunch.hosts.torch_optim import constructors_in
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import absent_arguments, read_arguments, take_ds_config
+from zlaunch.process import ours, output_of
 from zlaunch.units import plural
 
 DEEP_SECONDS = 120.0
@@ -243,10 +244,6 @@ def _second_opinion(document: Document, context: Context, python: Path | None) -
         values = (
             values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
         )
-    # only `--deep` starts a program
-    from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
-    from zlaunch.process import ours, output_of
-
     check_packages(found := inspect_python(python), TRAINING)
     program = "zlaunch.config.deepspeed_check"
     argv = ours(program, str(world), json.dumps(values.config()), python=found.executable)

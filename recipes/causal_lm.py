@@ -1,17 +1,17 @@
-"""Pre-train or fine-tune any causal language model with the Hugging Face Trainer.
+"""Pre-train or fine-tune any causal language model.
 
 Without --model, it trains a small byte-level Llama from random weights. Without --dataset, it reads the
 source code of Python's standard library, so that no download is needed. Documents are packed: they are
 joined and cut into samples of equal length, without padding. The model is saved to --output_dir.
 
     zlaunch train causal_lm --stage 3 --offload cpu
-    zlaunch train causal_lm -- --model DIR_OR_HUB_ID --dataset data.jsonl
-    zlaunch train causal_lm -- --model DIR_OR_HUB_ID --lora_rank 16
+    zlaunch train causal_lm -- --model MODEL --dataset data.jsonl
+    zlaunch train causal_lm -- --model MODEL --lora_rank 16
     deepspeed causal_lm.py --deepspeed ds_config.json
     torchrun --nproc_per_node 2 causal_lm.py --deepspeed ds_config.json
-    accelerate launch --num_processes 2 causal_lm.py --deepspeed ds_config.json
+    accelerate launch causal_lm.py --deepspeed ds_config.json
 
-ZeRO: stages 0 to 3; optimizer and parameters on the CPU or NVMe.
+ZeRO: stages 0 to 3; CPU and NVMe offload.
 
 On GPUs: nothing has to change. For real models, add `--gradient_checkpointing True`, and fine-tune with a
 `--learning_rate` of about 2e-5, or 2e-4 with LoRA. Without a GPU, give other launchers `--use_cpu --bf16`.

@@ -1,14 +1,15 @@
-"""Train a small network in a loop of your own, with the DeepSpeed engine and without a Trainer.
+"""A training loop of your own with the DeepSpeed engine.
 
-The network learns a sine. The ds_config arrives as `--deepspeed_config`, as with any launcher, and the
-checkpoint of `zlaunch train --resume` in a variable.
+A small network learns a sine. The ds_config arrives as `--deepspeed_config`, as with any launcher, and the
+checkpoint of `zlaunch train --resume` in a variable. With `--offload cpu`, let the ds_config name DeepSpeed's
+Adam instead of passing the optimizer here.
 
     zlaunch train own_loop --stage 2 --save out
     zlaunch train own_loop --stage 2 --save out --resume latest -- --steps 900
     deepspeed own_loop.py --deepspeed_config ds_config.json
     torchrun --nproc_per_node 2 own_loop.py --deepspeed_config ds_config.json
 
-ZeRO: stages 0 to 3; CPU offload with an optimizer section in the ds_config, whose Adam is DeepSpeed's.
+ZeRO: stages 0 to 3; CPU offload with DeepSpeed's Adam.
 
 On GPUs: nothing changes. The ranks are placed on GPUs, torch uses NCCL, and bf16 is the default of zlaunch.
 """

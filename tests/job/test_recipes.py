@@ -61,6 +61,11 @@ def test_a_recipe_is_short(recipe: Recipe) -> None:
     assert len(recipe.path.read_text().splitlines()) <= MOST_LINES
 
 
+def test_the_page_lists_every_recipe() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    assert [name for name in recipe_names() if f"[{name}](../recipes/{name}.py)" not in page] == []
+
+
 def test_options_of_a_parser_and_of_a_dataclass_are_read() -> None:
     by_name = {one.name: {option.flag: option for option in one.options} for one in RECIPES}
     steps = by_name["own_loop"]["--steps"]

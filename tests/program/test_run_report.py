@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,20 @@ def test_the_policy_of_a_page_lets_its_own_script_draw(page: Path) -> None:
 
 def test_a_page_of_ten_thousand_steps_is_soon_there(elements: str) -> None:
     assert float(noted(elements, "took")) <= 1000 * MOST_SECONDS * (1 + os.getloadavg()[0])
+
+
+def test_the_values_under_the_pointer_are_shown(page: Path) -> None:
+    point = (
+        "<script>addEventListener('load', () => { const chart = document.querySelector('svg'), box = chart.getBoundingClientRect();"
+        "chart.dispatchEvent(new PointerEvent('pointermove', { clientX: box.right - 17, clientY: box.top + 50 })); });</script>"
+    )
+    copy = watched_copy(page)
+    copy.write_text(copy.read_text().replace("</body>", f"{point}</body>"))
+    tip = re.search(r'class="tip".*?</div></div>', dom(copy))
+    assert tip is not None
+    assert re.search(
+        r">step 99\d\d<.*>● </b>loss of a micro-batch: [12]\.\d+<.*>● </b>loss, as logged: 2\.003<", tip[0]
+    )
 
 
 @pytest.mark.parametrize("width", [400, 1280])

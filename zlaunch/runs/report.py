@@ -206,7 +206,11 @@ def samples_since(run: RunSummary, history: RunHistory, seen: Seen) -> dict[str,
 def _memory_columns(run: RunSummary, lines: Sequence[MetricsRecord], name: str) -> dict[str, list[object]]:
     """Return a column for each rank, or one each for the smallest and the largest of many."""
     found = [
-        {one.get("rank"): size for one in line.get("ranks", []) if isinstance(size := one.get(name), int)}
+        {
+            one.get("rank"): size
+            for one in line.get("ranks", [])
+            if isinstance(size := one.get(name), int) and size > 0
+        }
         for line in lines
     ]
     if not any(found):

@@ -38,8 +38,9 @@ def watch(
         list[str] | None, typer.Argument(metavar="[ID]...", help="Runs to watch (default: all).")
     ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port on 127.0.0.1 (default: a free one).")
-    ] = 0,
+        int | None,
+        typer.Option(min=1, max=65535, metavar="N", help="Port on 127.0.0.1 (default: a free one)."),
+    ] = None,
     until_end: Annotated[
         bool, typer.Option("--until-end", help="Stop when all of these runs are over.")
     ] = False,
@@ -48,14 +49,14 @@ def watch(
 ) -> None:
     """Show live pages about runs in a browser on this machine.
 
-    Only who has the address that is printed can open them. Ctrl-C ends the pages, not the runs.
+    Only someone with the printed address can open them. Ctrl-C ends the pages, not the runs.
     """
     chosen = [find_run(name, runs_dir) for name in runs or ()]
     watched = WatchedRuns(lambda: chosen or [root.absolute() for root in all_runs(runs_dir)[:MOST_RUNS]])
     pages = _Pages(watched, is_one=len(chosen) == 1, directory=RUNS if runs_dir is None else runs_dir)
     num_runs = len(watched.all())
     try:
-        server = PageServer(port, pages)
+        server = PageServer(port or 0, pages)
     except OSError as error:
         reason = f"port {port} of 127.0.0.1 cannot be used: {error.strerror}"
         raise Unavailable(reason, "choose another with `--port`, or leave it out") from None

@@ -42,9 +42,9 @@ function clock(seconds) {
   const [h, m] = [Math.floor(s / 3600), Math.floor(s / 60) % 60];
   return h ? `${h}:${pad(m)}:${pad(s % 60)}` : `${m}:${pad(s % 60)}`;
 }
-function ticks(low, high, most, isTime) {
+function ticks(low, high, most, isTime, isWhole) {
   const steps = isTime ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400] : [];
-  const raw = (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
+  const raw = isWhole ? Math.max(1, (high - low) / most) : (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
   const step = steps.find((one) => one >= raw) || [1, 2, 5, 10].map((n) => n * power).find((one) => one >= raw * 0.999);
   const found = [];
   for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(+at.toPrecision(12));
@@ -136,21 +136,21 @@ function chart(title, unit, xName, all, options = {}) {
       svg.append(shape("line", { x1: left, x2: width - right, y1: toY(y), y2: toY(y), stroke: "var(--grid)" }));
       svg.append(shape("text", { x: left - 6, y: toY(y) + 4, "text-anchor": "end" }, format(y)));
     }
-    for (const x of ticks(x0, x1, Math.max(2, Math.floor((width - left) / 80)), isTime)) {
+    for (const x of ticks(x0, x1, Math.max(2, Math.floor((width - left) / 80)), isTime, !isTime)) {
       svg.append(shape("line", { x1: toX(x), x2: toX(x), y1: height - bottom, y2: height - bottom + 4, stroke: "var(--dim)" }));
       const text = isTime ? clock(x) : number(x);
       svg.append(shape("text", { x: Math.min(toX(x), width - 4 * text.length), y: height - bottom + 17, "text-anchor": "middle" }, text));
     }
     svg.append(shape("line", { x1: left, x2: width - right, y1: height - bottom, y2: height - bottom, stroke: "var(--dim)" }));
     svg.append(shape("text", { x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, xName));
-    for (const mark of marks) {
-      svg.append(shape("line", { x1: left, x2: width - right, y1: toY(mark.value), y2: toY(mark.value), stroke: "var(--mark)", "stroke-dasharray": "6 4", "stroke-width": 1.5 }));
-    }
     for (const one of all) {
       const style = { fill: "none", stroke: one.colour, "stroke-width": one.thin ? 1 : 1.7, opacity: one.thin ? 0.55 : 1, "stroke-linejoin": "round" };
       svg.append(shape("path", { d: path(one, toX, toY), ...style }));
       if (one.x.length < 25) one.x.forEach((x, at) => svg.append(shape("circle", { cx: toX(x), cy: toY(one.last[at]), r: 2.5, fill: one.colour })));
       for (const x of one.lost) svg.append(shape("path", { d: `M${toX(x) - 4} ${top}h8l-4 7z`, fill: "var(--mark)" }));
+    }
+    for (const mark of marks) {
+      svg.append(shape("line", { x1: left, x2: width - right, y1: toY(mark.value), y2: toY(mark.value), stroke: "var(--mark)", "stroke-dasharray": "6 4", "stroke-width": 1.5 }));
     }
     area.replaceChildren(svg);
     hover(area, svg, { all, x0, x1, left, right, width, height, bottom, top, toX, toY, xName, format, isTime, marks });
@@ -177,7 +177,9 @@ function hover(area, svg, at) {
     const x = drawn.map((one) => one.x[nearest(one.x, wanted)]).reduce((a, b) => (Math.abs(a - wanted) <= Math.abs(b - wanted) ? a : b));
     tip.replaceChildren(element("div", { class: "dim" }, `${at.xName.split(",")[0]} ${at.isTime ? clock(x) : number(x)}`));
     for (const one of drawn) {
-      const near = nearest(one.x, x), [low, high] = [one.low[near], one.high[near]];
+      const near = nearest(one.x, x);
+      if (Math.abs(one.x[near] - x) > (at.x1 - at.x0) / 50) continue;
+      const [low, high] = [one.low[near], one.high[near]];
       const text = low < high ? `${at.format(one.last[near])} (${at.format(low)} to ${at.format(high)})` : at.format(one.last[near]);
       const where = one.x[near] === x || at.isTime ? "" : ` at ${number(one.x[near])}`;
       tip.append(element("div", {}, element("b", { style: `color: ${one.colour}` }, "● "), `${one.name}${where}: ${text}`));
@@ -217,16 +219,17 @@ function keyName(name) {
 
 function header(run) {
   const state = element("b", { class: `state ${run.state}` }, run.state);
-  const now = run.now ? ` · ${run.now.phase} since ${clock(Date.now() / 1000 - run.now.since)}` : "";
+  const now = run.now ? ` · ${run.now.phase} for ${clock(Date.now() / 1000 - run.now.since)}` : "";
   return element("header", {}, element("h1", {}, run.id), state, element("span", {}, `${run.headline}${now}`));
 }
 
 function tiles(run) {
   const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
-  const loss = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
+  const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
+  const began = run.first_loss ?? first[0] ?? first[1], loss = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
-    ["loss, first → last", loss === undefined ? null : `${number(run.first_loss)} → ${number(loss)}`],
+    ["loss, first → last", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
     [`${run.history.unit}, median`, rates.length ? number(rates[rates.length >> 1]) : null],
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
@@ -238,7 +241,7 @@ function why(run) {
   const rows = [], verdict = run.verdict;
   const add = (name, text) => rows.push([element("td", { class: "label" }, name), element("td", { class: "any" }, text instanceof Element ? text : prose(text))]);
   if (verdict) {
-    add("cause", verdict.cause);
+    add(run.is_over ? "cause" : "now", verdict.cause);
     if (verdict.rank !== null) add("began", `rank ${verdict.rank}${verdict.host ? ` on ${verdict.host}` : ""}${verdict.phase ? `, ${verdict.phase}` : ""}`);
     verdict.facts.forEach((fact, at) => add(at ? "" : "evidence", fact));
     verdict.advice.forEach((advice, at) => add(at ? "" : "change", advice));
@@ -257,7 +260,7 @@ function stepCharts(run) {
   const logs = one("loss", "loss, as logged", 0), own = one("step_loss", "loss of a micro-batch", 1, { thin: true });
   const losses = logs.x.length && own.x.length && same(logs, own) ? [{ ...logs, name: "loss" }] : [own, logs];
   const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
-  add("Loss", "of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
+  add("Loss", logs.x.length ? "of rank 0" : "of a micro-batch of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
   add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
   add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
   add("Gradient norm", "", [one("grad_norm", "gradient norm", 5)], { canLog: true });
@@ -294,12 +297,14 @@ function memorySection(run) {
   return box;
 }
 
+// Each phase keeps its colour while a page is live.
+const PHASES = ["backward", "forward", "importing", "optimizer step", "initializing DeepSpeed", "starting", "training", "saving", "evaluating", "loading the model", "building ops", "resuming"];
 const phaseName = (name) => ({ training: "training: data and logging", starting: "the script's other code" })[name] || name;
 
 function phaseSection(run) {
   const spent = Object.entries(run.phases).sort((a, b) => b[1] - a[1]), total = spent.reduce((sum, [, seconds]) => sum + seconds, 0);
   if (!total) return null;
-  const colour = Object.fromEntries(spent.map(([name], at) => [name, at < 8 ? COLOURS[at] : "var(--line)"]));
+  const colour = Object.fromEntries(spent.map(([name]) => [name, PHASES.includes(name) ? `var(--c${PHASES.indexOf(name)})` : "var(--line)"]));
   const area = element("div", { class: "chart" }), box = element("section", { class: "full" }, element("h2", {}, "Phases ", element("small", {}, "share of rank 0's time")), area);
   const share = (seconds) => `${seconds < 100 ? `${seconds.toFixed(1)} s` : clock(seconds)}, ${((100 * seconds) / total).toFixed(1)} %`;
   box.append(legend(spent.map(([name, seconds]) => [`${phaseName(name)}: ${share(seconds)}`, colour[name]]), [], true));
@@ -321,7 +326,7 @@ function phaseSection(run) {
       let y = 4;
       for (const [name] of spent) {
         const tall = ((phases[name] || 0) / (sum || 1)) * (height - bottom - 4);
-        if (tall > 0) svg.append(shape("rect", { x: (column * width) / room, y, width: width / room + 0.4, height: tall, fill: colour[name] })), (y += tall);
+        if (tall > 0) svg.append(shape("rect", { x: (column * width) / room, y, width: width / room + 0.4, height: tall, fill: colour[name], "shape-rendering": "crispEdges" })), (y += tall);
       }
     });
     for (const x of ticks(0, end, Math.max(2, Math.floor(width / 90)), true)) {
@@ -371,6 +376,7 @@ const factSection = (run) => element("section", {}, element("h2", {}, "Run"), ta
 function showRun(run) {
   document.title = `${run.id}: ${run.state}`;
   const charts = [...stepCharts(run), ...memoryCharts(run)];
+  if (charts.length % 2) charts[charts.length - 1].classList.add("full");
   const phase = phaseSection(run);
   if (phase) charts.push(phase);
   const nothing = charts.length ? null : element("section", {}, "No step and no memory was recorded.");

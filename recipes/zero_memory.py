@@ -1,12 +1,15 @@
-"""Train linear layers with ReLU, and write down the memory and the traffic of every phase.
+"""The experiment of the ZeRO tutorials: memory and traffic of every phase.
 
-    zlaunch train zero_memory.py --stage 2 --set optimizer.type=Adam --set train_micro_batch_size_per_gpu=32
-    torchrun --nproc_per_node 2 zero_memory.py --deepspeed_config ds_config.json --output_dir out
+    zlaunch train zero_memory --stage 2 --set optimizer.type=Adam
+    deepspeed zero_memory.py --deepspeed_config ds_config.json
+    torchrun --nproc_per_node 2 zero_memory.py --deepspeed_config ds_config.json
 
-This is the experiment of the ZeRO tutorials, with the real DeepSpeed engine. Stage, offload and optimizer
-come from the ds_config. Each rank writes `rank-N.json`: the bytes in its tensors at the end of each phase
-and the most during it, its losses, and the collectives of the last step, which DeepSpeed's comms logger
-counts if `comms_logger.enabled` is true. On a GPU, train as many ranks as there are GPUs.
+`zlaunch tour` runs it for all stages. Each rank writes `rank-N.json`: the bytes in its tensors at the end of
+each phase and the most in it, its losses, and the traffic of the last step if `comms_logger` is enabled.
+
+ZeRO: stages 0 to 3; CPU and NVMe offload, of a ds_config with an optimizer.
+
+On GPUs: nothing has to change.
 """
 
 import argparse

@@ -95,6 +95,14 @@ def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
     assert {path: look_up(seen, path) for path, _ in leaves(shown)} == dict(leaves(shown))
 
 
+def test_in_a_pipe_there_are_no_progress_bars_and_no_control_characters(training: Train) -> None:
+    trained = training("zero1", "torchrun")
+    assert b"\r" in (trained.run / "logs" / "rank-0.log").read_bytes()  # the Trainer draws bars there
+    printed = (trained.result.out + trained.result.err).replace("\n", "")
+    assert [line for line in trained.result.out.splitlines() if "%|" in line or "it/s]" in line] == []
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", printed)
+
+
 def test_the_script_it_leaves_repeats_the_run_by_hand(training: Train) -> None:
     trained = training("zero1", "torchrun")
     result = run("sh", trained.run / "run.sh", cwd=trained.folder, env=trained.env)

@@ -34,6 +34,8 @@ class MonitorOptions:
     """A rank with a debugger, whose pauses are not stalls."""
     ends_on_nan: bool = False
     """Whether a loss that stays NaN or infinite ends the run."""
+    is_plain: bool = False
+    """Whether output is shown without progress bars and control characters, as in a pipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,9 @@ class RunOptions:
         """Resolve the options for a world size; raise WrongUsage for a rank that does not exist."""
         ranks = ranks_to_show(self.show_ranks, world_size, interactive)
         ends_on_nan = self.policy.on_nan != "report"
-        return MonitorOptions(ranks, self.on_stall, self.stall_after, debugged, ends_on_nan)
+        return MonitorOptions(
+            ranks, self.on_stall, self.stall_after, debugged, ends_on_nan, is_plain=not interactive
+        )
 
 
 def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple[int, ...]:

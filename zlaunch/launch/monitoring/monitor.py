@@ -54,7 +54,9 @@ class JobMonitor:
         self._progress = no_progress(time.monotonic())
         several = len(options.show_ranks) > 1
         self._logs = [
-            LogTail(layout.rank_log(rank), reporter.job_output, f"[{rank}] " * several)
+            LogTail(
+                layout.rank_log(rank), reporter.job_output, f"[{rank}] " * several, is_plain=options.is_plain
+            )
             for rank in options.show_ranks
         ]
         self._next_sample = self._next_metrics = 0.0

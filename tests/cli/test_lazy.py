@@ -84,7 +84,7 @@ def test_the_shell_completes_commands_and_their_options(
         ("why", "runs why"),
         ("ps", "runs list"),
         ("kill", "runs stop"),
-        ("init", "config write"),
+        ("new", "init"),
         ("list", "runs list"),
         ("run list", "runs list"),
         ("check verify", "checkpoint verify"),

@@ -21,6 +21,7 @@ PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command whose unknown options go to the script."""
 
 COMMANDS = (
+    LazyCommand("init", "Write a zlaunch.yaml for this directory."),
     LazyCommand("train", "Start a ZeRO job and monitor it to its end.", JobCommand, **PASSED_ON),
     LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", JobCommand),
     LazyCommand("plan", "Find the fastest configuration that fits.", JobCommand),

@@ -43,7 +43,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("kill", "cancel"), "runs stop"),
     **dict.fromkeys(("resume", "repeat", "retry"), "runs rerun"),
     **dict.fromkeys(("check", "lint"), "config validate"),
-    **dict.fromkeys(("init", "new"), "config write"),
+    **dict.fromkeys(("new", "setup", "wizard"), "init"),
     "convert": "config translate",
     "memory": "estimate",
 }

@@ -1,0 +1,178 @@
+"""`zlaunch init`: ask at most five questions, and write a `zlaunch.yaml`."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.cli.job_file import NAMES, find_job_file
+from zlaunch.cli.project import Project, look_around, script_of
+from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.files import write_whole
+from zlaunch.hosts import gpu_catalog
+from zlaunch.job.model import MODEL_FLAGS
+from zlaunch.job.recipes import read_recipe, recipe_names, recipe_path, similar_recipe
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import STAGES, parse_gpus, parse_offload
+
+RECIPE = "causal_lm"
+"""The program of a project that has no script yet."""
+MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class _Program:
+    """What the answers depend on."""
+
+    model_flag: str
+    """The argument for its model; empty if it takes none."""
+    is_recipe: bool
+    saves: bool
+    """Whether zlaunch can tell it where to save."""
+
+
+def init(
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing and take all defaults.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a zlaunch.yaml.")] = False,
+) -> None:
+    """Write a zlaunch.yaml for this directory.
+
+    Looks for training scripts, ds_configs and GPUs, and asks at most five questions.
+    """
+    asks = not yes
+    if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise WrongUsage(
+            "`zlaunch init` asks questions, and this is no terminal",
+            "`zlaunch init --yes` takes all defaults",
+        )
+    target = find_job_file() or Path(NAMES[0])
+    if target.exists() and not force and not (asks and typer.confirm(f"Overwrite {target}?", err=True)):
+        raise Unavailable(f"there is a {target} already", "`zlaunch init --force` overwrites it")
+    project = look_around(Path())
+    console.say(*_found(project))
+    answers = _answers(project, _ask if asks else _take)
+    write_whole(target, job_file_text(answers))
+    console.say(f"wrote {target}", *_next(answers))
+
+
+def _found(project: Project) -> Iterator[str]:
+    scripts = (
+        ", ".join(map(str, project.scripts[:MOST_SHOWN])) or f"none; recipe `{RECIPE}` is one to begin with"
+    )
+    yield from console.table(
+        [
+            ("scripts", scripts),
+            ("ds_configs", ", ".join(map(str, project.ds_configs[:MOST_SHOWN])) or "none"),
+            ("GPUs", str(project.num_gpus) if project.num_gpus else "none; ranks run on the CPU"),
+        ],
+        indent="",
+    )
+
+
+def _take(question: str, default: str, check: Callable[[str], object]) -> str:
+    """Answer a question with its default."""
+    check(default)
+    return default
+
+
+def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
+    """Ask until there is an answer that can work."""
+    while True:
+        answer = str(typer.prompt(question, default=default, show_default=bool(default), err=True)).strip()
+        try:
+            check(answer)
+        except ZlaunchError as error:
+            console.show_error(error)
+        else:
+            return answer
+
+
+def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]], str]) -> Answers:
+    script = ask("Training script or recipe", str(next(iter(project.scripts), RECIPE)), _check_script)
+    program = _program(script)
+    model = ""
+    if program.model_flag:
+        instead = "the recipe's own" if program.is_recipe else "as the script says"
+        model = ask(f"Model, a directory or a name on the Hub (empty: {instead})", "", str)
+    gpus = ask("GPUs here, or planned ones such as 8xH100-80GB", str(project.num_gpus or 2), _check_gpus)
+    planned = gpus if _is_planned(gpus) else ""
+    default = "auto" if project.num_gpus or planned else "2"
+    memory = ask(
+        "ZeRO stage (0 to 3, auto: the fastest that fits), also with offload (3 cpu), or a ds_config",
+        str(next(iter(project.ds_configs), default)),
+        _check_memory,
+    )
+    save = ask("Directory for the model and its checkpoints", "out", _check_save) if program.saves else ""
+    return Answers(
+        script=script,
+        model_flag=program.model_flag,
+        model=model,
+        gpus="" if planned else gpus,
+        planned=planned,
+        memory=memory,
+        save=save,
+    )
+
+
+def _program(script: str) -> _Program:
+    if (path := recipe_path(script)) is not None:
+        recipe = read_recipe(path)
+        flags = {option.flag.removeprefix("--") for option in recipe.options}
+        named = next((name for name in MODEL_FLAGS if name in flags), "")
+        return _Program(named, is_recipe=True, saves=recipe.trainer_defaults is not None)
+    read = script_of(Path(script))
+    named = next((name for name in MODEL_FLAGS if read is not None and name in read.loads), "")
+    is_trainer = read is not None and read.interface is ConfigInterface.TRAINER
+    return _Program(named, is_recipe=False, saves=is_trainer or (read is not None and bool(read.save_flag)))
+
+
+def _check_script(text: str) -> None:
+    if recipe_path(text) is None and not Path(text).is_file():
+        meant = similar_recipe(text)
+        hint = f"did you mean `{meant}`?" if meant else f"the recipes are {', '.join(recipe_names())}"
+        raise InputMissing(f"there is no script and no recipe `{text}`", hint)
+
+
+def _is_planned(text: str) -> bool:
+    return not all(word.strip().isdecimal() for word in text.removesuffix(",").split(","))
+
+
+def _check_gpus(text: str) -> None:
+    if _is_planned(text):
+        gpu_catalog.parse_gpus(text)
+    else:
+        parse_gpus(text)
+
+
+def _check_memory(text: str) -> None:
+    stage, _, offload = text.partition(" ")
+    if Path(text).is_file():
+        return
+    if stage not in (*STAGES, "auto"):
+        raise WrongUsage(
+            f"`{text}` is neither a stage nor a file",
+            "write `auto`, `2`, `3 cpu`, or the name of a ds_config",
+        )
+    if offload:
+        parse_offload(offload.strip())
+
+
+def _check_save(text: str) -> None:
+    if Path(text).is_file():
+        raise WrongUsage(f"`{text}` is a file", "name a directory")
+
+
+def _next(answers: Answers) -> Iterator[str]:
+    rows = [
+        ("`zlaunch train --dry-run`", "shows the plan"),
+        ("`zlaunch train`", "starts the job"),
+    ]
+    if answers.model:
+        rows.insert(0, ("`zlaunch estimate`", "estimates its memory"))
+    yield "next:"
+    yield from console.table(rows)

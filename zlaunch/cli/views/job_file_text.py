@@ -1,0 +1,72 @@
+"""A `zlaunch.yaml` with comments, as `zlaunch init` writes it."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What goes into the file; empty for what is left open."""
+
+    script: str
+    model_flag: str = ""
+    """The argument of the script for its model."""
+    model: str = ""
+    gpus: str = ""
+    planned: str = ""
+    """GPUs of another machine, as `--on` names them."""
+    memory: str = "2"
+    """A stage, a stage and an offload with a space between, or the file of a ds_config."""
+    save: str = ""
+
+
+def job_file_text(answers: Answers) -> str:
+    """Write the file: what was chosen, and below it, as comments, what else there is."""
+    return "\n".join(_lines(answers)) + "\n"
+
+
+def _lines(answers: Answers) -> Iterator[str]:
+    yield "# Options of `zlaunch train`, `estimate` and `plan`. The command line wins over them."
+    yield "\n# The training script, or a recipe: `zlaunch recipes list`."
+    yield _pair("script", answers.script)
+    yield from _memory_lines(answers.memory)
+    yield "\n# One rank for each GPU of this machine: a number, or a list such as [0, 2]."
+    yield _pair("gpus", answers.gpus) if answers.gpus else "# gpus: 2"
+    yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
+    yield _pair("on", answers.planned) if answers.planned else "# on: 8xH100-80GB"
+    yield "\n# The directory for the model and its checkpoints. `resume: latest` goes on from the newest."
+    yield _pair("save", answers.save) if answers.save else "# save: out"
+    yield "# resume: latest"
+    yield "\n# Keys of the ds_config: `zlaunch config explain` lists them."
+    yield "# set:\n#   gradient_clipping: 1.0"
+    yield "\n# Arguments of the script."
+    if answers.model:
+        yield "args:"
+        yield f"  {_pair(answers.model_flag, answers.model)}"
+        yield "  # learning_rate: 2e-5"
+    else:
+        yield f"# args:\n#   {answers.model_flag or 'learning_rate'}: {'…' if answers.model_flag else '2e-5'}"
+
+
+def _memory_lines(memory: str) -> Iterator[str]:
+    stage, _, offload = memory.partition(" ")
+    if stage not in ("0", "1", "2", "3", "auto"):
+        yield "\n# Start from this ds_config. `stage`, `offload`, `precision` and `set` change it."
+        yield _pair("ds_config", memory)
+        return
+    yield "\n# ZeRO stage: 0 to 3, or auto for the fastest that fits."
+    yield f"stage: {stage}"
+    yield "# What does not fit on the GPUs: none, cpu, nvme, or per part: optimizer:cpu,param:none."
+    yield _pair("offload", offload.strip()) if offload else "# offload: cpu"
+
+
+def _pair(key: str, text: str) -> str:
+    """Write a text so that YAML reads the same text."""
+    is_plain = re.fullmatch(r"[A-Za-z0-9./][\w./,+-]*(:[\w./]+)*", text) and not _IS_OTHER.fullmatch(text)
+    return f"{key}: {text if is_plain else json.dumps(text)}"
+
+
+_IS_OTHER = re.compile(r"y|n|yes|no|on|off|true|false|null|.*:", re.IGNORECASE)
+"""What YAML 1.1 reads as something else than a text or a number."""

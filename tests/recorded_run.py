@@ -134,7 +134,7 @@ def sample_lines(steps: int) -> Iterator[dict[str, Any]]:
             {
                 "rank": rank,
                 "rss_bytes": int((20 + min(number, 20) + 0.3 * rank) * GIB),
-                "gpu_used_bytes": int(min(64 + 0.5 * rank, 4 * number) * GIB),
+                "gpu_used_bytes": int(min(64 + 0.5 * rank, 4 * number + 1) * GIB),
             }
             for rank in RANKS
         ]

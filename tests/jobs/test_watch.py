@@ -104,6 +104,16 @@ def metrics(layout: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in layout.metrics.read_text().splitlines()]
 
 
+def history(layout: RunDir) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in layout.steps.read_text().splitlines()]
+
+
+def check_time_of_phases(lines: list[dict[str, Any]], seen: list[dict[str, Any]]) -> None:
+    """Compare the time of all phases with that between the first and the last pulse."""
+    spent = sum(sum(line.get("phases", {}).values()) for line in lines)
+    assert spent == pytest.approx(seen[-1]["time"] - seen[0]["time"], rel=0.1, abs=0.5)
+
+
 def test_a_trainer_tells_its_course_without_a_change(tmp_path: Path) -> None:
     flags = ["--stage", "3", "--gpus", "2", "--run-dir", "r"]
     own = ["--max_steps", "12", "--logging_steps", "2", "--save_strategy", "steps", "--save_steps", "6"]
@@ -133,6 +143,17 @@ def test_a_trainer_tells_its_course_without_a_change(tmp_path: Path) -> None:
     assert any(all((rank["rss_bytes"] or 0) > 100 << 20 for rank in row["ranks"]) for row in rows)
     (machine,) = shown["machines"].values()
     assert machine["memory_bytes"] == psutil.virtual_memory().total
+    lines = [line for line in history(layout) if line.get("count") != 0]
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 8, 10, 12]
+    assert [line["tokens"] for line in lines] == [last["tokens"] // 12 * step for step in range(1, 13)]
+    logged = [sum(line["step_loss"] for line in lines[at : at + 2]) / 2 for at in range(0, 12, 2)]
+    assert [line["loss"] for line in lines if "loss" in line] == pytest.approx(logged, rel=0.2)
+    check_time_of_phases(history(layout), seen)
+    page = zlaunch("runs", "report", "r", "--json", cwd=tmp_path)
+    assert json.loads(page.out)["history"]["numbers"]["learning_rate"][-1] == pytest.approx(
+        last["learning_rate"]
+    )
 
 
 def test_an_engine_without_a_trainer_tells_its_course(tmp_path: Path) -> None:
@@ -146,6 +167,11 @@ def test_an_engine_without_a_trainer_tells_its_course(tmp_path: Path) -> None:
     assert (last["step"], last["tokens"], last["phase"]) == (20, 40 * 10, "exiting")
     assert f"loss {last['loss']}" in layout.rank_log(0).read_text()
     assert last["learning_rate"] == 1e-3
+    lines = [line for line in history(layout) if line.get("count") != 0]
+    assert [line["step"] for line in lines] == list(range(1, 21))
+    assert [line["tokens"] for line in lines] == [20 * step for step in range(1, 21)]
+    assert [f"{line['loss']:.4f}" for line in lines[-1:]] == [f"{last['loss']:.4f}"]
+    check_time_of_phases(history(layout), seen)
 
 
 def test_a_script_with_neither_reports_in_two_lines(tmp_path: Path) -> None:
@@ -156,6 +182,8 @@ def test_a_script_with_neither_reports_in_two_lines(tmp_path: Path) -> None:
     assert (last["step"], last["steps"], last["loss"]) == (30, 30, pytest.approx(0.1))
     assert "odd" not in last
     assert metrics(layout)[-1]["step"] == 30
+    losses = [line["loss"] for line in history(layout) if line.get("count") != 0]
+    assert losses == pytest.approx([3.0 / step for step in range(1, 31)], rel=1e-6)
 
 
 def test_nothing_that_ranks_printed_is_shown_after_the_end_in_a_terminal(tmp_path: Path) -> None:

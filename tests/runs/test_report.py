@@ -143,3 +143,11 @@ def test_a_run_with_damaged_files_is_described(text: bytes, own: Path) -> None:
     for file in own.rglob("*.json*"):
         file.write_bytes(text)
     assert report(own)["id"] == own.name
+
+
+def test_the_sample_of_a_rank_that_has_just_ended_is_left_out(own: Path) -> None:
+    samples = [
+        {"time": 1.7e9 + at, "ranks": [{"rank": 0, "rss_bytes": size}]} for at, size in enumerate((5, 0))
+    ]
+    (own / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+    assert report(own)["samples"]["host"] == {"rank 0": [5, None]}

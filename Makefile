@@ -145,4 +145,4 @@ system-packages: browser
 	fi
 
 clean:
-	rm -rf .venv .gpu gpu-wheels build runs trainer_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .gpu gpu-wheels build runs *_output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

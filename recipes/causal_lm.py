@@ -1,12 +1,11 @@
 """Pre-train or fine-tune any causal language model.
 
-Without --model, it trains a small byte-level Llama from random weights. Without --dataset, it reads the
-source code of Python's standard library, so that no download is needed. Documents are packed: they are
-joined and cut into samples of equal length, without padding. The model is saved to --output_dir.
+Without --model, it trains a small byte-level Llama from random weights; without --dataset, on source code of
+Python's standard library, so that no download is needed. Documents are packed: joined, and cut into samples
+of equal length, without padding. The model is saved to --output_dir, where it replaces another.
 
     zlaunch train causal_lm --stage 3 --offload cpu
-    zlaunch train causal_lm -- --model MODEL --dataset data.jsonl
-    zlaunch train causal_lm -- --model MODEL --lora_rank 16
+    zlaunch train causal_lm -- --model MODEL --dataset data.jsonl --lora_rank 16
     deepspeed causal_lm.py --deepspeed ds_config.json
     torchrun --nproc_per_node 2 causal_lm.py --deepspeed ds_config.json
     accelerate launch causal_lm.py --deepspeed ds_config.json
@@ -94,8 +93,7 @@ def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset
     def cut(batch):
         ids = tokenizer(batch[recipe.text_column], add_special_tokens=False)["input_ids"]
         tokens = list(chain.from_iterable([*document, tokenizer.eos_token_id] for document in ids))
-        whole = len(tokens) // length * length
-        return {"input_ids": [tokens[i : i + length] for i in range(0, whole, length)]}
+        return {"input_ids": [tokens[i : i + length] for i in range(0, len(tokens) - length + 1, length)]}
 
     blocks = dataset.map(cut, batched=True, remove_columns=columns)
     if not recipe.streaming and len(blocks) < (2 if recipe.eval_fraction else 1):
@@ -127,6 +125,8 @@ def main() -> None:
         import deepspeed
 
         deepspeed.init_distributed(dist_backend="gloo")
+    if not recipe.lora_rank and Path(args.output_dir, "adapter_config.json").exists():
+        raise SystemExit(f"`{args.output_dir}` has an adapter; name another directory: `--output_dir`")
     model, tokenizer = load_model(recipe)
     with args.main_process_first(desc="tokenizing"):
         blocks = into_blocks(read_dataset(recipe), tokenizer, recipe)

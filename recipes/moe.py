@@ -54,7 +54,7 @@ class RecipeArguments:
 class Arguments(TrainingArguments):
     """TrainingArguments with defaults for the small model."""
 
-    output_dir: str = "trainer_output"
+    output_dir: str = "moe_output"
     learning_rate: float = 1e-3
     num_train_epochs: float = 1
     logging_steps: float = 5

@@ -60,7 +60,7 @@ class RecipeArguments:
 class Arguments(TrainerArguments):
     """Arguments of the Trainer with defaults for the small model; use a lower learning rate to fine-tune."""
 
-    output_dir: str = "trainer_output"
+    output_dir: str = "sft_output"
     learning_rate: float = 1e-3
     num_train_epochs: float = 1
     logging_steps: float = 5

@@ -19,6 +19,23 @@ assert [row[-1] == tokenizer.eos_token_id for row in blocks["input_ids"]] == [Tr
 """
 
 
+STREAMED = """
+import pathlib
+from recipes.causal_lm import RecipeArguments, into_blocks, read_dataset
+from transformers import ByT5Tokenizer
+pathlib.Path("long.jsonl").write_text('{"text": "abcde"}\\n' * 5000)
+asked = RecipeArguments(dataset="long.jsonl", streaming=True, sequence_length=6)
+blocks = into_blocks(read_dataset(asked), ByT5Tokenizer(), asked)
+assert type(blocks).__name__ == "IterableDataset", type(blocks)
+assert sum(len(row["input_ids"]) for row in blocks) == 30000
+"""
+
+
+def test_a_streamed_dataset_is_packed_while_it_is_read(tmp_path: Path) -> None:
+    result = run(sys.executable, "-c", STREAMED, cwd=tmp_path, env={"PYTHONPATH": str(RECIPE.parents[1])})
+    assert result.status == 0, result.err
+
+
 def test_every_document_ends_with_the_token_that_ends_texts(tmp_path: Path) -> None:
     result = run(sys.executable, "-c", SEPARATED, cwd=tmp_path, env={"PYTHONPATH": str(RECIPE.parents[1])})
     assert result.status == 0, result.err
@@ -32,6 +49,7 @@ def test_every_document_ends_with_the_token_that_ends_texts(tmp_path: Path) -> N
             ["--model", "."],
             "no weights in `.`; `--from_scratch True` initializes random ones",
         ),
+        (["--output_dir", "adapted"], "`adapted` has an adapter; name another directory: `--output_dir`"),
         (["--streaming"], "--streaming needs a --dataset, and cannot split it for --eval_fraction"),
     ],
 )
@@ -39,5 +57,7 @@ def test_the_recipe_ends_with_a_line_about_what_is_missing(
     asked: list[str], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "config.json").write_bytes((RECIPE.parent / "small_llama" / "config.json").read_bytes())
+    (tmp_path / "adapted").mkdir()
+    (tmp_path / "adapted" / "adapter_config.json").write_text("{}")
     result = run(sys.executable, RECIPE, "--use_cpu", *asked, cwd=tmp_path)
     assert (result.status, result.err.splitlines()[-1]) == (1, said)

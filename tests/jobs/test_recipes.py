@@ -72,7 +72,7 @@ def test_adapters_are_trained_alone_and_evaluated(tmp_path: Path) -> None:
 def test_chats_are_learned(tmp_path: Path) -> None:
     said = trained(copied("sft", tmp_path), ["--stage", "2"], ["--chats", "64", *SHORT], tmp_path)
     assert falls(said)
-    assert (tmp_path / "trainer_output" / "model.safetensors").exists()
+    assert (tmp_path / "sft_output" / "model.safetensors").exists()
 
 
 def test_a_loop_with_accelerate_leaves_optimizer_and_schedule_to_deepspeed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`zlaunch init`: ask at most five questions, and write a `zlaunch.yaml`."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -55,7 +56,11 @@ def init(
         raise Unavailable(f"there is a {target} already", "`zlaunch init --force` overwrites it")
     project = look_around(Path())
     console.say(*_found(project))
-    answers = _answers(project, _ask if asks else _take)
+    try:
+        answers = _answers(project, _ask if asks else _take)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        console.say("", "nothing was written")
+        raise typer.Exit(128 + signal.SIGINT) from None
     write_whole(target, job_file_text(answers))
     console.say(f"wrote {target}", *_next(answers))
 
@@ -98,12 +103,12 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
     model = ""
     if program.model_flag:
         instead = "the recipe's own" if program.is_recipe else "as the script says"
-        model = ask(f"Model, a directory or a name on the Hub (empty: {instead})", "", str)
+        model = ask(f"Model: directory or Hub name (empty: {instead})", "", str)
     gpus = ask("GPUs here, or planned ones such as 8xH100-80GB", str(project.num_gpus or 2), _check_gpus)
     planned = gpus if _is_planned(gpus) else ""
     default = "auto" if project.num_gpus or planned else "2"
     memory = ask(
-        "ZeRO stage (0 to 3, auto: the fastest that fits), also with offload (3 cpu), or a ds_config",
+        "ZeRO stage 0-3 or auto, or with offload (3 cpu), or a ds_config",
         str(next(iter(project.ds_configs), default)),
         _check_memory,
     )

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,10 +12,17 @@ MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17,
 """Larger values are refused as typing mistakes."""
 
 
-def _complete_model() -> list[str]:
-    from zlaunch.job.public_models import public_names  # which reads a file; only a shell asks for it
+def completed(what: str) -> Callable[[typer.Context, str], list[str]]:
+    """Complete with a function of `cli.complete`, which is imported when a shell asks."""
 
-    return list(public_names())
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from zlaunch.cli import complete as completion  # only a shell asks for it
+
+        runs_dir = ctx.params.get("runs_dir")
+        words: list[str] = getattr(completion, what)(incomplete, None if runs_dir is None else Path(runs_dir))
+        return words
+
+    return complete
 
 
 Model = Annotated[
@@ -22,7 +30,7 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL [-- ARGS]",
         help="Model directory, config.json, or a model on the Hub.",
-        autocompletion=_complete_model,
+        autocompletion=completed("models"),
     ),
 ]
 
@@ -34,7 +42,11 @@ Nodes = Annotated[
 
 On = Annotated[
     str | None,
-    typer.Option(metavar="GPUS", help="Target GPUs: 8xH100-80GB or 4x48GiB (default: the local GPUs)."),
+    typer.Option(
+        metavar="GPUS",
+        help="Target GPUs: 8xH100-80GB or 4x48GiB (default: the local GPUs).",
+        autocompletion=completed("gpus"),
+    ),
 ]
 
 
@@ -73,6 +85,7 @@ Overrides = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Set a ds_config key, such as zero_optimization.sub_group_size=1e8.",
+        autocompletion=completed("overrides"),
     ),
 ]
 
@@ -144,7 +157,10 @@ Runner = Annotated[
 Release = Annotated[
     str | None,
     typer.Option(
-        "--deepspeed", metavar="RELEASE", help="DeepSpeed release, such as 0.16 (default: the installed one)."
+        "--deepspeed",
+        metavar="RELEASE",
+        help="DeepSpeed release, such as 0.16 (default: the installed one).",
+        autocompletion=completed("releases"),
     ),
 ]
 
@@ -153,10 +169,23 @@ Output = Annotated[
 ]
 
 LatestRun = Annotated[
-    str, typer.Argument(metavar="[ID]", help="Run ID or prefix, or a run directory.", show_default=True)
+    str,
+    typer.Argument(
+        metavar="[ID]",
+        help="Run ID or prefix, or a run directory.",
+        show_default=True,
+        autocompletion=completed("runs"),
+    ),
 ]
 
-Run = Annotated[str, typer.Argument(metavar="ID", help="Run ID or prefix, a run directory, or `latest`.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Run ID or prefix, a run directory, or `latest`.",
+        autocompletion=completed("runs"),
+    ),
+]
 
 RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of the runs (default: runs).")]
 

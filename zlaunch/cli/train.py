@@ -87,6 +87,7 @@ def train(
         typer.Option(
             metavar="DIR|latest|RUN",
             help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+            autocompletion=options.completed("resumed"),
         ),
     ] = None,
     allow_reshard: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import AsJson, Release
+from zlaunch.cli.options import AsJson, Release, completed
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
@@ -24,6 +24,7 @@ def explain(
         typer.Argument(
             metavar="[KEY]",
             help="Key, such as stage or offload_param.buffer_size (default: list the sections).",
+            autocompletion=completed("keys"),
         ),
     ] = "",
     deepspeed: Release = None,

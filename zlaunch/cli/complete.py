@@ -1,0 +1,67 @@
+"""What a shell completes. It is imported only when a shell asks."""
+
+import re
+from pathlib import Path
+
+from zlaunch.dsconfig.json_schema import catalog
+from zlaunch.dsconfig.releases import ALL
+from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.job.public_models import public_names
+from zlaunch.runs.store import LATEST_RUN, all_runs
+
+
+def models(incomplete: str, _: Path | None) -> list[str]:
+    """Complete a model that is bundled, or a directory."""
+    return _beginning(incomplete, [*public_names(), *_directories(incomplete)])
+
+
+def runs(incomplete: str, directory: Path | None) -> list[str]:
+    """Complete a run, the newest first, or the directory of one."""
+    names = [root.name for root in all_runs(directory if directory and directory.is_dir() else None)]
+    latest = [LATEST_RUN] if names else []
+    return _beginning(incomplete, [*latest, *names, *(_directories(incomplete) if "/" in incomplete else ())])
+
+
+def resumed(incomplete: str, directory: Path | None) -> list[str]:
+    """Complete what a training goes on from: a run, or a directory."""
+    return _beginning(incomplete, [LATEST_RUN, *runs("", directory)[1:], *_directories(incomplete)])
+
+
+def keys(incomplete: str, _: Path | None) -> list[str]:
+    """Complete a ds_config key level by level, or its last name alone."""
+    paths = [*catalog().keys]
+    below = _beginning(incomplete, [path for path in paths if "." not in path[len(incomplete) :]])
+    if below or "." in incomplete:
+        return below
+    return sorted(
+        {path.rpartition(".")[2] for path in paths if path.rpartition(".")[2].startswith(incomplete)}
+    )
+
+
+def overrides(incomplete: str, _: Path | None) -> list[str]:
+    """Complete the key of `--set KEY=VALUE`; a section goes on with a dot."""
+    sections = {path.rpartition(".")[0] for path in catalog().keys}
+    return [f"{key}{'.' if key in sections else '='}" for key in keys(incomplete, None)]
+
+
+def gpus(incomplete: str, _: Path | None) -> list[str]:
+    """Complete the name of a GPU, with the count before it."""
+    count = re.match(r"\d+[xX*]", incomplete)
+    return _beginning(incomplete, [f"{count[0] if count else ''}{name}" for name in GPUS])
+
+
+def releases(incomplete: str, _: Path | None) -> list[str]:
+    """Complete a DeepSpeed release."""
+    return _beginning(incomplete, [release.name for release in ALL])
+
+
+def _directories(incomplete: str) -> list[str]:
+    folder = incomplete[: incomplete.rfind("/") + 1]
+    found = sorted(
+        one.name for one in Path(folder).glob("*") if one.is_dir() and not one.name.startswith(".")
+    )
+    return [f"{folder}{name}/" for name in found]
+
+
+def _beginning(incomplete: str, words: list[str]) -> list[str]:
+    return [word for word in dict.fromkeys(words) if word.startswith(incomplete)]

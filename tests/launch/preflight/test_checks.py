@@ -262,6 +262,15 @@ def test_cpu_ranks_keep_their_states_in_memory() -> None:
     assert two.least - one.least == (320 << 20) + 2 * NUM_PARAMETERS
 
 
+def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training() -> None:
+    engine = "engine = deepspeed.initialize(model=model, config=config)[0]\n"
+    loop = f"{engine}engine.backward(engine(x))\nengine.step()\n"
+    told = [
+        demand(source=one, interface=ConfigInterface.DEEPSPEED, at=local(0)).memory for one in (loop, engine)
+    ]
+    assert [one is None for one in told] == [False, True]
+
+
 def test_a_forecast_says_what_the_hosts_memory_takes() -> None:
     told = demand(on=machine(*GPUS), told=forecast(10, pageable=20)).memory
     assert told is not None

@@ -54,7 +54,7 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
         raise Unavailable(f"`{option}` needs to know the model", leave if makes_it else name)
     if not trains_all(prepared.inputs.script, prepared.inputs.trainer_flags):
         raise Unavailable(
-            "cannot estimate this job: the script may train only adapters, or quantize the model",
+            "cannot estimate this job: the script may train only adapters or nothing, or quantize the model",
             f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
         )
     return query

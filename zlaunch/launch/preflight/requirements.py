@@ -168,6 +168,9 @@ def _is_countable(plan: LaunchPlan, inputs: PlanInputs) -> bool:
 
 def trains_all(script: Script, argv: Sequence[str]) -> bool:
     """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
+    steps = script.mentions("backward") or script.mentions("train_batch") or script.has_other_modules
+    if script.interface is ConfigInterface.DEEPSPEED and not steps:  # its engine only computes
+        return False
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)
     is_recipe = recipe_of(script.path) is not None  # whose argument `--lora_rank` decides

@@ -20,7 +20,7 @@ from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.store import load_run
-from zlaunch.runs.what_ran import differences
+from zlaunch.runs.what_ran import differences, program_of
 
 _CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}
 """Why a launcher was not started."""
@@ -45,6 +45,7 @@ def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: R
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     reporter.differed(differences(run.files))
     reporter.saved(saved_by_run(run.files))
+    reporter.tracked(program_of(run.files).get("trackers", {}))
     return FinishedRun(outcome, evidence)
 
 

@@ -1,6 +1,6 @@
 """The interface through which `launch` reports what happens; it prints nothing itself."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,6 +51,9 @@ class Reporter(Protocol):
 
     def saved(self, saved: "SavedByRun") -> None:
         """The model and the newest checkpoint that the job has left."""
+
+    def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
+        """Where the job has reported its metrics: tracker → `url`, `directory` or `project`."""
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

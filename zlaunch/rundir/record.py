@@ -293,6 +293,8 @@ class ProgramRecord(TypedDict, total=False):
     """The directory that the Trainer saved its model to, apart from checkpoints."""
     parallel: list[str]
     """Wrappers of torch that it used, such as `DistributedDataParallel`."""
+    trackers: dict[str, dict[str, str]]
+    """`wandb`, `trackio` or `tensorboard` → where it reports to: `url`, `directory` or `project`."""
 
 
 class MetricsRecord(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """Shows a launch on the terminal."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,6 +106,12 @@ class LaunchView(Reporter):
         from zlaunch.cli.views.run import saved_rows
 
         lines = (f"{what}: {where}" for what, where in saved_rows(saved))
+        self._say(*(cut for line in lines for cut in console.paragraph(line)))
+
+    def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
+        from zlaunch.cli.views.run import tracker_rows
+
+        lines = (f"{name}: {where}" for name, where in tracker_rows(trackers))
         self._say(*(cut for line in lines for cut in console.paragraph(line)))
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:

@@ -5,8 +5,9 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from zlaunch.files import shown
+from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface
 from zlaunch.runs.saved_by_run import SavedByRun
 from zlaunch.runs.state import RunSummary
@@ -70,11 +71,24 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
     if saved.model is not None:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"
     if (found := saved.checkpoint) is not None:
-        typed = shlex.quote(shown(found.checkpoint.folder))
-        export = f"; `zlaunch checkpoint export {typed} DIR` exports its model"
+        folder = typed(found.checkpoint.folder)
+        export = f"; `zlaunch checkpoint export {folder} DIR` exports its model"
         rest = shlex.join(saved.asked) or "…"
-        resume = f"`zlaunch train --resume {typed} {rest}` goes on from step {found.step}"
+        resume = f"`zlaunch train --resume {folder} {rest}` goes on from step {found.step}"
         yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
+
+
+def tracker_rows(trackers: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Say where the metrics of a run are, and the command that shows or uploads them."""
+    for name, place in sorted(trackers.items()):
+        folder, project = typed(Path(place.get("directory", ""))), shlex.quote(place.get("project", ""))
+        commands = {
+            "wandb": f"offline; `wandb sync {folder}` uploads it",
+            "tensorboard": f"`tensorboard --logdir {folder}` shows it",
+            "trackio": f"`trackio show --project {project}` shows it",
+        }
+        if told := place.get("url") or commands.get(name):
+            yield name, told
 
 
 def moment(seconds: float | None, now: float) -> str:

@@ -5,12 +5,12 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
-from zlaunch.cli.views.run import long_moment, saved_rows, steps
+from zlaunch.cli.views.run import long_moment, saved_rows, steps, tracker_rows
 from zlaunch.files import shown
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.saved_by_run import resumed_of, saved_by_run
 from zlaunch.runs.state import RunSummary
-from zlaunch.runs.what_ran import differences, engine_line
+from zlaunch.runs.what_ran import differences, engine_line, program_of
 from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
@@ -32,6 +32,7 @@ def facts(run: RunSummary) -> Iterator[tuple[str, str]]:
     for one in differences(run.files):
         yield "differs", one
     yield from saved_rows(saved_by_run(run.files))
+    yield from tracker_rows(program_of(run.files).get("trackers", {}))
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
     yield from _origin(run.files.environment)
     for trouble in run.files.troubles:

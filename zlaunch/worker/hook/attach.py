@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import functools
 import os
 import sys
 import time
@@ -19,6 +20,7 @@ from zlaunch.worker.hook.imports import UNSEEN
 from zlaunch.worker.hook.instrument import Instrumentation
 from zlaunch.worker.hook.own_file import open_apart
 from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
+from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import ErrorRecord
@@ -37,6 +39,7 @@ def install(root: str, is_debugged: bool = False) -> None:
     also: dict[str, Callable[[ModuleType], None]] = {
         accelerate_cpu.MODULE: accelerate_cpu.allow_deepspeed,
         **dict.fromkeys(PARALLEL, program.watch_parallel),
+        **dict.fromkeys(TRACKERS, functools.partial(watch_tracker, note=program.tracker)),
     }
     if is_debugged:
         from zlaunch.worker.hook.debug import GROUPS, lift_timeouts

@@ -59,6 +59,12 @@ class ProgramRecorder:
                 self._record["saved_checkpoint" if is_engine else "saved_model"] = os.path.abspath(place)  # noqa: PTH100
                 self._write()
 
+    def tracker(self, name: str, place: Mapping[str, str]) -> None:
+        """Record where the script reports its metrics; the last place of each tracker counts."""
+        with contextlib.suppress(Exception):
+            self._record["trackers"] = {**self._record.get("trackers", {}), name: dict(place)}
+            self._write()
+
     def watch_parallel(self, module: ModuleType) -> None:
         """Record when a wrapper of torch is created."""
         name = PARALLEL[module.__name__]

@@ -1,0 +1,68 @@
+"""Find out where a script reports its metrics: watch wandb, trackio and TensorBoard where it uses them."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Final
+
+from zlaunch.worker.hook.imports import unseen, without_first
+
+TRACKERS: Final[Mapping[str, tuple[str, str]]] = {
+    "wandb": ("wandb", "init"),
+    "trackio": ("trackio", "init"),
+    "torch.utils.tensorboard.writer": ("tensorboard", "SummaryWriter.__init__"),
+    "tensorboardX.writer": ("tensorboard", "SummaryWriter.__init__"),
+}
+"""Module → the name of the tracker, and the function that begins a run."""
+
+Place = Mapping[str, str]
+"""`url`, or else `directory`, or `project`."""
+
+
+def watch_tracker(module: ModuleType, note: Callable[[str, Place], None]) -> None:
+    """Call `note` with a tracker's name and place when a script begins a run with it."""
+    tracker, path = TRACKERS[module.__name__]
+    *holder, name = path.split(".")
+    owner: object = functools.reduce(getattr, holder, module)
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def begun(*args: object, **kwargs: object) -> object:
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            error.__traceback__ = without_first(error)
+            raise
+        with contextlib.suppress(Exception):
+            run = args[0] if result is None else result
+            if place := {"wandb": _wandb, "trackio": _trackio, "tensorboard": _tensorboard}[tracker](run):
+                note(tracker, place)
+        return result
+
+    setattr(owner, name, unseen(begun))
+
+
+def _wandb(run: object) -> Place:
+    """Return the link of a run, or its directory if it is offline; nothing if wandb is disabled."""
+    if getattr(run, "disabled", False):
+        return {}
+    is_offline = getattr(run, "offline", False)  # wandb warns if the link of such a run is read
+    if not is_offline and (url := getattr(run, "url", None)):
+        return {"url": str(url)}
+    folder = getattr(run, "dir", None)  # of its files, below that of the run
+    return {"directory": os.path.dirname(os.path.abspath(folder))} if isinstance(folder, str) else {}  # noqa: PTH100, PTH120
+
+
+def _trackio(run: object) -> Place:
+    """Return the link of a run if it has one, or else its project."""
+    if url := getattr(run, "url", None):
+        return {"url": str(url)}
+    project = getattr(run, "project", None)
+    return {"project": project} if isinstance(project, str) else {}
+
+
+def _tensorboard(writer: object) -> Place:
+    folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
+    return {"directory": os.path.abspath(folder)} if isinstance(folder, str | os.PathLike) else {}  # noqa: PTH100

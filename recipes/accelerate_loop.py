@@ -1,7 +1,8 @@
 """A loop of your own with accelerate, with or without DeepSpeed.
 
 The same loop runs on one process, with DDP, and with any ZeRO stage. If the ds_config has an `optimizer` or a
-`scheduler`, DeepSpeed creates them, and the loop passes `DummyOptim` and `DummyScheduler` in their place.
+`scheduler`, DeepSpeed creates them, and the loop passes `DummyOptim` and `DummyScheduler` in their place,
+which fill in what is "auto" there.
 
     zlaunch train accelerate_loop --stage 2
     zlaunch train accelerate_loop --set optimizer.type=AdamW

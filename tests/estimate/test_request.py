@@ -5,7 +5,7 @@ import pytest
 
 from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.request import EstimateRequest, find_cluster
+from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
 from zlaunch.hosts.machine import FreeResources, Gpu, Machine
 from zlaunch.hosts.survey import MARK, HostSurvey, to_json
 from zlaunch.job.spec import JobSpec
@@ -39,3 +39,7 @@ def test_the_smallest_gpu_of_all_hosts_decides_whether_a_job_fits(hostfile: Path
     site, _ = find_cluster(EstimateRequest("m", JobSpec(Path(), hostfile=hostfile), Options()), PYTHON)
     assert site.gpu is not None
     assert (site.world_size, site.gpu.name) == (4, "RTX-4090")
+
+
+def test_the_model_of_a_recipe_is_found_by_the_name_of_the_recipe() -> None:
+    assert find_model("moe").value["model_type"] == "mixtral"

@@ -7,12 +7,25 @@ from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import ALL
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.public_models import public_names
+from zlaunch.job.recipes import recipe_names
 from zlaunch.runs.store import LATEST_RUN, all_runs
 
 
 def models(incomplete: str, _: Path | None) -> list[str]:
     """Complete a model that is bundled, or a directory."""
     return _beginning(incomplete, [*public_names(), *_directories(incomplete)])
+
+
+def recipes(incomplete: str, _: Path | None) -> list[str]:
+    """Complete the name of a recipe."""
+    return _beginning(incomplete, recipe_names())
+
+
+def scripts(incomplete: str, _: Path | None) -> list[str]:
+    """Complete a recipe, a script, or a directory."""
+    folder = incomplete[: incomplete.rfind("/") + 1]
+    files = sorted(f"{folder}{file.name}" for file in Path(folder).glob("*.py"))
+    return _beginning(incomplete, [*recipe_names(), *files, *_directories(incomplete)])
 
 
 def runs(incomplete: str, directory: Path | None) -> list[str]:

@@ -12,7 +12,7 @@ from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
-from zlaunch.job.recipes import recipe_names, recipe_path
+from zlaunch.job.recipes import recipe_path
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
@@ -33,14 +33,6 @@ from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
 
 
-def _complete_script(incomplete: str) -> list[str]:
-    """List recipes and, as a shell no longer does it then, scripts and directories."""
-    folder = incomplete[: incomplete.rfind("/") + 1]
-    names = [f"{one.name}/" if one.is_dir() else one.name for one in Path(folder).glob("*")]
-    files = [f"{folder}{name}" for name in sorted(names) if name.endswith(("/", ".py"))]
-    return [word for word in (*recipe_names(), *files) if word.startswith(incomplete)]
-
-
 def train(
     context: typer.Context,
     script: Annotated[
@@ -48,7 +40,7 @@ def train(
         typer.Argument(
             metavar="SCRIPT [-- SCRIPT ARGS]",
             help="Training script or recipe (default: a small language model).",
-            autocompletion=_complete_script,
+            autocompletion=options.completed("scripts"),
         ),
     ] = None,
     module: Annotated[

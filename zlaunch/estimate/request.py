@@ -24,6 +24,7 @@ from zlaunch.hosts.topology import read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
+from zlaunch.job.recipes import read_recipe, recipe_path
 from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, absent_arguments, read_arguments
@@ -96,9 +97,12 @@ def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobS
 
 
 def find_model(name: str) -> ModelConfig:
-    """Read a model from a directory, a config.json, or the hub."""
+    """Read a model from a directory, a config.json, a recipe, or the hub."""
     if Path(name).exists():
         return read_model(Path(name))
+    recipe = recipe_path(name)
+    if recipe is not None and (folders := read_recipe(recipe).folders):
+        return read_model(folders[0])
     if not HUB_ID.fullmatch(name) or name.endswith(".json"):
         raise InputMissing(
             f"there is no model `{name}`", "use a directory, a config.json, or a model on the hub"

@@ -4,10 +4,13 @@ from typing import Annotated
 
 import typer
 
+from zlaunch.cli.options import completed
 from zlaunch.errors import InputMissing
 from zlaunch.job.recipes import Recipe, read_recipe, recipe_names, recipe_path, similar_recipe
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a recipe.", autocompletion=recipe_names)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a recipe.", autocompletion=completed("recipes"))
+]
 
 
 def find_recipe(name: str) -> Recipe:

@@ -252,3 +252,14 @@ def test_a_term_signal_leaves_nothing_of_an_export(saved: Path, tmp_path: Path) 
     with pytest.raises(Stopped):
         write_export(plan_export(checkpoint_at(saved / "zero2"), None), tmp_path / "out", end)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_json_names_what_was_written(saved: Path, tmp_path: Path) -> None:
+    told = json.loads(zlaunch("checkpoint", "export", saved / "zero1", "out", "--json", cwd=tmp_path).out)
+    assert (told["directory"], told["is_adapter"]) == (str(tmp_path / "out"), False)
+    assert {one.name for one in (tmp_path / "out").iterdir()} >= {*told["files"]}
+
+
+def test_json_of_reshard_names_what_can_be_loaded_as_it_is(saved: Path, tmp_path: Path) -> None:
+    told = json.loads(zlaunch("checkpoint", "reshard", saved / "zero1", "--json", cwd=tmp_path).out)
+    assert told == {"directory": told["directory"], "way": "as it is", "written": False, "reasons": []}

@@ -98,3 +98,14 @@ def test_what_a_later_training_saves_in_the_same_directory_stays(saved: Path, tm
         save(tmp_path / "out", saved / "zero2", step, is_complete)
     zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path)
     assert left(tmp_path / "out") == ["checkpoint-100", "checkpoint-1000", "checkpoint-200"]
+
+
+def test_json_lists_what_is_deleted(saved: Path, tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path / "out", saved / "zero1", step)
+    told = json.loads(zlaunch("checkpoint", "prune", "out", "--keep", "1", "--json", cwd=tmp_path).out)
+    assert (told["deleted"], [one["step"] for one in told["checkpoints"]], told["interrupted"]) == (
+        False,
+        [1],
+        [],
+    )

@@ -44,6 +44,13 @@ def test_what_trains_without_zero_is_planned_without_it(planned: Result) -> None
     assert "batch     8 = 4 per rank x 1 accumulated x 2 ranks" in planned.out
 
 
+def test_a_plan_is_an_object_with_its_ds_config(planned: Result, folder: Path) -> None:
+    done = zlaunch("plan", "small", *ON, "--global-batch", "8", "--json", cwd=folder)
+    told = json.loads(done.out)
+    assert (told["chosen"]["options"], told["fit"]) == ("--stage 0 --micro-batch 4", "fits"), planned.err
+    assert told["ds_config"] == json.loads((folder / "ds_config.json").read_text())
+
+
 def test_a_plan_says_what_speaks_for_it(planned: Result) -> None:
     said = [line.split()[0] for line in planned.out.splitlines() if not line.startswith(" ")]
     assert {"choice", "batch", "memory", "because", "step"} <= set(said)

@@ -43,6 +43,7 @@ def plan(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the ds_config to this file.")
     ] = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find the fastest configuration that fits.
 
@@ -73,4 +74,4 @@ def plan(
         optimizer=optimizer,
         trusts_code=trust_remote_code,
     )
-    raise typer.Exit(report(resolve_request(words), global_batch, output))
+    raise typer.Exit(report(resolve_request(words), global_batch, output, as_json=as_json))

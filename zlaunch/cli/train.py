@@ -10,6 +10,7 @@ from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
 from zlaunch.job.recipes import recipe_path
@@ -31,6 +32,7 @@ from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
+from zlaunch.runs.store import load_run
 
 
 def train(
@@ -145,10 +147,12 @@ def train(
     ] = False,
     dry_run: options.DryRun = False,
     job: options.Job = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Start a ZeRO job and monitor it to its end.
 
-    Options that zlaunch does not know, and everything after `--`, go to the script.
+    Options that zlaunch does not know, and everything after `--`, go to the script. With --json, the
+    last line of the output is an object about the run; with --dry-run, the output is the plan.
     """
     script_args, ds_config = ds_config_of(context.args, ds_config)
     named = () if script_args == tuple(context.args) else config_flags(context.args)
@@ -188,8 +192,11 @@ def train(
         dry_run=dry_run,
         auto_stage=stage == "auto",
     )
-    view = LaunchView()
-    raise typer.Exit(run(prepare(spec, run_dir, view), launch, view))
+    view = LaunchView(as_json=as_json)
+    status = run(prepare(spec, run_dir, view), launch, view)
+    if as_json and view.run is not None:
+        console.data(to_json(members(load_run(view.run)), indent=None))
+    raise typer.Exit(status)
 
 
 def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) -> None:

@@ -1,5 +1,6 @@
 """`zlaunch checkpoint export`: write a model that `from_pretrained` loads."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -16,7 +17,7 @@ from zlaunch.checkpoint.export import (
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.new_directory import refuse_existing
 from zlaunch.checkpoint.verify import require_engine
-from zlaunch.cli.options import CheckpointDir
+from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown
 from zlaunch.console import visible
 from zlaunch.files import nearest
@@ -47,6 +48,7 @@ def export(
     merge_lora: Annotated[
         bool, typer.Option("--merge-lora", help="Add a LoRA adapter to the weights of its model.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a model for `from_pretrained` from a checkpoint.
 
@@ -61,7 +63,23 @@ def export(
     total = planned.nbytes
     write_export(planned, out, lambda done: line.show("writing", f"{size(done)} of {size(total)}"))
     line.clear()
-    console.say(*_after(planned, out))
+    if as_json:
+        console.data(json.dumps(_members(planned, out), indent=2))
+    else:
+        console.say(*_after(planned, out))
+
+
+def _members(planned: ModelExport, out: Path) -> dict[str, object]:
+    return {
+        "directory": str(out.absolute()),
+        "checkpoint": str(planned.checkpoint.folder),
+        "class": planned.class_name,
+        "is_adapter": planned.is_adapter,
+        "dtype": planned.dtype,
+        "tensors": len(planned.weights),
+        "bytes": planned.nbytes,
+        "files": [name for name, _ in planned.files()],
+    }
 
 
 def _before(planned: ModelExport, out: Path) -> list[str]:

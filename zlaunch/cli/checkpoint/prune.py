@@ -1,5 +1,7 @@
 """`zlaunch checkpoint prune`: delete old checkpoints."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +10,8 @@ import typer
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
 from zlaunch.checkpoint.prune import delete, delete_rest, half_deleted, superfluous
-from zlaunch.checkpoint.summary import summarize
+from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import shown, state
 from zlaunch.units import plural, size
 
@@ -17,6 +20,7 @@ def prune(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A directory with checkpoints.")],
     keep: Annotated[int, typer.Option(min=1, metavar="N", help="How many complete ones to keep.")],
     yes: Annotated[bool, typer.Option("--yes", help="Delete them, and do not only list them.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Delete all but the newest complete checkpoints.
 
@@ -25,16 +29,38 @@ def prune(
     """
     found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
+    rests = list(half_deleted(found))
     for one in old:
         if yes:
             delete(one.checkpoint)
-        console.data(f"{shown(one.checkpoint.folder)}: step {one.step}, {state(one)}, {size(one.nbytes)}")
-    for rest in half_deleted(found):
+        if not as_json:
+            console.data(f"{shown(one.checkpoint.folder)}: step {one.step}, {state(one)}, {size(one.nbytes)}")
+    for rest in rests:
         if yes:
             delete_rest(rest)
-        console.data(f"{shown(rest)}: left of a deletion that was interrupted")
+        if not as_json:
+            console.data(f"{shown(rest)}: left of a deletion that was interrupted")
+    if as_json:
+        console.data(json.dumps(_members(old, rests, is_deleted=yes), indent=2))
+    _say_total(old, is_deleted=yes)
+
+
+def _say_total(old: Sequence[Summary], *, is_deleted: bool) -> None:
     count, total = plural(len(old), "checkpoint"), size(sum(one.nbytes for one in old))
     if not old:
         console.say("nothing to delete")
     else:
-        console.say(f"deleted {count}, {total}" if yes else f"`--yes` deletes {count}, {total}")
+        console.say(f"deleted {count}, {total}" if is_deleted else f"`--yes` deletes {count}, {total}")
+
+
+def _members(old: Sequence[Summary], rests: Sequence[Path], *, is_deleted: bool) -> dict[str, object]:
+    checkpoints = [
+        {
+            "directory": str(one.checkpoint.folder),
+            "step": one.step,
+            "state": state(one),
+            "bytes": one.nbytes,
+        }
+        for one in old
+    ]
+    return {"deleted": is_deleted, "checkpoints": checkpoints, "interrupted": [str(rest) for rest in rests]}

@@ -1,5 +1,6 @@
 """`zlaunch checkpoint reshard`: convert a checkpoint for other ranks, another stage or other offload."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,8 @@ from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, converted_for
 from zlaunch.cli.checkpoint.can_resume import answer_lines
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
-from zlaunch.cli.checkpoint.universal import convert
-from zlaunch.cli.options import CheckpointDir
+from zlaunch.cli.checkpoint.universal import convert, converted
+from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.errors import ExitStatus
 
 
@@ -26,6 +27,7 @@ def reshard(
     precision: Precision = None,
     offload: Place = None,
     ds_config: DsConfig = None,
+    as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint for other ranks, stage or offload.
 
@@ -38,8 +40,13 @@ def reshard(
     answer = can_resume(found, target)
     done = converted_for(found, target) if out is None else None
     if answer.way is ResumeWay.UNIVERSAL and done is None:
-        convert(found.checkpoint, out, target.int_steps(found))
+        convert(found.checkpoint, out, target.int_steps(found), as_json=as_json)
         return
-    console.say(*answer_lines(found, target, answer, done))
+    if as_json:
+        folder = found.checkpoint.folder if done is None else done.folder
+        told = converted(folder, is_written=False, way=answer.way.value)
+        console.data(json.dumps({**told, "reasons": list(answer.reasons)}, indent=2))
+    else:
+        console.say(*answer_lines(found, target, answer, done))
     if answer.way is not ResumeWay.AS_IT_IS and done is None:
         raise typer.Exit(ExitStatus.REFUSED)

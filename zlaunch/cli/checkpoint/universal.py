@@ -1,5 +1,6 @@
 """`zlaunch checkpoint universal`: convert a checkpoint so that other ranks and stages can load it."""
 
+import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import typer
 from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at
 from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
-from zlaunch.cli.options import CheckpointDir
+from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
@@ -24,16 +25,17 @@ def universal(
         Path | None,
         typer.Argument(metavar="[OUT]", help="Directory to write to (default: beside the checkpoint)."),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint so that any number of ranks can load it.
 
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.
     """
-    convert(checkpoint_at(folder), out, None)
+    convert(checkpoint_at(folder), out, None, as_json=as_json)
 
 
-def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None) -> None:
+def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None, *, as_json: bool) -> None:
     """Convert a checkpoint, and say how to load the result. Raise what `plan_universal` raises."""
     plan = plan_universal(checkpoint, out)
     line, began = console.ProgressLine(), time.monotonic()
@@ -42,10 +44,18 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
         console.say(f"disk: about {size(plan.disk.peak)} while it converts, of {size(free)} free")
     write_universal(plan, lambda: line.show("converting", duration(time.monotonic() - began)), int_steps)
     line.clear()
+    if as_json:
+        console.data(json.dumps(converted(plan.folder, is_written=not plan.is_done), indent=2))
+        return
     took = "was converted before" if plan.is_done else f"written in {duration(time.monotonic() - began)}"
     console.say(f"{shown(plan.folder)}: {took}")
     for text in how_to_load(checkpoint, plan.folder):
         console.say(*console.paragraph(text))
+
+
+def converted(folder: Path, *, is_written: bool, way: str = "universal") -> dict[str, object]:
+    """List the JSON members about a checkpoint that a job can go on from."""
+    return {"directory": str(folder.absolute()), "way": way, "written": is_written}
 
 
 def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:

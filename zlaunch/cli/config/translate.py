@@ -1,11 +1,14 @@
 """`zlaunch config translate`: translate another launcher's command line to zlaunch."""
 
+import json
 import os
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from zlaunch import console
+from zlaunch.cli.options import AsJson
 from zlaunch.config.translate import translate_command
 
 
@@ -17,11 +20,16 @@ def translate(
             help="Command of deepspeed, torchrun or accelerate, or CONFIG.yaml [-- SCRIPT ARGS].",
         ),
     ],
+    as_json: AsJson = False,
 ) -> None:
     """Translate another launcher's command line to zlaunch.
 
     The command line goes to stdout, ready to paste. Notes about what changes or is lost go to stderr.
     """
     translation = translate_command(command, os.environ)
+    if as_json:
+        notes = [asdict(note) for note in translation.notes]
+        console.data(json.dumps({"command": translation.line, "notes": notes}, indent=2))
+        return
     console.say(*console.notes([(note.about, note.text) for note in translation.notes], indent=""))
     console.data(translation.line)

@@ -13,7 +13,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, DryRun, Run, RunsDir
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
-from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, WrongUsage
+from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
@@ -36,15 +36,14 @@ def rerun(
 ) -> None:
     """Repeat a run exactly, in a new run directory.
 
-    With --json, the last line of the output is an object about the new run.
+    With --json, the last line of the output is an object about the new run; with --dry-run, the output
+    is the plan.
     """
-    if dry_run and as_json:
-        raise WrongUsage("`--json` describes a new run, but `--dry-run` starts none", "keep one of them")
     repeated = load_run(find_run(run, runs_dir))
     _check_repeatable(repeated, force)
     files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)
-    view = LaunchView()
+    view = LaunchView(as_json=as_json)
     prepared = prepare_rerun(files, run_dir, view)
     changed = what_changed(files, prepared)
     if changed and not force:

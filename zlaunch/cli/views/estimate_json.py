@@ -1,11 +1,13 @@
 """An estimate as one JSON object: everything that is known, in bytes and seconds."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from zlaunch.errors import Finding
+from zlaunch.cli.views.launch_json import findings_json
 from zlaunch.estimate.effects import ChangeEffect
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.search import NothingFits, SearchResult
 from zlaunch.estimate.strategies import StrategyTable
 
 Json = dict[str, object]
@@ -15,18 +17,38 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
     """Describe a job under every strategy, and which one to take."""
     rows: list[Json] = []
     for strategy, result in table.rows:
-        refused = {"fit": "refused", "findings": _findings(result.findings)}
+        refused = {"fit": "refused", "findings": findings_json(result.findings)}
         told = refused if isinstance(result, Rejected) else _estimate(result, with_curve=False)
         offload = asdict(strategy.offload)
         rows.append({"options": str(strategy.options), "stage": strategy.stage, "offload": offload, **told})
     chosen = None if table.chosen is None else str(table.chosen[0].options)
-    return {**_job(query), "remarks": _findings(query.remarks), "ladder": rows, "chosen": chosen}
+    return {**_job(query), "remarks": findings_json(query.remarks), "ladder": rows, "chosen": chosen}
+
+
+def of_search(found: SearchResult | NothingFits, query: EstimateQuery) -> Json:
+    """Describe what a search chose, with its ds_config; null if nothing fits, beside the closest."""
+    candidate, estimate = (
+        found.closest if isinstance(found, NothingFits) else (found.candidate, found.estimate)
+    )
+    one: Json = {
+        "options": str(candidate.options),
+        "stage": candidate.strategy.stage,
+        "offload": asdict(candidate.strategy.offload),
+        "micro_batch": candidate.micro_batch,
+        "grad_accum": candidate.accumulation,
+        "activation_checkpointing": candidate.checkpointing,
+        "estimate": _estimate(estimate, with_curve=False),
+    }
+    if isinstance(found, NothingFits):
+        return {**_job(query), "fit": found.fit.value, "chosen": None, "closest": one, "ds_config": None}
+    config = json.loads(found.ds_config())
+    return {**_job(query), "fit": estimate.fit.value, "chosen": one, "ds_config": config}
 
 
 def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
     """Describe one job and what each change to it would do; null if none was tried."""
     changes = None if effects is None else [_effect(one) for one in effects]
-    remarks = _findings([*estimate.query.remarks, *estimate.remarks])
+    remarks = findings_json([*estimate.query.remarks, *estimate.remarks])
     return {**_job(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 
@@ -72,20 +94,6 @@ def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:
         "speed": None if estimate.speed is None else asdict(estimate.speed),
         "ds_config": estimate.workload.ds_config,
         "forecast": forecast,
-        "warnings": _findings(estimate.resolved.warnings),
-        "remarks": _findings(estimate.remarks),
+        "warnings": findings_json(estimate.resolved.warnings),
+        "remarks": findings_json(estimate.remarks),
     }
-
-
-def _findings(findings: Sequence[Finding]) -> list[Json]:
-    return [
-        {
-            "code": finding.code,
-            "severity": finding.severity.value,
-            "path": finding.where,
-            "place": None if finding.place is None else str(finding.place),
-            "message": finding.message,
-            "hint": finding.hint,
-        }
-        for finding in findings
-    ]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch import console
+from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
 from zlaunch.errors import Finding
@@ -31,7 +32,9 @@ _LABEL_WIDTHS = {"model": 9, "stage": 6, "resume": 6}
 class LaunchView(Reporter):
     """Prints the job's output and dry runs to stdout, everything else to stderr."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool = False) -> None:
+        """Prepare to show a launch; with `as_json`, a dry run is one JSON object."""
+        self._as_json = as_json
         self.run: Path | None = None
         """The directory of the last run that was started."""
         self._line = console.ProgressLine()
@@ -58,6 +61,9 @@ class LaunchView(Reporter):
         console.say_findings(findings)
 
     def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None") -> None:
+        if self._as_json:
+            console.data(plan_json(plan, estimate))
+            return
         console.data(*plan_lines(plan, complete=True))
         if estimate is not None:
             from zlaunch.cli.views.estimate_text import start_lines

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
+from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
+from zlaunch.cli.views.run import to_json
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
@@ -24,19 +26,26 @@ MOST_MISSES: Final = 3
 """Configurations to name as too large, or perhaps too large."""
 
 
-def report(query: EstimateQuery, global_batch: int | None, output: Path | None) -> ExitStatus:
+def report(
+    query: EstimateQuery, global_batch: int | None, output: Path | None, *, as_json: bool
+) -> ExitStatus:
     """Search, explain what was found, write it, and return the exit status."""
     if output is not None:
         check_new(output)
     doing = RehearsalLine("rehearsing the fastest candidates")
     with doing as line, Estimator(line, python=query.job.python) as estimator:
         found = plan(query, global_batch, estimator)
+    if as_json:
+        console.data(to_json(of_search(found, query)))
     if isinstance(found, NothingFits):
-        _show_nothing(found, query)
+        if not as_json:
+            _show_nothing(found, query)
         return found.fit.status
-    console.data(*console.table([*job_rows(found.estimate), *_rows(found)], indent=""))
-    console.say_findings(found.estimate.findings)
-    _write(found, output)
+    if not as_json:
+        console.data(*console.table([*job_rows(found.estimate), *_rows(found)], indent=""))
+        console.say_findings(found.estimate.findings)
+    if output is not None or not as_json:
+        _write(found, output)
     return ExitStatus.OK
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.running import ROOT, ZLAUNCH
 from zlaunch import console
-from zlaunch.console import finding_lines, notes, show_error, table
+from zlaunch.console import finding_lines, notes, paragraph, show_error, table
 from zlaunch.errors import Finding, Place, Severity, Unavailable
 
 
@@ -34,6 +34,13 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_finding_begins_with_its_place_its_severity_its_key_and_its_code() -> None:
     finding = Finding("a-code", "it is wrong", where="bf16", severity=Severity.FAILS_LATER, place=PLACE)
     assert first_line(finding) == "ds.json:3:5: fails later: bf16 [a-code]"
+
+
+def test_a_command_is_not_broken_so_that_it_can_be_copied() -> None:
+    command = f"`zlaunch train --resume out/checkpoint-5 {' '.join(['--stage 3'] * 9)}`"
+    assert paragraph(f"some words before {command} goes on") == ["some words before", command, "goes on"]
+    assert table([("a", f"words {command}")]) == ["  a  words", f"     {command}"]
+    assert len(paragraph("`--stage 3` and `--offload cpu` are words like any other, and are wrapped")) == 2
 
 
 def test_a_finding_without_a_place_begins_with_its_severity() -> None:

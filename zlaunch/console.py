@@ -26,6 +26,10 @@ _COLOURS = {
 }
 _PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
 
+_COMMAND = re.compile(r"`[a-z][^`\s]* [^`]+`")
+_SPACE = "\ue000"
+"""A space at which no line is broken; no message has this character."""
+
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of what moves the cursor, colours or reverses text, or has no encoding."""
 
@@ -130,8 +134,14 @@ def visible(text: str) -> str:
 
 def paragraph(text: str, indent: str = "") -> list[str]:
     """Wrap a text to the width of the terminal."""
-    lines = textwrap.wrap(text, width() - len(indent), break_long_words=False, break_on_hyphens=False)
-    return [indent + line for line in lines]
+    return [indent + line for line in _wrapped(text, width() - len(indent))]
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """Wrap a text; a command in backticks stays in one line, however long, so that it can be copied."""
+    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _SPACE), text)
+    lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
+    return [line.replace(_SPACE, " ") for line in lines]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
@@ -141,7 +151,7 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     for row in rows:
         start = indent + "".join(f"{cell:<{width}}  " for cell, width in zip(row, widths, strict=False))
         room = max(24, width() - len(start))
-        wrapped = textwrap.wrap(row[-1], room, break_long_words=False, break_on_hyphens=False) or [""]
+        wrapped = _wrapped(row[-1], room) or [""]
         lines += [(start + wrapped[0]).rstrip(), *(" " * len(start) + line for line in wrapped[1:])]
     return lines
 
@@ -162,7 +172,7 @@ def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     room = max(24, width() - len(indent) - column)
     lines: list[str] = []
     for item, note in rows:
-        wrapped = textwrap.wrap(note, room, break_long_words=False, break_on_hyphens=False)
+        wrapped = _wrapped(note, room)
         beside = wrapped.pop(0) if wrapped and len(item) < column else ""
         lines.append(f"{indent}{item:<{column}}{beside}".rstrip())
         lines += [f"{indent}{'':<{column}}{line}" for line in wrapped]

@@ -9,10 +9,10 @@ import pytest
 
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
-from zlaunch.checkpoint.find import checkpoint_parent
-from zlaunch.checkpoint.newest import newest_complete, to_go_on_from
+from zlaunch.checkpoint.find import checkpoint_parent, find
+from zlaunch.checkpoint.newest import newest_complete, to_go_on_from, wrong_latest
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
-from zlaunch.checkpoint.summary import Summary
+from zlaunch.checkpoint.summary import Summary, summarize
 
 pytestmark = pytest.mark.job
 
@@ -108,6 +108,33 @@ def test_the_newest_complete_tag_counts_and_not_a_half_written_one_that_latest_n
     shutil.copytree(base / "global_step3", base / "best")
     next((base / "global_step3").glob("*rank_1*")).write_bytes(b"PK")
     assert to_go_on_from(base).checkpoint.tag == "best"
+
+
+def test_the_steps_taken_count_and_not_the_number_in_a_name_nor_a_conversion(
+    saved: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
+    shutil.copytree(saved / "others" / "later", base / "best")
+    shutil.copytree(base / "global_step3", base / "epoch7")
+    assert to_go_on_from(base).checkpoint.tag == "best"
+    assert zlaunch("checkpoint", "universal", base / "global_step3", cwd=tmp_path).status == 0
+    shutil.rmtree(base / "best")
+    shutil.rmtree(base / "epoch7")
+    assert to_go_on_from(base).checkpoint.tag == "global_step3"
+
+
+@pytest.mark.parametrize(
+    ("latest", "said"), [(b"", "it is empty"), (b"\xff\xfe", "it is not text"), (None, None)]
+)
+def test_a_file_latest_that_names_nothing_is_a_problem(
+    latest: bytes | None, said: str | None, saved: Path, tmp_path: Path
+) -> None:
+    base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
+    (base / "latest").unlink()
+    if latest is not None:
+        (base / "latest").write_bytes(latest)
+    problems = list(wrong_latest([summarize(one) for one in find(base)]))
+    assert [one.message.partition(",")[0] for one in problems] == ([] if said is None else [said])
 
 
 def test_tags_beside_the_model_are_those_of_their_directory(saved: Path, tmp_path: Path) -> None:

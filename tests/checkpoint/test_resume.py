@@ -237,6 +237,15 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
     assert "--stage 2 --precision bf16 --offload cpu` converts it" in " ".join(result.out.split())
 
 
+def test_a_trainers_checkpoint_without_an_engine_is_none_to_go_on_from_with_deepspeed(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-4"
+    folder.mkdir()
+    (folder / "trainer_state.json").write_text('{"global_step": 4}')
+    (folder / "model.safetensors").write_bytes(bytes([2, *bytes(7)]) + b"{}")
+    result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)
+    assert (result.status, "no files of DeepSpeed's engine" in result.out) == (65, True)
+
+
 def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:

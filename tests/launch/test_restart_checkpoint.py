@@ -11,14 +11,12 @@ from tests.checkpoint.trainers import trainers
 from tests.launch.resuming import LOOP, TRAINER, inputs
 from tests.making import script
 from zlaunch.diagnosis.evidence import JobEvidence
-from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.launch.restart_checkpoint import beginning, newest_for_restart
-from zlaunch.launch.restart_policy import FailedAttempt, Retry
+from zlaunch.launch.restart_policy import Retry
 
 pytestmark = pytest.mark.job
 
-KILLED = FailedAttempt(Outcome("failed", 137, 137), 7, ended=9e9)
 RAN = JobEvidence(stage=2, world_size=2)
 
 
@@ -39,7 +37,7 @@ def test_a_loop_that_is_told_by_a_variable_goes_on_from_the_newest_that_it_saved
 ) -> None:
     kept = Path(shutil.copytree(saved / "zero2", tmp_path / "kept"))
     job = inputs(kept, LOOP)
-    found = newest_for_restart(job, record(tmp_path, kept), RAN, Retry(job.job, ""), [KILLED])
+    found = newest_for_restart(job, record(tmp_path, kept), RAN, Retry(job.job, ""))
     assert found is not None
     assert found.checkpoint.tag == "global_step3"
 
@@ -49,25 +47,15 @@ def test_a_loop_that_recorded_nothing_has_saved_where_it_was_told_to(saved: Path
     told = replace(LOOP, save_flag="--ckpt-dir")
     job, run = inputs(kept, told, 2, "--ckpt-dir", str(kept)), record(tmp_path, kept)
     (run / "ranks" / "rank-0.program.json").unlink()
-    found = newest_for_restart(job, run, RAN, Retry(job.job, ""), [KILLED])
+    found = newest_for_restart(job, run, RAN, Retry(job.job, ""))
     assert found is not None
     assert found.checkpoint.folder == kept / "global_step3"
-
-
-def test_a_checkpoint_with_weights_that_may_be_lost_is_passed_over(saved: Path, tmp_path: Path) -> None:
-    nine, twelve = (trainers(tmp_path / "out", step, saved / "zero2") for step in (9, 12))
-    job, run = inputs(nine), record(tmp_path, twelve)
-    lost = replace(KILLED, last_finite=10)
-    for failures, expected in (([KILLED], twelve), ([lost, KILLED], nine)):
-        found = newest_for_restart(job, run, RAN, Retry(job.job, ""), failures)
-        assert found is not None
-        assert found.checkpoint.folder == expected
 
 
 def test_a_script_that_loads_what_it_chooses_gets_none(saved: Path, tmp_path: Path) -> None:
     chooses = script("trainer.train(resume_from_checkpoint=True)")
     job, run = inputs(trainers(tmp_path, 5, saved / "zero2"), chooses), record(tmp_path, tmp_path)
-    assert newest_for_restart(job, run, RAN, Retry(job.job, ""), [KILLED]) is None
+    assert newest_for_restart(job, run, RAN, Retry(job.job, "")) is None
     assert beginning(anew(job), None, 7) == "its script chooses the checkpoint to go on from"
 
 

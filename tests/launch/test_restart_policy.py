@@ -96,17 +96,6 @@ def test_an_exception_at_the_first_step_after_a_checkpoint_is_not_started_again(
     assert not can_heal([replace(failed("script-exception", step=7), began=7)])
 
 
-def test_a_checkpoint_from_after_the_last_finite_loss_may_have_lost_weights_until_it_is_written_anew() -> (
-    None
-):
-    diverged = replace(failed(DIVERGED), last_finite=11, ended=100.0)
-    assert diverged.may_have_lost(11, 90.0)
-    assert diverged.may_have_lost(None, 90.0)
-    assert not diverged.may_have_lost(10, 90.0)
-    assert not diverged.may_have_lost(12, 110.0)
-    assert not failed("killed").may_have_lost(12, 90.0)
-
-
 def test_an_exception_later_on_may_have_had_to_do_with_the_moment() -> None:
     assert can_heal([failed("script-exception", step=7)])
 

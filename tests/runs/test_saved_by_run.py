@@ -11,8 +11,9 @@ import pytest
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.cli.views.run import saved_rows
+from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import JobRecord
-from zlaunch.rundir.run_files import RunFiles
+from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.runs.saved_by_run import output_dir_of, saved_by_run
 
 pytestmark = pytest.mark.job
@@ -34,6 +35,28 @@ def test_the_newest_complete_checkpoint_is_found_from_the_last_that_was_saved(
     assert found is not None
     assert found.checkpoint.folder == nine
     assert output_dir_of(run) == tmp_path / "out"
+
+
+def test_a_checkpoint_that_may_have_lost_its_weights_is_left_out_until_it_is_written_anew(
+    saved: Path, tmp_path: Path
+) -> None:
+    nine, ten = (trainers(tmp_path / "out", step, saved / "zero2") for step in (9, 10))
+    first, second = (RunDir(tmp_path / "runs" / name) for name in ("first", "second"))
+    for run in (first, second):
+        run.ranks.mkdir(parents=True)
+        run.rank_record(0, ".program").write_text(json.dumps({"saved_checkpoint": str(ten)}))
+    first.job.write_text("{}")
+    second.job.write_text('{"continues": "first"}')
+
+    def newest() -> list[Path | None]:
+        found = [saved_by_run(read_run_files(run.root)).checkpoint for run in (first, second)]
+        return [None if one is None else one.checkpoint.folder for one in found]
+
+    assert newest() == [ten, ten]
+    first.rank_record(0, ".pulse").write_text('{"loss_lost": 11, "finite_loss_step": 10}')
+    assert newest() == [nine, nine]
+    first.ending.write_text('{"started": 1.0, "seconds": 2.0}')
+    assert newest() == [ten, ten]
 
 
 def test_the_tags_of_an_engine_are_below_what_it_was_given(saved: Path, tmp_path: Path) -> None:
@@ -63,9 +86,11 @@ def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_went_on_from(
         "started": time.time(),
         "spec": {"resume": str(five)},
     }
-    found = saved_by_run(RunFiles(tmp_path / "run", job=job)).checkpoint
-    assert found is not None
-    assert found.checkpoint.folder == five
+    found = saved_by_run(RunFiles(tmp_path / "run", job=job))
+    assert found.checkpoint is not None
+    assert found.checkpoint.checkpoint.folder == five
+    ((_, said),) = saved_rows(found)
+    assert "step 5, with which the run began; it saved none" in said
 
 
 def test_a_run_that_saved_nothing_has_nothing_to_say(tmp_path: Path) -> None:
@@ -83,6 +108,15 @@ def test_the_commands_are_told_as_they_are_typed(
     typed = "'my out/checkpoint-9'"
     resume = f"`zlaunch train --resume {typed} …` goes on from step 9"
     assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` exports its model")]
+
+
+def test_a_training_at_its_end_does_not_go_on_unless_more_is_asked_for(saved: Path, tmp_path: Path) -> None:
+    trainers(tmp_path / "out", 9, saved / "zero2")
+    run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
+    for steps, is_at_end in ((10, False), (9, True)):
+        run.heartbeats[0] = {"steps": steps}
+        ((_, said),) = saved_rows(saved_by_run(run))
+        assert ("the last one unless you ask for more" in said) == is_at_end
 
 
 @pytest.mark.parametrize(

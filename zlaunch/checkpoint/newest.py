@@ -14,7 +14,7 @@ from zlaunch.checkpoint.find import (
     find,
     latest_tag,
 )
-from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.summary import Summary, steps_taken, summarize
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.errors import WrongUsage
 from zlaunch.files import shown, typed
@@ -99,15 +99,20 @@ def wrong_latest(found: Sequence[Summary]) -> Iterator[Problem]:
         asked = {one.checkpoint.folder.name: one for one in beside}
         complete = {name: one for name, one in asked.items() if not one.problems}
         named, file = latest_tag(base), base / LATEST
-        if named is None or named in complete or (named and named not in asked and (base / named).is_dir()):
+        if (
+            named in complete
+            or not file.exists()
+            or (named and named not in asked and (base / named).is_dir())
+        ):
             continue
-        said = f"it names `{named}`, which is not complete" if named else "it is empty"
+        said = "it is not text" if named is None else "it is empty"
+        if named:
+            said = f"it names `{named}`, which is not complete"
         newest = max(complete.values(), key=lambda one: _age(one.checkpoint), default=None)
         then = "" if newest is None else f"; `echo {newest.checkpoint.tag} > {typed(file)}` mends it"
         yield Problem(file, f"{said}, and DeepSpeed would load that{then}")
 
 
-def _age(one: CheckpointFolder) -> tuple[int, float]:
-    """Sort key: the step, else when it was written; names of accelerate count epochs or steps."""
-    step = one.named_step if one.saved_by is not SavedBy.ACCELERATE else None
-    return step or 0, _changed(one.folder)
+def _age(one: CheckpointFolder) -> tuple[int, bool, float]:
+    """Sort key: the steps taken, which a name may not tell; what was saved goes before its conversion."""
+    return steps_taken(one) or 0, one.saved_by is not SavedBy.UNIVERSAL, written(one)

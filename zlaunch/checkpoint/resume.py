@@ -102,6 +102,9 @@ def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
 def _without_engine(saved: Summary) -> ResumeAnswer:
     if saved.checkpoint.saved_by is SavedBy.WEIGHTS:
         return ResumeAnswer(ResumeWay.WEIGHTS, ("it is a model, without the state of a training",))
+    if saved.checkpoint.saved_by is SavedBy.TRAINER:
+        reason = "it has no files of DeepSpeed's engine, which a Trainer with DeepSpeed loads"
+        return ResumeAnswer(ResumeWay.WEIGHTS, (reason,))
     return ResumeAnswer(ResumeWay.AS_IT_IS)
 
 

@@ -65,13 +65,10 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     model, is_universal = _model(checkpoint), checkpoint.saved_by is SavedBy.UNIVERSAL
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
     shard = None if files is None else _first(OptimFile, files.optim.values())
-    step = trainer_step(checkpoint.folder)
-    if step is None:
-        step = checkpoint.named_step if model is None or model.step is None else model.step
     stage = shard.stage if shard is not None else None if model is None else model.stage
     return Summary(
         checkpoint,
-        step,
+        _step(checkpoint, model),
         stage,
         ranks=(model and model.ranks) or (shard and shard.ranks) or None,
         model_ranks=None if model is None else model.model_ranks,
@@ -119,6 +116,18 @@ def _num_parameters(model: ModelFile) -> int | None:
         (one.storage.key, one.offset): one for name, one in model.module.items() if name not in model.buffers
     }
     return sum(one.numel for one in once.values()) or None
+
+
+def steps_taken(checkpoint: CheckpointFolder) -> int | None:
+    """Read how many steps had been taken; None if neither its files nor its name tell."""
+    return _step(checkpoint, _model(checkpoint))
+
+
+def _step(checkpoint: CheckpointFolder, model: ModelFile | None) -> int | None:
+    step = trainer_step(checkpoint.folder)
+    if step is None and model is not None:
+        step = model.step
+    return checkpoint.named_step if step is None else step
 
 
 def trained_type(checkpoint: CheckpointFolder) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find, weight_files
 from zlaunch.checkpoint.swap_files import swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.errors import Unavailable
@@ -127,7 +127,9 @@ def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universa
 
 def how_to_take_weights(checkpoint: CheckpointFolder) -> str:
     """Say what to type for a training that begins anew from the weights of a checkpoint."""
-    if checkpoint.saved_by is SavedBy.WEIGHTS:
+    if checkpoint.saved_by is SavedBy.WEIGHTS or (
+        checkpoint.engine is None and weight_files(checkpoint.folder)
+    ):
         return "name it to the script as its model; a training from it starts with a new optimizer"
     try:
         weights(checkpoint)

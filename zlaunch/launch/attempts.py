@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +38,10 @@ class _Attempt:
     def failure(self) -> FailedAttempt:
         """Its failure, as the restart policy judges it."""
         ranks, resume = self.ended.evidence.ranks, self.prepared.inputs.resume
-        finite = ranks[0].heartbeat.get("finite_loss_step", 0) if ranks else 0
         return FailedAttempt(
             self.ended.outcome,
             max((rank.step for rank in ranks), default=0),
             0 if resume is None else resume.saved.step or 0,
-            time.time(),
-            finite if self.ended.evidence.is_diverged else None,
         )
 
 
@@ -119,7 +115,7 @@ class _Attempts:
         job, asked = attempt.prepared.inputs.job, first.job
         for proposal in propose_retries(job, attempt.ended.evidence, failures, asked.wishes.policy):
             root, ran = attempt.plan.layout.root, attempt.ended.evidence.job
-            found = newest_for_restart(attempt.prepared.inputs, root, ran, proposal, failures)
+            found = newest_for_restart(attempt.prepared.inputs, root, ran, proposal)
             folder = None if found is None else found.checkpoint.folder
             following = resumed(asked, proposal, folder, attempt.plan.loads_universal)
             if following is None:

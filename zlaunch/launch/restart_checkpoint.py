@@ -1,9 +1,7 @@
 """Which checkpoint the next attempt of a job goes on from."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from zlaunch.checkpoint.newest import written
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import JobEvidence
@@ -12,15 +10,13 @@ from zlaunch.job.checkpoint_handover import CheckpointReading, checkpoint_handov
 from zlaunch.job.script import RESUME
 from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import PlanInputs
-from zlaunch.launch.restart_policy import FailedAttempt, Retry
+from zlaunch.launch.restart_policy import Retry
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.saved_by_run import newest_of_run, output_dir_of
 from zlaunch.units import plural
 
 
-def newest_for_restart(
-    inputs: PlanInputs, run: Path, ran: JobEvidence, proposal: Retry, failures: Sequence[FailedAttempt]
-) -> Summary | None:
+def newest_for_restart(inputs: PlanInputs, run: Path, ran: JobEvidence, proposal: Retry) -> Summary | None:
     """Find the newest checkpoint of a job, given its last attempt, that fits the next; None without one.
 
     There is none for a script that is not known to load what it is told.
@@ -32,8 +28,7 @@ def newest_for_restart(
     target = ResumeTarget(ran.world_size, ran.stage, offload=offload)
 
     def fits(one: Summary) -> bool:
-        is_lost = any(failed.may_have_lost(one.step, written(one.checkpoint)) for failed in failures)
-        return not is_lost and can_resume(one, target).way is ResumeWay.AS_IT_IS
+        return can_resume(one, target).way is ResumeWay.AS_IT_IS
 
     files = read_run_files(run)
     folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.script_args)

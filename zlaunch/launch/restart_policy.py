@@ -48,16 +48,6 @@ class FailedAttempt:
     step: int
     began: int = 0
     """The step of the checkpoint that it began with."""
-    ended: float = 0.0
-    """Seconds since 1970."""
-    last_finite: int | None = None
-    """The step of its last finite loss, if the loss then stayed NaN or infinite."""
-
-    def may_have_lost(self, step: int | None, saved: float) -> bool:
-        """Whether a checkpoint of a step, written at a time, may have the weights that gave such a loss."""
-        if self.last_finite is None or saved > self.ended:
-            return False
-        return step is None or step >= self.last_finite
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,13 @@
 """What a run has saved, and where."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
-from zlaunch.checkpoint.newest import newest_complete
+from zlaunch.checkpoint.newest import newest_complete, written
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.job.script import RESUME
 from zlaunch.job.trainer_args import flags
@@ -23,6 +24,10 @@ class SavedByRun:
     model: Path | None = None
     """A directory for `from_pretrained`."""
     checkpoint: Summary | None = None
+    began_with: bool = False
+    """Whether the run has saved none, and this is the one that it went on from."""
+    is_at_end: bool = False
+    """Whether it has all steps of the training."""
     asked: tuple[str, ...] = ()
     """The words after `zlaunch train` that started the run in this directory, without a checkpoint; empty if
     it was started otherwise."""
@@ -35,11 +40,17 @@ def saved_by_run(files: RunFiles) -> SavedByRun:
     """
     model, folder = _recorded(files, "saved_model"), _saved_to(files)
     try:
-        newest = None if folder is None else newest_of_run(files, folder)
+        own = None if folder is None else newest_of_run(files, folder)
+        newest = own or _went_on_from(files)
         found = None if model is None else _with_weights(model, began(files))
-        return SavedByRun(found, newest or _went_on_from(files), _asked(files))
+        return SavedByRun(found, newest, own is None, _has_all_steps(files, newest), _asked(files))
     except OSError:  # the directory is on another host, or not ours to read
         return SavedByRun()
+
+
+def _has_all_steps(files: RunFiles, newest: Summary | None) -> bool:
+    steps = max((one.get("steps") or 0 for one in files.heartbeats.values()), default=0)
+    return newest is not None and 0 < steps <= (newest.step or 0)
 
 
 def _asked(files: RunFiles) -> tuple[str, ...]:
@@ -66,8 +77,38 @@ def _without(words: list[str], flag: str) -> Iterator[str]:
 def newest_of_run(
     files: RunFiles, folder: Path, fits: Callable[[Summary], bool] = lambda _: True
 ) -> Summary | None:
-    """Read the newest complete checkpoint that the job of a run has saved to a directory, and that fits."""
-    return newest_complete(folder, began(files), fits)
+    """Read the newest complete checkpoint that the job of a run has saved to a directory, and that fits.
+
+    One that was saved after the loss had become NaN is left out: its weights may be lost.
+    """
+    diverged = [found for one in _attempts(files) if (found := _divergence(one)) is not None]
+
+    def is_sound(one: Summary) -> bool:
+        return not any(divergence.may_have_lost(one) for divergence in diverged)
+
+    return newest_complete(folder, began(files), lambda one: is_sound(one) and fits(one))
+
+
+@dataclass(frozen=True)
+class _Divergence:
+    """A run whose loss stayed NaN or infinite."""
+
+    last_finite: int
+    """The last step at which it was not; after this step, the weights may have been lost."""
+    ended: float
+    """Seconds since 1970; what was written later is of another run."""
+
+    def may_have_lost(self, one: Summary) -> bool:
+        is_later = one.step is None or one.step >= self.last_finite
+        return is_later and written(one.checkpoint) <= self.ended
+
+
+def _divergence(files: RunFiles) -> _Divergence | None:
+    pulse, ending = files.heartbeats.get(0, {}), files.ending
+    if "loss_lost" not in pulse:
+        return None
+    ended = ending["started"] + ending["seconds"] if {"started", "seconds"} <= {*ending} else math.inf
+    return _Divergence(pulse.get("finite_loss_step", 0), ended)
 
 
 def output_dir_of(files: RunFiles) -> Path | None:

@@ -75,6 +75,11 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
         export = f"; `zlaunch checkpoint export {folder} DIR` exports its model"
         rest = shlex.join(saved.asked) or "…"
         resume = f"`zlaunch train --resume {folder} {rest}` goes on from step {found.step}"
+        if saved.began_with:
+            place = shown(found.checkpoint.folder)
+            resume = f"{place}, step {found.step}, with which the run began; it saved none"
+        elif saved.is_at_end:
+            resume += ", the last one unless you ask for more"
         yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
 
 

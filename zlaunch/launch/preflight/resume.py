@@ -154,7 +154,7 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
     fit = fit_of(plan)
-    if fit is None:
+    if fit is None or fit.saved.stage is None:  # what has no engine is judged by its kind
         return
     match fit.answer.way:
         case _ if resumption.conversion is not None:

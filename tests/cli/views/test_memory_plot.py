@@ -94,7 +94,7 @@ def test_what_activations_hide_has_a_panel_of_its_own() -> None:
 
 def test_of_an_offloaded_job_the_host_is_shown_too() -> None:
     picture = phases_picture(estimate(large(), "--stage 3 --offload cpu"))
-    assert picture.panels[-1].title == "Host memory of one rank"
+    assert picture.panels[-1].title == "Host tensors of one rank"
     assert "page-locked memory" in text_of(picture)
 
 

@@ -81,7 +81,7 @@ def _host_of_phases(estimate: Estimate, phases: list[Phase], rows: int) -> Itera
         nvme = phase.peak.get("nvme", 0)
         note = memory(sum(parts.values())) + (f", {memory(nvme)} on NVMe" if nvme else "")
         bars.append(Bar(parts, note))
-    yield Panel("Host memory of one rank", [*bars, *[Bar({})] * (rows - len(bars))])
+    yield Panel("Host tensors of one rank", [*bars, *[Bar({})] * (rows - len(bars))])
 
 
 def strategies_picture(table: StrategyTable) -> Picture:

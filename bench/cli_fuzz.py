@@ -785,6 +785,7 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "runs list": (4, _list),
     "runs show": (6, _of_run({})),
     "runs why": (6, _of_run({})),
+    "runs report": (6, _of_run({"--html": ("-", "page.html", "train.py", ".", "no/where")})),
     "runs logs": (4, _of_run({"--rank": ("0", "7"), "--launcher": (), "--tail": ("0", "3", "99999999999")})),
     "runs stop": (1, _of_run({}, may_stop=True)),
     "runs rerun": (4, _rerun),

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.recorded_run import GIB, SECONDS, SECRET, SPIKE, write_run
 from zlaunch.cli.views.run import to_json
@@ -151,3 +153,32 @@ def test_the_sample_of_a_rank_that_has_just_ended_is_left_out(own: Path) -> None
     ]
     (own / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
     assert report(own)["samples"]["host"] == {"rank 0": [5, None]}
+
+
+odd = (
+    st.none()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.lists(st.floats() | st.none(), max_size=3)
+)
+odd_lines = st.lists(
+    st.dictionaries(
+        st.sampled_from(["step", "time", "count", "loss", "step_loss", "tokens", "range", "not_finite", "phases", "ranks"]),
+        odd | st.dictionaries(st.sampled_from(["loss", "forward", "rank"]), odd, max_size=2),
+        max_size=6,
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@given(odd_lines, st.integers(1, 3))
+def test_whatever_the_lines_of_a_history_hold_they_are_shown_as_json(
+    root: Path, lines: list[dict[str, Any]], most: int
+) -> None:
+    past = RunHistory(root)
+    past.steps._most = past.samples._most = most
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    past.steps._take(text)
+    past.samples._take(text)
+    json.loads(to_json(report_of(load_run(root), past)))

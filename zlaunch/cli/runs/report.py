@@ -28,7 +28,7 @@ _HINT = "choose another file with `--html`"
 def report(
     run: LatestRun = "latest", html: Html = None, runs_dir: RunsDir = None, as_json: AsJson = False
 ) -> None:
-    """Write a page about a run: its loss, speed, memory, ds_config and end.
+    """Write a page about a run: charts, memory, ds_config, its end.
 
     The page is one HTML file that loads nothing. With --json, its data is printed instead.
     """

@@ -234,7 +234,9 @@ function tiles(run) {
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
   ];
-  return element("section", { class: "tiles" }, ...made.filter(([, text]) => text !== null).map(([name, text]) => element("div", {}, element("b", {}, text), element("span", {}, name))));
+  const known = made.filter(([, text]) => text !== null);
+  if (!known.length) return null;
+  return element("section", { class: "tiles" }, ...known.map(([name, text]) => element("div", {}, element("b", {}, text), element("span", {}, name))));
 }
 
 function why(run) {
@@ -248,7 +250,7 @@ function why(run) {
   }
   (run.stall || []).forEach((line, at) => add(at ? "" : "stall", line));
   run.differences.forEach((text, at) => add(at ? "" : "differs", element("span", { class: "differs" }, prose(text))));
-  run.troubles.forEach((text, at) => add(at ? "" : "problem", element("span", { class: "differs" }, prose(text))));
+  run.troubles.filter((text) => !verdict || !verdict.cause.includes(text)).forEach((text, at) => add(at ? "" : "problem", element("span", { class: "differs" }, prose(text))));
   return rows.length ? element("section", {}, element("h2", {}, run.is_over ? "How it ended" : "What it is doing"), table(["", ""], rows)) : null;
 }
 
@@ -373,14 +375,16 @@ function rankSection(run) {
 
 const factSection = (run) => element("section", {}, element("h2", {}, "Run"), table(["", ""], run.facts.map(([name, text]) => [element("td", { class: "label" }, name), element("td", { class: "any" }, text.includes("`") ? prose(text) : element("span", { class: "code" }, text))])));
 
+const grid = (boxes) => (boxes.length ? element("div", { class: "grid" }, ...boxes) : null);
+
 function showRun(run) {
   document.title = `${run.id}: ${run.state}`;
   const charts = [...stepCharts(run), ...memoryCharts(run)];
   if (charts.length % 2) charts[charts.length - 1].classList.add("full");
   const phase = phaseSection(run);
   if (phase) charts.push(phase);
-  const nothing = charts.length ? null : element("section", {}, "No step and no memory was recorded.");
-  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), nothing, element("div", { class: "grid" }, ...charts), element("div", { class: "grid" }, ...[planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
+  const nothing = charts.length ? null : element("section", {}, "No step was recorded, and no memory over time.");
+  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), nothing, grid(charts), grid([planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
   const footer = element("footer", {}, `zlaunch ${run.zlaunch}, ${new Date(run.written * 1000).toLocaleString()}`);
   page.replaceChildren(...parts.filter(Boolean), footer);
 }

@@ -32,7 +32,7 @@ def browse(where: str, home: Path, *options: str) -> str:
     """Open a page and return its elements once it is loaded. A window is at least 500 wide."""
     own = (f"--user-data-dir={home / 'chromium'}", "--no-sandbox", "--disable-gpu", "--no-first-run")
     argv = [chromium(), "--headless=new", *own, "--hide-scrollbars", "--window-size=1280,900", *options]
-    done = subprocess.run([*argv, where], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run([*argv, where], capture_output=True, text=True, timeout=60, check=True)
     return done.stdout
 
 

@@ -60,6 +60,17 @@ def test_a_run_whose_records_are_damaged_has_a_page(text: bytes, tmp_path: Path)
     assert "broken" in elements
 
 
+def test_a_run_with_absurd_times_and_losses_has_a_page(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "runs" / "absurd", 3)
+    with (root / "steps.jsonl").open("a") as lines:
+        for step, (when, loss) in enumerate([(1e17, 1e300), (-1e17, -1e300), (0.0, 1e-320)], start=4):
+            lines.write(
+                json.dumps({"step": step, "time": when, "loss": loss, "phases": {"forward": 1e17}}) + "\n"
+            )
+    assert zlaunch("runs", "report", cwd=tmp_path).status == 0
+    assert noted(dom(watched_copy(root / "report.html")), "failed") == ""
+
+
 def test_a_run_that_died_before_its_first_step_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import os, sys; os.environ.get('ZLAUNCH_DS_CONFIG'); sys.exit(7)\n")
     zlaunch("train", "script.py", "--gpus", "1", cwd=tmp_path)

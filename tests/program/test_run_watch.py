@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.browser import browse
+from tests.browser import browse, dom, noted, watched_copy
 from tests.recorded_run import HOSTILE, write_run
 from tests.running import run, start, zlaunch
 
@@ -170,6 +171,30 @@ def test_a_browser_shows_the_overview_and_a_live_page(watch: Watch, tmp_path: Pa
     assert "Learning rate" in page
     assert "<svg" in page
     assert 'id="gone"' not in page
+
+
+def test_a_live_page_that_adds_what_is_new_has_all(watch: Watch, folder: Path, tmp_path: Path) -> None:
+    whole = watch.data("run/first/data")
+    (tmp_path / "runs").mkdir()
+    part = Path(shutil.copytree(folder / "runs" / "first", tmp_path / "runs" / "first"))
+    for name in ("steps.jsonl", "metrics.jsonl"):
+        (part / name).write_text("".join((part / name).read_text().splitlines(keepends=True)[:8]))
+    zlaunch("runs", "report", "first", cwd=tmp_path)
+    news = watch.data("run/first/data?steps=0.8&samples=0.8")
+    assert (news["history"]["start"], news["samples"]["start"]) == (8, 8)
+    script = f"""<script>addEventListener("load", () => {{
+      const whole = {json.dumps(whole)}, now = merge(shown, {json.dumps(news)}), is = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+      show(now);
+      const rows = (data) => Object.entries(data).sort();
+      const same = ["step", "count", "time", "rate"].every((name) => is(now.history[name], whole.history[name]))
+        && is(rows(now.history.numbers), rows(whole.history.numbers)) && is(now.samples.time, whole.samples.time)
+        && is(rows(now.samples.gpu), rows(whole.samples.gpu)) && is(rows(now.samples.host), rows(whole.samples.host));
+      document.documentElement.dataset.same = same;
+    }});</script></body>"""
+    copy = watched_copy(part / "report.html")
+    copy.write_text(copy.read_text().replace("</body>", script))
+    elements = dom(copy)
+    assert (noted(elements, "failed"), noted(elements, "same")) == ("", "true")
 
 
 def test_one_run_is_watched_on_the_first_page(folder: Path) -> None:

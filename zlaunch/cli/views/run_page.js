@@ -46,8 +46,12 @@ function ticks(low, high, most, isTime, isWhole) {
   const steps = isTime ? [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400] : [];
   const raw = isWhole ? Math.max(1, (high - low) / most) : (high - low) / most, power = 10 ** Math.floor(Math.log10(raw));
   const step = steps.find((one) => one >= raw) || [1, 2, 5, 10].map((n) => n * power).find((one) => one >= raw * 0.999);
-  const found = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(+at.toPrecision(12));
+  const start = Math.ceil(low / step - 1e-9) * step, found = [];
+  for (let number = 0; number <= 2 * most + 2; number++) {
+    const at = start + number * step;
+    if (!(at <= high + step * 1e-6)) break;
+    found.push(+at.toPrecision(12));
+  }
   return found;
 }
 function logTicks(low, high) {
@@ -315,7 +319,7 @@ function phaseSection(run) {
     const end = Math.max(...points.map(([time]) => time), 1), columns = [], room = Math.floor(width / 3);
     let before = Math.max(0, (points[0] || [0, {}])[0] - Object.values((points[0] || [0, {}])[1]).reduce((a, b) => a + b, 0));
     for (const [time, phases] of points) {
-      const [first, last] = [Math.floor((before / end) * (room - 1)), Math.max(0, Math.floor((time / end) * (room - 1)))];
+      const [first, last] = [before, time].map((when) => Math.min(room - 1, Math.max(0, Math.floor((when / end) * (room - 1)))));
       for (let column = first; column <= last; column++) {
         columns[column] ??= {};
         for (const [name, seconds] of Object.entries(phases)) columns[column][name] = (columns[column][name] || 0) + seconds / (last - first + 1);

@@ -46,6 +46,8 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_endings
 	$(BIN)/python -m tools.write_speed
 	$(BIN)/python -m tools.write_models
+	$(BIN)/python -m tools.write_systems
+	$(BIN)/python -m tools.draw_learn
 
 deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops

@@ -21,6 +21,7 @@ SECONDS = {
     "tests/jobs/test_training.py": 120,
     "tests/checkpoint/test_resume.py": 90,
     "tests/checkpoint/test_verify.py": 50,
+    "tests/test_learn.py": 40,
     PACKAGES: 50,
 }
 """What takes long: a file or a unit, and about how many seconds of two cores. The rest takes one."""

@@ -7,7 +7,7 @@ from tools.write_errors import PAGE, page
 from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.rules import RULES
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("utf-8").splitlines()]
 
 
@@ -22,6 +22,7 @@ def unknown_options(command: list[str]) -> list[str]:
     """Name the options that the command does not have."""
     depth = 2 if command[:1] in (["checkpoint"], ["config"], ["runs"]) else 1
     known = {word for line in SURFACE if line[1 : 1 + depth] == command[:depth] for word in line[1 + depth :]}
+    known |= {f"--no-{word.removeprefix('--')}" for word in known}
     return [word for word in command[depth:] if re.match(r"--?[a-z]", word) and word not in known]
 
 
@@ -55,7 +56,7 @@ def test_every_link_in_the_docs_leads_to_a_file_and_a_heading() -> None:
 
 def test_every_page_of_the_docs_is_listed_in_the_readme() -> None:
     linked = set(re.findall(r"\]\((docs/[^)#]+)\)", (ROOT / "README.md").read_text("utf-8")))
-    assert linked == {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    assert linked == {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
 
 
 def test_the_page_about_errors_is_the_one_that_the_rules_write() -> None:

@@ -1,0 +1,83 @@
+"""The book in docs/learn: what it shows is what is printed, and both languages show the same."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, zlaunch
+from tools.draw_learn import pictures
+
+BOOK = ROOT / "docs" / "learn" / "README.md"
+LANGUAGES = (BOOK, BOOK.with_suffix(".zh.md"))
+
+
+def blocks(page: Path) -> list[list[str]]:
+    """Find the indented blocks, without the empty lines around them."""
+    found = re.findall(r"(?:^(?: {4}.*)?\n)+", page.read_text("utf-8"), re.MULTILINE)
+    return [one.strip("\n").splitlines() for one in found if one.strip()]
+
+
+def examples() -> list[tuple[str, list[str]]]:
+    """Find each command with what it prints; one that is only to be typed prints nothing here."""
+    found: list[tuple[str, list[str]]] = []
+    for line in (line[4:] for block in blocks(BOOK) for line in block):
+        if line.startswith(("$ zlaunch ", "zlaunch ")):
+            found.append((line.removeprefix("$ "), []))
+        else:
+            found[-1][1].append(line.rstrip())
+    return found
+
+
+TOUR = "zlaunch tour"
+"""It takes minutes: its page shows what it once measured."""
+
+SHOWN = [(command, lines) for command, lines in examples() if any(lines) and command != TOUR]
+TYPED = [command for command, lines in examples() if not any(lines)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """A cache of their own, so that what several examples rehearse is rehearsed once."""
+    return {"COLUMNS": "80", "ZLAUNCH_CACHE": str(tmp_path_factory.mktemp("cache"))}
+
+
+@pytest.mark.job
+@pytest.mark.parametrize(("command", "lines"), SHOWN, ids=[command for command, _ in SHOWN])
+def test_what_the_book_shows_is_what_is_printed(
+    command: str, lines: list[str], environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    result = zlaunch(*shlex.split(command)[1:], cwd=tmp_path, env=environment)
+    printed = iter([line.rstrip() for line in result.out.splitlines()])
+    missing = [line for line in lines if line not in ("", "…") and line not in printed]
+    assert missing == [], result.out
+
+
+@pytest.mark.job
+@pytest.mark.parametrize("command", TYPED)
+def test_what_the_book_tells_to_type_can_be_planned(command: str, tmp_path: Path) -> None:
+    words = shlex.split(command)[1:]
+    end = words.index("--") if "--" in words else len(words)
+    result = zlaunch(*words[:end], "--dry-run", *words[end:], cwd=tmp_path)
+    assert result.status == 0, result.err
+
+
+def test_the_book_shows_the_tour_as_its_own_page_does() -> None:
+    (lines,) = [lines for command, lines in examples() if command == TOUR]
+    page = iter((ROOT / "docs" / "tour.md").read_text("utf-8").splitlines())
+    assert [line for line in lines if line not in ("", "…") and f"    {line}" not in page] == []
+
+
+def test_both_languages_show_the_same_and_have_the_same_chapters() -> None:
+    english, chinese = (blocks(page) for page in LANGUAGES)
+    assert chinese == english
+    chapters = [re.findall(r"^## (\d+)\.", page.read_text("utf-8"), re.MULTILINE) for page in LANGUAGES]
+    assert chapters[0] == chapters[1] == [str(number) for number in range(1, 13)]
+    links = [re.findall(r"pictures/(\w+)", page.read_text("utf-8")) for page in LANGUAGES]
+    assert links[0] == links[1]
+
+
+def test_the_pictures_are_those_that_the_script_draws() -> None:
+    assert [file.name for file, content in pictures() if file.read_text("utf-8") != content] == []

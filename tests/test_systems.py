@@ -1,0 +1,19 @@
+"""The table of systems names tests that exist."""
+
+from tests.running import ROOT
+from tools.write_systems import PAGE, SYSTEMS, page
+
+
+def test_every_system_is_proven_by_tests_that_exist() -> None:
+    lacking = [
+        (one.name, file, test)
+        for one in SYSTEMS
+        for file, tests in one.proofs or [("", ())]
+        for test in tests or [""]
+        if not file or f"def {test}" not in (ROOT / "tests" / file).read_text("utf-8")
+    ]
+    assert lacking == []
+
+
+def test_the_page_of_systems_is_the_one_that_the_table_writes() -> None:
+    assert PAGE.read_text("utf-8") == page(), "run `make docs`"

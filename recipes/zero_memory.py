@@ -84,6 +84,7 @@ class Memory(TorchDispatchMode):
         self.most = self.used.copy()
         yield
         gc.collect()
+        gc.freeze()  # later collections skip what survives
         self.phases.append({"name": name, "end": dict(self.used), "peak": dict(self.most)})
 
 

@@ -18,3 +18,9 @@ def test_a_tour_does_not_overwrite_another(tmp_path: Path) -> None:
     assert result.status == 69
     assert "`mine/tour.json` already exists" in result.err
     assert "--out DIR" in result.err
+
+
+def test_a_drive_is_for_the_comparison_of_losses_only(tmp_path: Path) -> None:
+    result = zlaunch("tour", "--nvme", ".", cwd=tmp_path)
+    assert result.status == 2
+    assert "`--nvme` is for `--parity`" in result.err

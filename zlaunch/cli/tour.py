@@ -3,7 +3,8 @@
 import importlib.util
 import json
 import os
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,15 +12,15 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.views.tour import TourView, draw, tour_lines
-from zlaunch.errors import Unavailable
+from zlaunch.cli.views import parity as parity_view
+from zlaunch.cli.views import tour as tour_view
+from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.rehearse import Rehearser
 from zlaunch.files import write_new
+from zlaunch.launch.parity import PARITY, Parity, compare_losses, modes_to_compare
 from zlaunch.launch.rundir_writer import check_writable
 from zlaunch.launch.tour import TOUR, Experiment, Guide, Tour, take_tour
-
-NUMBERS, PICTURE = "tour.json", "memory.png"
 
 
 def tour(
@@ -27,9 +28,19 @@ def tour(
         int, typer.Option(min=1, max=options.MOST_GPUS, metavar="N", help="Number of ranks.")
     ] = 2,
     width: Annotated[
-        int, typer.Option(min=16, max=1 << 16, metavar="N", help="Inputs and outputs of a layer.")
-    ] = 2048,
+        int | None,
+        typer.Option(
+            min=16,
+            max=1 << 16,
+            metavar="N",
+            help="Inputs and outputs of a layer (default: 2048; with --parity: 1024).",
+        ),
+    ] = None,
     precision: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Training precision.")] = "fp32",
+    parity: Annotated[
+        bool, typer.Option("--parity", help="Compare the losses of all stages and offloads instead.")
+    ] = False,
+    nvme: options.Nvme = None,
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="Directory for the numbers and the picture.")
     ] = Path("tour"),
@@ -40,40 +51,79 @@ def tour(
     Trains 12 linear layers without ZeRO, with ZeRO-1, 2 and 3 and with CPU offload. Shows the memory
     after each phase and the traffic of a step, beside the prediction and the formulas of the
     textbooks. Takes about two minutes on two cores.
+
+    With --parity, trains a smaller model for 20 steps and shows that the losses are the same.
     """
-    _check(out)
-    experiment = Experiment(world_size=ranks, width=width, precision=precision)
-    view = TourView(len(TOUR))
-    guide = Guide(experiment, view)
-    cache = ForecastCache(cache_directory(os.environ))
-    with Rehearser(cache) as rehearser:
+    if nvme is not None and not parity:
+        raise WrongUsage("`--nvme` is for `--parity`: the tour offloads to the CPU only")
+    experiment = PARITY if parity else Experiment()
+    experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
+    result = (_parity if parity else _tour)(experiment, out, None if nvme is None else nvme.absolute())
+    if isinstance(result, int):
+        raise typer.Exit(result)
+    text = json.dumps(result.numbers, indent=2)
+    console.data(*([text] if as_json else result.lines))
+    _write(result, out, text)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of the jobs, and how it is shown."""
+
+    numbers: dict[str, object]
+    lines: list[str]
+    draw: Callable[[], bytes]
+    files: tuple[str, str]
+    """For the numbers and the picture."""
+    num_runs: int
+
+
+def _tour(experiment: Experiment, out: Path, _: Path | None) -> Result | int:
+    files = ("tour.json", "memory.png")
+    _check(out, files)
+    view = tour_view.TourView(len(TOUR))
+    with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
         view.busy_with("rehearsing the jobs")
+        guide = Guide(experiment, view)
         found = take_tour(guide, rehearser, lambda number, mode: view.begin(number, mode.label))
     view.done()
     if not isinstance(found, Tour):
-        raise typer.Exit(found)
-    text = json.dumps(asdict(found), indent=2)
-    console.data(*([text] if as_json else tour_lines(found)))
-    _write(out, text, found, view.runs)
+        return found
+    lines = [*tour_view.tour_lines(found)]
+    return Result(asdict(found), lines, lambda: tour_view.draw(found), files, len(found.stops))
 
 
-def _check(out: Path) -> None:
+def _parity(experiment: Experiment, out: Path, nvme: Path | None) -> Result | int:
+    files = ("parity.json", "loss.png")
+    _check(out, files)
+    view = tour_view.TourView(len(modes_to_compare(nvme)))
+    guide = Guide(experiment, view, nvme)
+    found = compare_losses(guide, lambda number, mode: view.begin(number, mode.label))
+    view.done()
+    if not isinstance(found, Parity):
+        return found
+    lines = [*parity_view.parity_lines(found)]
+    return Result(asdict(found), lines, lambda: parity_view.draw(found), files, len(found.curves))
+
+
+def _check(out: Path, files: tuple[str, str]) -> None:
     check_writable(out, "--out")
-    for name in (NUMBERS, PICTURE):
+    for name in files:
         if (out / name).exists():
             raise Unavailable(f"`{out / name}` already exists", "choose another directory with `--out DIR`")
 
 
-def _write(out: Path, text: str, found: Tour, runs: list[str]) -> None:
+def _write(result: Result, out: Path, text: str) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Unavailable(f"`--out {out}`: {error.strerror}") from None
-    write_new(out / NUMBERS, text)
-    written = [str(out / NUMBERS)]
+    numbers, picture = (out / name for name in result.files)
+    write_new(numbers, text)
     if importlib.util.find_spec("matplotlib") is None:
         console.say("no picture: matplotlib is not installed (`pip install matplotlib`)")
+        wrote = f"{numbers}"
     else:
-        write_new(out / PICTURE, draw(found))
-        written.append(str(out / PICTURE))
-    console.say(f"wrote {' and '.join(written)}; `zlaunch runs list` shows the {len(runs)} runs")
+        write_new(picture, result.draw())
+        wrote = f"{numbers} and {picture}"
+    console.say(f"wrote {wrote}; `zlaunch runs list` shows the {result.num_runs} runs")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,6 +54,7 @@ class Experiment:
     micro_batch: int = 32
     steps: int = 2
     precision: Precision = "fp32"
+    learning_rate: float = 1e-4
 
     @property
     def layer(self) -> int:
@@ -74,9 +76,14 @@ class ZeroMode:
     offload: Offload | None = None
 
     @property
+    def on_nvme(self) -> bool:
+        """Whether it needs a drive."""
+        return self.offload is not None and "nvme" in (self.offload.optimizer, self.offload.param)
+
+    @property
     def slug(self) -> str:
         """The label as a part of the name of a directory."""
-        return self.label.lower().replace(" ", "-")
+        return "-".join(re.findall(r"[a-z0-9]+", self.label.lower()))
 
 
 TOUR: Final = (
@@ -176,7 +183,7 @@ def overrides_of(experiment: Experiment, mode: ZeroMode) -> tuple[tuple[str, Any
     DeepSpeed's defaults are larger than this model: stage 3 would gather it once and keep it.
     """
     zero: dict[str, Any] = {"reduce_bucket_size": experiment.layer}
-    if mode.stage == 3:
+    if mode.stage == 3 and not mode.on_nvme:  # zlaunch chooses buffers for NVMe
         zero |= {
             "stage3_prefetch_bucket_size": experiment.layer,
             "stage3_max_live_parameters": 2 * experiment.layer,
@@ -184,7 +191,7 @@ def overrides_of(experiment: Experiment, mode: ZeroMode) -> tuple[tuple[str, Any
             "stage3_param_persistence_threshold": 10 * experiment.width,
         }
     return (
-        *(("optimizer.type", "Adam"), ("optimizer.params.lr", 1e-4)),
+        *(("optimizer.type", "Adam"), ("optimizer.params.lr", experiment.learning_rate)),
         *(("optimizer.params.torch_adam", True), ("optimizer.params.fused", True)),  # compiles nothing
         ("train_micro_batch_size_per_gpu", experiment.micro_batch),
         ("comms_logger.enabled", True),
@@ -198,6 +205,8 @@ class Guide:
 
     experiment: Experiment
     reporter: Reporter
+    nvme: Path | None = None
+    """A directory on a drive, for jobs that offload to NVMe."""
     stamp: str = field(default_factory=lambda: time.strftime("%Y%m%d-%H%M%S"))
     """When it began: the runs are named after it."""
 
@@ -224,6 +233,7 @@ class Guide:
             script_args=(*words, "--output_dir", str(root / MEASURED)),
             stage=mode.stage,
             offload=mode.offload,
+            nvme_dir=self.nvme if mode.on_nvme else None,
             precision=one.precision,
             gpus=GpuChoice(count=one.world_size),
             overrides=overrides_of(one, mode),

@@ -11,7 +11,7 @@ from zlaunch.errors import Finding
 from zlaunch.estimate.memory.model_states import ModelStates
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.tour import PHASES, PhaseMemory, PredictedMemory, Tour, differences
+from zlaunch.launch.tour import PHASES, Experiment, PhaseMemory, PredictedMemory, Tour, differences
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import clock, count, plural
 
@@ -32,8 +32,6 @@ class TourView(LaunchView):
         self._total = total
         self._title = ""
         self._said: set[str] = set()
-        self.runs: list[str] = []
-        """The run directories so far."""
 
     def busy_with(self, what: str) -> None:
         """Say what is done before the first job."""
@@ -59,7 +57,6 @@ class TourView(LaunchView):
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         """Remember the run directory."""
         self.run = plan.layout.root
-        self.runs.append(plan.layout.root.name)
 
     def busy(self, what: str, elapsed: str) -> None:
         """Show what is done before the ranks start."""
@@ -86,15 +83,15 @@ class TourView(LaunchView):
 
 def tour_lines(tour: Tour) -> Iterator[str]:
     """Write everything: memory, where it goes, traffic, and the same on GPUs."""
-    blocks = (_head(tour), _memory(tour), _bridges(tour), _traffic(tour), _on_gpus(tour))
-    for number, block in enumerate(blocks):
+    yield from head_lines(tour.experiment, tour.accelerator)
+    for block in (_memory(tour), _bridges(tour), _traffic(tour), _on_gpus(tour)):
         lines = list(block)
-        yield from ["", *lines] if lines and number else lines
+        yield from ["", *lines] if lines else []
 
 
-def _head(tour: Tour) -> Iterator[str]:
-    one = tour.experiment
-    where = "the CPU" if tour.accelerator == "cpu" else "GPUs"
+def head_lines(one: Experiment, accelerator: str) -> Iterator[str]:
+    """Write what was trained."""
+    where = "the CPU" if accelerator == "cpu" else "GPUs"
     rows = [
         ("model", f"{one.layers} x (Linear({one.width}) + ReLU), {count(one.parameters)} parameters"),
         ("training", f"{one.precision}, Adam, batch {one.micro_batch} on each rank"),

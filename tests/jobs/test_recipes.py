@@ -4,7 +4,6 @@ The default recipe and the loop of its own are trained in `test_training`.
 """
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -12,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.abilities import unable
+from tests.memory_groups import memory_groups
 from tests.running import ACTIVATED, RECIPE, Result, run, the_run, zlaunch
 from zlaunch.hosts.ports import free_port
 
 pytestmark = pytest.mark.job
 
 SHORT = ("--max_steps", "6", "--logging_steps", "3", "--per_device_train_batch_size", "4")
-CGROUP = Path("/sys/fs/cgroup/memory")
-"""Memory can be limited there, as root and with version 1 of cgroups."""
 LIMIT_BYTES = 1 << 30
 SHAPE: dict[str, int] = {
     "hidden_size": 2048,
@@ -129,15 +126,9 @@ def test_text_is_generated_by_ranks_that_share_a_model(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_memory() -> Iterator[Path]:
-    """A cgroup whose processes have 1 GiB of memory together."""
-    group = CGROUP / f"zlaunch_test_{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError:
-        unable("no cgroup for memory can be created")
-    (group / "memory.limit_in_bytes").write_text(str(LIMIT_BYTES))
-    yield group
-    group.rmdir()
+    """A control group whose processes have 1 GiB of memory together."""
+    with memory_groups(LIMIT_BYTES) as (group,):
+        yield group
 
 
 def generated(offload: dict[str, object], group: Path, folder: Path) -> Result:

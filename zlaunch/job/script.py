@@ -111,6 +111,8 @@ class Script:
     """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
     save_flag: str = ""
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
+    adapts_by_option: bool = False
+    """Whether an argument of its own parser, off by default, is what makes it train adapters."""
     wants_local_rank: bool = False
     """Whether it knows its local rank only from the argument `--local_rank` of DeepSpeed's launcher."""
 

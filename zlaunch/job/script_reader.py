@@ -67,6 +67,7 @@ def read_script(path: Path) -> Script:
         trusts_code=any(map(_trusts_code, code.nodes)),
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
+        adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
         wants_local_rank="LOCAL_RANK" not in code.literals
         and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
     )
@@ -260,6 +261,21 @@ def _takes_path(option: ast.Call) -> bool:
 def _path_option(flags: Iterable[str], code: _Code) -> str:
     """Find the first of these flags that a parser of the script defines, and that takes a path."""
     return next((flag for flag in flags if flag in code.options and _takes_path(code.options[flag])), "")
+
+
+def _is_adapter_switch(node: ast.AST) -> bool:
+    """Whether a field of a dataclass, or an option of a parser, turns adapters on and is off by default."""
+    match node:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):
+            default = next((one.value for one in keywords if one.arg == "default"), ast.Constant(...))
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant() as default):
+            pass
+        case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
+            default = next((one.value for one in node.keywords if one.arg == "default"), ast.Constant(None))
+        case _:
+            return False
+    is_off = isinstance(default, ast.Constant) and not default.value
+    return is_off and any(word in name for word in ("lora", "peft"))
 
 
 def _keywords(call: ast.Call) -> dict[str | None, str]:

@@ -17,6 +17,7 @@ from zlaunch.hosts.interpreter import inspect_python
 from zlaunch.hosts.machine import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.preflight.checks import check_resources
@@ -25,6 +26,7 @@ from zlaunch.launch.preflight.requirements import (
     DiskUse,
     ResourceRequirements,
     requirements_of,
+    trains_all,
 )
 from zlaunch.launch.preflight.tracking import REPORTERS, Tracker, parse_report_to
 
@@ -260,6 +262,24 @@ def test_cpu_ranks_keep_their_states_in_memory() -> None:
     assert one is not None
     # each rank has all parameters, in two bytes; the optimizer's twelve are shared out
     assert two.least - one.least == (320 << 20) + 2 * NUM_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("option", "argv", "is_whole"),
+    [
+        ("lora_rank: int = field(default=0)", (), True),
+        ("use_peft: bool = False", (), True),
+        ("lora_rank: int = field(default=0)", ("--lora_rank", "4"), False),
+        ("lora_rank: int = field(default=8)", (), False),
+        ("rank: int = 0", (), False),
+    ],
+)
+def test_adapters_that_an_argument_turns_on_do_not_count_without_it(
+    option: str, argv: tuple[str, ...], is_whole: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"class Arguments:\n    {option}\n\nmodel = get_peft_model(model, LoraConfig())\n")
+    assert trains_all(read_script(file), argv) == is_whole
 
 
 def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training() -> None:

@@ -21,7 +21,6 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
@@ -34,11 +33,9 @@ LEAST_PROGRAM_BYTES: Final = 320 << 20
 RUN_BYTES: Final = 4 << 20
 """Disk space for zlaunch's own files in a run directory, and the first logs."""
 
-PARTLY_TRAINED = (
-    *("requires_grad", "requires_grad_", "get_peft_model", "peft_config", "LoraConfig"),
-    *("BitsAndBytesConfig", "load_in_4bit", "load_in_8bit"),
-)
-"""Words in scripts that train only a part of a model, or quantize it."""
+_ADAPTED = ("get_peft_model", "peft_config", "LoraConfig")
+_QUANTIZED = ("requires_grad", "requires_grad_", "BitsAndBytesConfig", "load_in_4bit", "load_in_8bit")
+"""Words in scripts that train adapters, and of those that freeze a part of a model or quantize it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +170,8 @@ def trains_all(script: Script, argv: Sequence[str]) -> bool:
         return False
     words = ("lora", "peft", "4bit", "8bit", "freeze")
     named = any(word in name for name, _ in flags(argv) for word in words)
-    is_recipe = recipe_of(script.path) is not None  # whose argument `--lora_rank` decides
-    return not named and (is_recipe or not any(script.mentions(word) for word in PARTLY_TRAINED))
+    telling = (*_QUANTIZED, *(() if script.adapts_by_option else _ADAPTED))
+    return not named and not any(script.mentions(word) for word in telling)
 
 
 def _on_each_gpu(job: _Job) -> int | None:

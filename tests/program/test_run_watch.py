@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
@@ -217,7 +218,11 @@ def test_a_directory_without_runs_is_watched_until_one_comes(tmp_path: Path) -> 
     watching = Watch(tmp_path)
     assert watching.data("data")["runs"] == []
     write_run(tmp_path / "runs" / "new", 3)
-    assert [row["id"] for row in watching.data("data")["runs"]] == ["new"]
+    until = time.monotonic() + 60
+    while not (rows := watching.data("data")["runs"]):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert [row["id"] for row in rows] == ["new"]
     assert watching.end(signal.SIGTERM)[0] == -signal.SIGTERM
 
 

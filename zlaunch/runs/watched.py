@@ -1,6 +1,7 @@
 """Runs that are watched: read again when something may have changed, and only what is new."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -43,13 +44,20 @@ class WatchedRuns:
     def __init__(self, roots: Callable[[], list[Path]]) -> None:
         """`roots` lists the directories of the runs, which may become more."""
         self._roots = roots
-        self._known: dict[Path, WatchedRun] = {}
+        self._known: dict[str, WatchedRun] = {}
+        self._next = 0.0
 
     def all(self) -> Mapping[str, WatchedRun]:
-        """List the runs that are there now, in the order of their directories."""
-        roots = self._roots()
-        self._known = {root: self._known.get(root) or WatchedRun(root) for root in roots}
-        names = [root.name for root in roots]
-        return {
-            root.name if names.count(root.name) == 1 else str(root): run for root, run in self._known.items()
-        }
+        """List the runs in the order of their directories, as they were less than a second ago."""
+        began = time.monotonic()
+        if began >= self._next:
+            before = {run.root: run for run in self._known.values()}
+            roots = self._roots()
+            names = Counter(root.name for root in roots)
+            self._known = {
+                root.name if names[root.name] == 1 else str(root): before.get(root) or WatchedRun(root)
+                for root in roots
+            }
+            took = time.monotonic() - began
+            self._next = began + max(LOOK_SECONDS, took / LOOK_SHARE)
+        return self._known

@@ -15,12 +15,12 @@ import typer
 from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.run import steps, to_json, zero
-from zlaunch.cli.views.run_page import page, page_data
+from zlaunch.cli.views.run_page import page, page_data, page_facts
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.rundir.layout import RUNS
 from zlaunch.runs.page_server import Answer, PageServer
 from zlaunch.runs.report import Seen
-from zlaunch.runs.state import RunSummary
+from zlaunch.runs.state import RunSummary, State
 from zlaunch.runs.store import all_runs, find_run
 from zlaunch.runs.watched import WatchedRun, WatchedRuns
 from zlaunch.secrets import hide_in_text
@@ -28,6 +28,9 @@ from zlaunch.units import plural
 
 MOST_RUNS = 100
 """Runs in the overview, the newest first."""
+
+FACTS_SECONDS = 30.0
+"""How often the checkpoints of a run are looked for, whose files may be many and far away."""
 
 LAST_LOOK_SECONDS = 5.0
 """How long pages are served after the end of the last run, so that they show it."""
@@ -98,6 +101,7 @@ class _Pages:
         self._is_one = is_one
         self._directory = directory
         self._lock = threading.Lock()
+        self._facts: dict[Path, tuple[float, State, dict[str, str]]] = {}
 
     def __call__(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
         """Answer `/`, `/data`, `/run/NAME/` and `/run/NAME/data` below the token."""
@@ -132,7 +136,17 @@ class _Pages:
     def _data(self, run: WatchedRun, query: Mapping[str, str]) -> Answer:
         run.history.update()
         seen = (_seen(query.get("steps", "")), _seen(query.get("samples", "")))
-        return _json({**page_data(run.summary, run.history, seen), "many": not self._is_one})
+        data = page_data(run.summary, run.history, seen, self._facts_of(run))
+        return _json({**data, "many": not self._is_one})
+
+    def _facts_of(self, run: WatchedRun) -> dict[str, str]:
+        """Look for checkpoints now and then, and when a run has ended."""
+        summary, now = run.summary, time.monotonic()
+        read_at, state, found = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
+        if state is not summary.state or now >= read_at + FACTS_SECONDS:
+            found = page_facts(summary)
+            self._facts[run.root] = (now, summary.state, found)
+        return found
 
 
 def _json(value: object) -> Answer:

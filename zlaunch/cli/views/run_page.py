@@ -23,25 +23,40 @@ _TEMPLATE = Path(__file__).with_name("run_page.html")
 _SCRIPT = Path(__file__).with_name("run_page.js")
 _PLACE = re.compile(r"@([A-Z]+)@")
 _STALL_COLUMNS = 100
-_ELSEWHERE = ("run", "state", "differs", "problem")
+_ELSEWHERE = ("run", "state", "step", "differs", "problem")
 """Facts that other parts of the page show."""
 
 
 def page_data(
-    run: RunSummary, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), (0, 0))
+    run: RunSummary,
+    history: RunHistory,
+    seen: tuple[Seen, Seen] = ((0, 0), (0, 0)),
+    known: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """Describe a run for its page, without secrets; of its history only what a page has not `seen`."""
-    job = run.files.job
-    words = {name: hide_arguments(job.get(name, [])) for name in ("asked", "script") if name in job}
-    shown = replace(run, files=replace(run.files, job={**job, **words}))  # type: ignore[typeddict-item]
+    """Describe a run for its page, without secrets; of its history only what a page has not `seen`.
+
+    `known`: its `page_facts`, if they were read before.
+    """
+    run = _without_secrets(run)
     stall = recorded_stall(run.files.ending)
-    said = {label: text for label, text in facts(shown) if label not in _ELSEWHERE}
+    rows = page_facts(run) if known is None else known
     found = {
-        **report_of(shown, history, seen),
+        **report_of(run, history, seen),
         "stall": None if stall is None else stall_lines(stall, None, _STALL_COLUMNS),
-        "facts": [("run directory", str(run.files.root.absolute())), *said.items()],
+        "facts": [("run directory", str(run.files.root.absolute())), *rows.items()],
     }
     return {name: hide_in(value) for name, value in found.items()}
+
+
+def page_facts(run: RunSummary) -> dict[str, str]:
+    """List label and text of what other parts of the page do not show; this looks at checkpoints."""
+    return {label: text for label, text in facts(_without_secrets(run)) if label not in _ELSEWHERE}
+
+
+def _without_secrets(run: RunSummary) -> RunSummary:
+    job = run.files.job
+    words = {name: hide_arguments(job.get(name, [])) for name in ("asked", "script") if name in job}
+    return replace(run, files=replace(run.files, job={**job, **words}))  # type: ignore[typeddict-item]
 
 
 def page(title: str, data: Mapping[str, object] | None) -> str:

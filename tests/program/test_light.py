@@ -120,7 +120,7 @@ def test_a_shell_completes_commands_and_options(
 @each(
     ("words", "lacks"),
     [
-        ("train", "lacks torch, deepspeed, transformers, accelerate and datasets"),
+        ("train", "lacks torch, deepspeed, datasets, transformers and accelerate"),
         ("train train.py --dry-run", "lacks torch"),
         ("train -m train", "lacks torch"),
         ("estimate model", "lacks torch, deepspeed and transformers"),
@@ -161,4 +161,4 @@ def test_a_script_without_deepspeed_trains_where_deepspeed_is_not_installed(tmp_
     result = run(python, "-m", "zlaunch", "train", "ddp.py", cwd=tmp_path)
     assert result.status == 0, result.err
     refused = run(python, "-m", "zlaunch", "train", cwd=tmp_path)
-    assert "lacks deepspeed, transformers, accelerate and datasets" in refused.err
+    assert "lacks deepspeed, datasets, transformers and accelerate" in refused.err

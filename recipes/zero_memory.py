@@ -36,8 +36,8 @@ class Layers(torch.nn.Module):
         self.layers = torch.nn.Sequential(*(module for pair in pairs for module in pair))
 
     def forward(self, inputs, targets):
-        """Return the mean squared error."""
-        return torch.nn.functional.mse_loss(self.layers(inputs), targets)
+        """Return the mean squared error, in fp32."""
+        return torch.nn.functional.mse_loss(self.layers(inputs).float(), targets.float())
 
 
 class Memory(TorchDispatchMode):
@@ -48,8 +48,7 @@ class Memory(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.used, self.most, self.sizes = Counter(), Counter(), {}
-        self.phases = []
+        self.used, self.most, self.sizes, self.phases = Counter(), Counter(), {}, []
 
     @classmethod
     def _should_skip_dynamo(cls):

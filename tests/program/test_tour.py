@@ -24,3 +24,9 @@ def test_a_drive_is_for_the_comparison_of_losses_only(tmp_path: Path) -> None:
     result = zlaunch("tour", "--nvme", ".", cwd=tmp_path)
     assert result.status == 2
     assert "`--nvme` is for `--parity`" in result.err
+
+
+def test_losses_are_compared_in_fp32_only(tmp_path: Path) -> None:
+    result = zlaunch("tour", "--parity", "--precision", "bf16", cwd=tmp_path)
+    assert result.status == 2
+    assert "`--parity` compares losses in fp32" in result.err

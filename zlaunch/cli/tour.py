@@ -36,7 +36,7 @@ def tour(
             help="Inputs and outputs of a layer (default: 2048; with --parity: 1024).",
         ),
     ] = None,
-    precision: Annotated[Literal["fp32", "bf16", "fp16"], typer.Option(help="Training precision.")] = "fp32",
+    precision: Annotated[Literal["fp32", "bf16"], typer.Option(help="Training precision.")] = "fp32",
     parity: Annotated[
         bool, typer.Option("--parity", help="Compare the losses of all stages and offloads instead.")
     ] = False,
@@ -56,6 +56,11 @@ def tour(
     """
     if nvme is not None and not parity:
         raise WrongUsage("`--nvme` is for `--parity`: the tour offloads to the CPU only")
+    if parity and precision != "fp32":
+        raise WrongUsage(
+            f"`--parity` compares losses in fp32: in {precision}, rounding moves them by a percent",
+            "leave out `--precision`",
+        )
     experiment = PARITY if parity else Experiment()
     experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
     result = (_parity if parity else _tour)(experiment, out, None if nvme is None else nvme.absolute())

@@ -19,11 +19,12 @@ MODES: Final = (
 )
 NVME: Final = ZeroMode("ZeRO-3, NVMe", 3, Offload("nvme", "nvme"))
 
-ROUNDING: Final = {"fp32": 1e-5, "bf16": 1e-2, "fp16": 1e-2}
-"""Precision → relative difference of losses that rounding explains, after some tens of steps.
+ROUNDING: Final = 1e-5
+"""Relative difference of losses in fp32 that rounding explains, after some tens of steps.
 
-The last bit of a sum, 6e-8 of it in fp32 and 4e-3 in bf16, depends on the order of its terms. ZeRO adds up
-gradients bucket by bucket and their norm share by share, and training carries each difference on.
+The last bit of a sum, 6e-8 of it, depends on the order of its terms. ZeRO adds up gradients bucket by bucket
+and their norm share by share, and training carries each difference on. In bf16 this would say little: the
+losses without ZeRO differ by 1e-2 from those in fp32, and `zero.Init` draws other weights.
 """
 
 
@@ -59,7 +60,7 @@ class Parity:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains all differences."""
-        return self.most <= ROUNDING[self.experiment.precision]
+        return self.most <= ROUNDING
 
 
 def modes_to_compare(nvme: Path | None) -> tuple[ZeroMode, ...]:

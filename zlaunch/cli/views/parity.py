@@ -23,14 +23,12 @@ def parity_lines(parity: Parity) -> Iterator[str]:
         found = ("", "") if curve is first else (f"{off:.1e}" if off else "0", str(step) if off else "")
         rows.append((curve.label, f"{curve.losses[0]:.6f}", f"{curve.losses[-1]:.6f}", *found))
     yield from console.figures(rows)
-    precision = parity.experiment.precision
-    limit = f"{ROUNDING[precision]:g} in {precision}"
     if parity.most == 0:
         text = "the losses are the same in every bit"
     elif parity.agrees:
-        text = f"the losses agree: rounding explains relative differences up to {limit}"
+        text = f"the losses agree: rounding explains relative differences up to {ROUNDING:g}"
     else:
-        text = f"the losses do not agree: rounding explains only relative differences up to {limit}"
+        text = f"the losses do not agree: rounding explains only relative differences up to {ROUNDING:g}"
     yield from console.paragraph(text)
 
 
@@ -50,14 +48,13 @@ def draw(parity: Parity) -> bytes:
         off = [max(SMALLEST, abs(mine - its) / abs(its)) for mine, its in pairs]
         if max(off) > SMALLEST:
             below.plot(steps, off, label=curve.label, color=f"C{number}")
-    limit = ROUNDING[parity.experiment.precision]
-    below.axhline(limit, color="crimson", linestyle="--", label="explained by rounding")
+    below.axhline(ROUNDING, color="crimson", linestyle="--", label="explained by rounding")
     if parity.most == 0:
         middle = {"ha": "center", "va": "center", "transform": below.transAxes}
         below.text(0.5, 0.5, "no difference: the losses are the same in every bit", **middle)
     above.set(ylabel="loss", title="the same model and data at every ZeRO stage")
     below.set(ylabel="relative difference from the baseline", xlabel="step", yscale="log")
-    below.set_ylim(SMALLEST, 10 * max(limit, parity.most))
+    below.set_ylim(SMALLEST, 10 * max(ROUNDING, parity.most))
     below.xaxis.set_major_locator(MaxNLocator(integer=True))
     above.legend()
     below.legend(loc="lower right")

@@ -34,8 +34,8 @@ class LinearLayers(transformers.PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def forward(self, vectors: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor]:
-        """Return the mean squared error."""
-        return (torch.nn.functional.mse_loss(self.layers(vectors), targets),)
+        """Return the mean squared error, in fp32."""
+        return (torch.nn.functional.mse_loss(self.layers(vectors).float(), targets.float()),)
 
 
 transformers.AutoConfig.register(LINEAR_LAYERS, LinearLayersConfig, exist_ok=True)

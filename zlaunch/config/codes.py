@@ -90,6 +90,9 @@ ELSEWHERE: Mapping[str, str] = {
     "or data offloaded to NVMe.",
     "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "
     "directory. Advice if its directory seems to be a different one.",
+    "output-unwritable": "Preflight: nothing can be written to the directory of `--output_dir`.",
+    "output-is-pattern": "Preflight: DeepSpeed will not find checkpoints by a path with `[`, `*` or `?`. "
+    "Advice unless the job itself loads one, with `--load_best_model_at_end`.",
     "nvme-saved-before": "Preflight: a job with its optimizer on NVMe would save over a checkpoint of "
     "another, which DeepSpeed ends with `FileExistsError`. Advice if its steps are not known.",
     "mixed-checkpoint": "Preflight: a job would save over a checkpoint of more ranks or another stage, and "

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.dsconfig.text.parser import parse
@@ -51,6 +53,28 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     found = list(check_saves(make_plan(given)))
     assert [one.severity for one in found] == [Severity.ADVICE] * hinted
     assert all("stage3_gather_16bit_weights_on_model_save=true`" in (one.hint or "") for one in found)
+
+
+@each(
+    ("argv", "severity", "said"),
+    [
+        ("--output_dir file/out", Severity.FAILS_LATER, "file is not a directory"),
+        ("--output_dir out[1]", Severity.ADVICE, "may need a link"),
+        ("--output_dir out[1] --load_best_model_at_end", Severity.FAILS_LATER, "at_end` fails"),
+        ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may need a link"),
+    ],
+)
+def test_a_directory_that_cannot_be_saved_to_or_loaded_from_is_told_before_the_start(
+    argv: str, severity: Severity, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (found,) = check_saves(make_plan(inputs(*argv.split(), stage=2)))
+    assert (found.severity, said in found.message) == (severity, True)
+
+
+def test_a_directory_that_can_be_written_is_passed_over_in_silence(tmp_path: Path) -> None:
+    assert list(check_saves(make_plan(inputs("--output_dir", str(tmp_path / "out"), stage=2)))) == []
 
 
 @each(

@@ -1,15 +1,19 @@
 """Check what a Trainer will save: whether it can be loaded, and whether it can be written."""
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from zlaunch.checkpoint.engine_files import OFFLOADED, engine_files
 from zlaunch.checkpoint.find import find, step_in
+from zlaunch.checkpoint.pattern_path import SPECIAL
 from zlaunch.config.rules.trainer import no_gathered_weights
 from zlaunch.config.rules.zero_stages import HAD_ANYWAY
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Severity
-from zlaunch.files import shown, typed
+from zlaunch.files import nearest, shown, typed
 from zlaunch.job.script import Handover
+from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.save_plan import SavePlan
 
@@ -18,6 +22,8 @@ def check_saves(plan: LaunchPlan) -> Iterator[Finding]:
     """Find everything that is wrong with what a Trainer will save."""
     if plan.saves is not None:
         yield from _not_loadable(plan)
+        yield from _unwritable(plan)
+        yield from _pattern(plan)
         yield from _saved_before(plan)
         yield from _mixed(plan, plan.saves)
 
@@ -35,6 +41,46 @@ def _not_loadable(plan: LaunchPlan) -> Iterator[Finding]:
             f"`--set {ZERO}.{HAD_ANYWAY[0]}=true`, or `zlaunch checkpoint export` afterwards",
             severity=Severity.ADVICE,
         )
+
+
+def _named(plan: LaunchPlan) -> Path | None:
+    """Return the directory that the command line names; None if only the script knows it."""
+    named = dict(flags(plan.script[1:])).get("output_dir")
+    return Path(named) if named else None
+
+
+def _unwritable(plan: LaunchPlan) -> Iterator[Finding]:
+    """Find a directory in which nothing can be created."""
+    named = _named(plan)
+    if named is None:
+        return
+    found = nearest(named)
+    is_folder = found.is_dir()
+    if not is_folder or not os.access(found, os.W_OK | os.X_OK):
+        said = "cannot be written" if is_folder else "is not a directory"
+        yield Finding(
+            "output-unwritable",
+            f"`--output_dir {named}`: {os.path.normpath(found)} {said}",
+            "name another directory",
+            severity=Severity.FAILS_LATER,
+        )
+
+
+def _pattern(plan: LaunchPlan) -> Iterator[Finding]:
+    """Find a directory in which DeepSpeed will not find the checkpoints that it has saved."""
+    named = _named(plan)
+    if named is None or not SPECIAL.search(str(named.absolute())):
+        return
+    # A `*` also matches itself, `[x]` does not.
+    fails = bool(switched_on(plan.script[1:], "load_best_model_at_end")) and "[" in str(named.absolute())
+    then = "`--load_best_model_at_end` fails" if fails else "`--resume` may need a link"
+    yield Finding(
+        "output-is-pattern",
+        f"`--output_dir {named}`: DeepSpeed takes `[`, `]`, `*` and `?` in the path of a checkpoint for a "
+        f"pattern, so {then}",
+        "name a directory without these characters",
+        severity=Severity.FAILS_LATER if fails else Severity.ADVICE,
+    )
 
 
 def _saved_before(plan: LaunchPlan) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ IMPORTS_PACKAGES = (
 DEATHS = "tests/deaths/test_deaths.py"
 SECONDS = {
     "tests/estimate/rehearsal/test_equal_to_real_ranks.py": 120,
+    "tests/jobs/test_recipes.py": 70,
     "tests/contract/test_late_rules.py": 60,
     "tests/jobs/test_training.py": 120,
     "tests/checkpoint/test_resume.py": 90,

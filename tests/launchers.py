@@ -1,4 +1,4 @@
-"""The launchers that a test runs under: one of them on a commit, in turn, and all of them in `make deaths`."""
+"""What a test runs with, such as launchers: one of them on a commit, in turn, and all of them in `make deaths`."""
 
 import os
 from collections.abc import Sequence

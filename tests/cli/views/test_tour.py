@@ -14,7 +14,7 @@ from zlaunch.estimate.memory.model_states import ModelStates
 from zlaunch.launch.tour import PredictedMemory, Tour, differences
 
 RECORDED = TypeAdapter(Tour).validate_json(Path(__file__).with_name("tour.json").read_bytes())
-PART_NAMES = ("parameters", "gradients", "optimizer states", "buckets", "activations")
+PART_NAMES = ("parameters", "gradients", "optimizer states", "master weights", "buckets")
 SIZES = st.integers(0, 1 << 40)
 
 
@@ -46,16 +46,23 @@ def test_what_was_measured_is_what_was_predicted() -> None:
     assert max(abs(one) for stop in RECORDED.stops for one in differences(stop)) < 0.01
 
 
-@given(st.tuples(SIZES, SIZES, SIZES), st.lists(SIZES, min_size=5, max_size=5))
+@given(st.tuples(SIZES, SIZES, SIZES), st.lists(SIZES, min_size=5, max_size=5), st.booleans())
 def test_the_formula_and_what_it_leaves_out_add_up_to_the_peak(
-    formula: tuple[int, int, int], sizes: list[int]
+    formula: tuple[int, int, int], sizes: list[int], is_half: bool
 ) -> None:
     parts = dict(zip(PART_NAMES, sizes, strict=True))
     memory = PredictedMemory((), sum(sizes), parts)
     states = ModelStates(*formula)
-    assert states.total + sum(size for _, size in bridge(states, memory)) == pytest.approx(
+    assert states.total + sum(size for _, size in bridge(states, memory, is_half)) == pytest.approx(
         memory.peak, abs=1 << 20
     )
+
+
+def test_in_half_precision_the_formula_has_the_master_weights() -> None:
+    memory = PredictedMemory(
+        (), 16, {"parameters": 2, "gradients": 2, "optimizer states": 8, "master weights": 4}
+    )
+    assert bridge(ModelStates(2, 2, 12), memory, is_half=True) == []
 
 
 def test_a_tour_becomes_a_png() -> None:

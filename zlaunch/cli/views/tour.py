@@ -20,6 +20,9 @@ UNKNOWN: Final = "-"
 SMALL: Final = 0.01
 """Parts below this share of the peak are added up."""
 
+_STATES, _MASTER = "optimizer states", "master weights"
+"""Parts of a rehearsal."""
+
 _KINDS: Final = ("all-reduce", "reduce-scatter", "all-gather", "other")
 
 
@@ -152,9 +155,9 @@ def _bridges(tour: Tour) -> Iterator[str]:
     if not predicted:
         return
     yield 'MiB from the formula to "at most": what the formula leaves out, by the rehearsal'
-    width = max(len(stop.label) for stop, _ in predicted)
+    width, is_half = max(len(stop.label) for stop, _ in predicted), tour.experiment.precision != "fp32"
     for stop, memory in predicted:
-        terms = " ".join(_term(name, size) for name, size in bridge(stop.formula, memory))
+        terms = " ".join(_term(name, size) for name, size in bridge(stop.formula, memory, is_half))
         text = f"{_mib(stop.formula.total)} {terms} = {_mib(memory.peak)}"
         lines = console.paragraph(text, " " * (width + 4))
         yield from [f"  {stop.label:<{width}}  {lines[0].strip()}", *lines[1:]]
@@ -164,14 +167,16 @@ def _term(name: str, size: float) -> str:
     return f"{'+' if size > 0 else '-'} {_mib(abs(size))} {name}"
 
 
-def bridge(formula: ModelStates, memory: PredictedMemory) -> list[tuple[str, float]]:
-    """List the parts that differ from the formula, the largest first; they add up to the peak."""
-    known = {
-        "parameters": formula.parameters,
-        "gradients": formula.gradients,
-        "optimizer states": formula.optimizer,
-    }
-    more = {name: memory.parts.get(name, 0) - known.get(name, 0.0) for name in {*memory.parts, *known}}
+def bridge(formula: ModelStates, memory: PredictedMemory, is_half: bool) -> list[tuple[str, float]]:
+    """List the parts that differ from the formula, the largest first; they add up to the peak.
+
+    In half precision, the formula counts the fp32 copies of parameters among the states of the optimizer.
+    """
+    found = dict(memory.parts)
+    if is_half:
+        found[_STATES] = found.get(_STATES, 0) + found.pop(_MASTER, 0)
+    known = {"parameters": formula.parameters, "gradients": formula.gradients, _STATES: formula.optimizer}
+    more = {name: found.get(name, 0) - known.get(name, 0.0) for name in {*found, *known}}
     parts = {name: size for name, size in more.items() if abs(size) >= SMALL * memory.peak}
     rest = memory.peak - formula.total - sum(parts.values())
     if abs(rest) >= MIB / 2:

@@ -46,9 +46,9 @@ def tour(
     ] = Path("tour"),
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure what ZeRO does: one small model at every stage, on real ranks.
+    """Measure what ZeRO does: one small model at every stage.
 
-    Trains 12 linear layers without ZeRO, with ZeRO-1, 2 and 3 and with CPU offload. Shows the memory
+    Trains 12 linear layers on real ranks, without ZeRO, with ZeRO-1, 2, 3 and CPU offload. Shows the memory
     after each phase and the traffic of a step, beside the prediction and the formulas of the
     textbooks. Takes about two minutes on two cores.
 

@@ -310,6 +310,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 heartbeat={"grad_norm": float("inf")},
             )
         ),
+        replace(run(replace(exiting(0, -15), heartbeat={"loss": NAN}, stopped_by=15)), is_diverged=True),
     ),
     "config-disagrees": (
         run(

@@ -60,7 +60,8 @@ def stopped(case: Case) -> Reading | None:
 def stumbled(case: Case) -> Reading | None:
     """The script finished, then Python or a library crashed while exiting."""
     ended_well = all(rank.ran_to_its_end for rank in case.evidence.ranks)
-    if case.signal is None or case.rank is None or not ended_well:
+    is_ended = case.evidence.is_diverged  # by zlaunch, which took a moment to see it
+    if case.signal is None or case.rank is None or not ended_well or is_ended:
         return None
     cause = f"the job finished training, then {case.who} died with {signal_name(case.signal)} while exiting"
     return Reading(cause, (_top_of_stack(case), f"at step {case.rank.step}"))

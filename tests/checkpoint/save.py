@@ -36,6 +36,11 @@ ENGINES: dict[str, dict[str, Any]] = {
         },
         "bf16": {"enabled": True},
     },
+    "bf16-optimizer": {
+        "zero_optimization": {"stage": 1},
+        "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
+    },
     "zero0": {"zero_optimization": {"stage": 0}},
     "zero0-bf16": {"zero_optimization": {"stage": 0}, "bf16": {"enabled": True}},
 }
@@ -91,6 +96,15 @@ def engine(config: dict[str, Any], inputs: int = 7, steps: int = STEPS) -> Any:
     return made
 
 
+def in_fp32(made: Any) -> dict[str, torch.Tensor]:
+    """Gather what was trained from all ranks, in fp32, and add the buffers."""
+    from deepspeed.utils import safe_get_full_fp32_param
+
+    trained = {name: one for name, one in made.module.named_parameters() if one.requires_grad}
+    whole = {name: safe_get_full_fp32_param(one) for name, one in trained.items()}
+    return {**whole, **dict(made.module.named_buffers())}
+
+
 def save_engines(out: Path, names: list[str]) -> None:
     """Save checkpoints as a loop with an engine does."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
@@ -100,8 +114,11 @@ def save_engines(out: Path, names: list[str]) -> None:
         made = engine(ENGINES[name])
         made.save_checkpoint(str(out / name), client_state={"epoch": 1})
         barrier()
+        weights = (
+            in_fp32(made) if name == "bf16-optimizer" else None
+        )  # zero_to_fp32 takes it for no checkpoint
         if get_rank() == 0 and ENGINES[name]["zero_optimization"]["stage"]:
-            weights = get_fp32_state_dict_from_zero_checkpoint(str(out / name))
+            weights = weights or get_fp32_state_dict_from_zero_checkpoint(str(out / name))
             save_file({key: value.clone() for key, value in weights.items()}, out / f"{name}.safetensors")
         barrier()
         made.destroy()

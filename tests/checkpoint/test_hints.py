@@ -74,6 +74,7 @@ CASES: dict[str, tuple[str, Change, str, ResumeWay, str]] = {
         *("tensor-parallel", cut_in_an_unknown_way, "--ranks 4"),
         *(ResumeWay.WEIGHTS, "--ranks 2"),
     ),
+    "BF16_Optimizer": ("bf16-optimizer", as_it_is, "--ranks 1", ResumeWay.UNIVERSAL, ""),
     "damage": ("zero2", without_a_shard, "--ranks 2", ResumeWay.REPAIR, ""),
 }
 """Checkpoint, what is done to it, the job, what fits it, and the nearest job that can go on."""

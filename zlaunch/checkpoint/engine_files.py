@@ -1,7 +1,8 @@
 """The files of DeepSpeed's engine in a checkpoint: names, and what they contain.
 
 Sources: `_get_ckpt_name`, `_get_zero_ckpt_name` and `save_checkpoint` in deepspeed/runtime/engine.py,
-`state_dict` in deepspeed/runtime/zero/stage_1_and_2.py and stage3.py, and deepspeed/utils/zero_to_fp32.py.
+`state_dict` in deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and ../bf16_optimizer.py, and
+deepspeed/utils/zero_to_fp32.py.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown, UnknownLayout
 from zlaunch.units import whole
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")
@@ -23,6 +24,8 @@ _LAYER = re.compile(r"layer_(?P<layer>\d+)-(?:.+-)?model_states\.pt")
 _OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)[_-](model|optim)_states\.pt")
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+_FP32_GROUPS = "single_partition_of_fp32_groups"
+"""Where stages 1 and 2 have the fp32 parameters of a rank."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 Part = TypeVar("Part")
@@ -99,14 +102,14 @@ def engine_files(folder: Path) -> EngineFiles | None:
 
 
 class ModelFile:
-    """One `*_model_states.pt`. Raise BadArchive if it is none."""
+    """One `*_model_states.pt`. Raise BadArchive if it is damaged, UnknownLayout if it is another file."""
 
     def __init__(self, file: Path) -> None:
         """Read the structure, not the numbers."""
         self.archive = Archive(file)
         self._state: Mapping[str, Any] = _dict(self.archive.value, file)
         if not isinstance(self._state.get("module"), dict) and not self.is_of_pipeline:
-            raise BadArchive("it has no model in it")
+            raise UnknownLayout("it has no model in it")
 
     @property
     def module(self) -> Mapping[str, Tensor]:
@@ -227,7 +230,10 @@ class ModelFile:
 
 
 class OptimFile:
-    """One `*_optim_states.pt`: what a rank has of the optimizer. Raise BadArchive if it is none."""
+    """One `*_optim_states.pt`: what a rank has of the optimizer.
+
+    Raise BadArchive if it is damaged, UnknownLayout if it is another file.
+    """
 
     def __init__(self, file: Path) -> None:
         """Read the structure, not the numbers."""
@@ -236,8 +242,11 @@ class OptimFile:
         self._state: Mapping[str, Any] = _dict(whole.get("optimizer_state_dict"), file)
         stage = self._state.get("zero_stage")
         stage = stage.args[0] if isinstance(stage, Unknown) and stage.args else stage  # an enum
+        self.is_of_bf16_optimizer = stage is None and isinstance(self._state.get(_FP32_GROUPS), list)
+        """Whether `BF16_Optimizer` saved it, which cuts the optimizer as stage 1 does, and names no stage."""
+        stage = 1 if self.is_of_bf16_optimizer else stage
         if not isinstance(stage, int):
-            raise BadArchive("it has no state of a ZeRO optimizer in it")
+            raise UnknownLayout("it has no state of a ZeRO optimizer in it")
         self.stage = int(stage)
 
     @cached_property
@@ -263,9 +272,9 @@ class OptimFile:
     @cached_property
     def groups(self) -> list[Tensor]:
         """The fp32 parameters of this rank, flat, by group of the optimizer."""
-        found = self._state.get("fp32_flat_groups" if self.stage == 3 else "single_partition_of_fp32_groups")
+        found = self._state.get("fp32_flat_groups" if self.stage == 3 else _FP32_GROUPS)
         if not isinstance(found, list) or not all(isinstance(one, Tensor) for one in found):
-            raise BadArchive("it has no fp32 parameters in it")
+            raise UnknownLayout("it has no fp32 parameters in it")
         return found
 
     @property
@@ -333,7 +342,7 @@ class OptimFile:
 
 def _dict(value: object, file: Path) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadArchive(f"`{file.name}` has no named parts")
+        raise UnknownLayout(f"`{file.name}` has no named parts")
     return value
 
 

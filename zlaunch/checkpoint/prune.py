@@ -23,16 +23,17 @@ def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
     """Choose what to delete: in each directory all but the newest `keep` complete checkpoints.
 
     The newest are those of the last steps, and those that were written last. One that is not complete is
-    deleted only if a complete one was written later, because it may just be written. A link is no checkpoint
-    of its own, and what it leads to stays, as does the best one of a Trainer.
+    deleted only if a complete one was written later, because it may just be written. One of an unknown layout
+    stays. A link is no checkpoint of its own, and what it leads to stays, as does the best one of a Trainer.
     """
     links = [one.checkpoint.folder for one in found if one.checkpoint.folder.is_symlink()]
     linked = {link.resolve() for link in links}
     counted = [
         one
         for one in found
-        if one.checkpoint.saved_by in _PRUNED and one.step is not None and one.checkpoint.folder not in links
+        if one.checkpoint.saved_by in _PRUNED and one.step is not None and not one.unknown
     ]
+    counted = [one for one in counted if one.checkpoint.folder not in links]
     by_run = groupby(sorted(counted, key=_run), key=_run)
     old = [one for _, run in by_run for one in _superfluous(sorted(run, key=_step), keep)]
     return [one for one in old if one.checkpoint.folder.resolve() not in linked]

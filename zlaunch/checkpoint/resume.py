@@ -26,6 +26,8 @@ class ResumeWay(Enum):
     """Only the weights can be used, after `zlaunch checkpoint export`."""
     REPAIR = "repair"
     """The checkpoint has problems."""
+    UNKNOWN = "unknown"
+    """It has files of a layout that zlaunch does not know, so it cannot say."""
     OTHER_PATH = "other path"
     """DeepSpeed does not find its files by this path."""
 
@@ -80,10 +82,9 @@ class ResumeAnswer:
 
 def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
     """Say whether a job can go on from a checkpoint, or what has to be done first."""
-    if saved.problems:
-        return ResumeAnswer(
-            ResumeWay.REPAIR, tuple(f"{one.file.name}: {one.message}" for one in saved.problems)
-        )
+    for way, found in ((ResumeWay.REPAIR, saved.problems), (ResumeWay.UNKNOWN, saved.unknown)):
+        if found:
+            return ResumeAnswer(way, tuple(f"{one.file.name}: {one.message}" for one in found))
     if saved.stage is None:
         return _without_engine(saved)
     if is_misread(saved.checkpoint):

@@ -53,6 +53,8 @@ class Summary:
     """Why it cannot be converted for other ranks and stages, if that is certain."""
     nbytes: int
     problems: tuple[Problem, ...]
+    unknown: tuple[Problem, ...] = ()
+    """Files of a layout that zlaunch does not know. They can be read, and DeepSpeed may load them."""
 
     @property
     def all_ranks(self) -> int | None:
@@ -65,11 +67,11 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     model, is_universal = _model(checkpoint), checkpoint.saved_by is SavedBy.UNIVERSAL
     files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
     shard = None if files is None else _first(OptimFile, files.optim.values())
-    stage = shard.stage if shard is not None else None if model is None else model.stage
+    found = verify(checkpoint, complete)
     return Summary(
         checkpoint,
         _step(checkpoint, model),
-        stage,
+        _stage(model, shard),
         ranks=(model and model.ranks) or (shard and shard.ranks) or None,
         model_ranks=None if model is None else model.model_ranks,
         dtype=_dtype(checkpoint, model),
@@ -83,8 +85,15 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         fits_all_stages=is_universal and files is not None and files.fits_all_stages,
         obstacle=_obstacle(files, model, shard),
         nbytes=checkpoint.nbytes,
-        problems=tuple(verify(checkpoint, complete)),
+        problems=tuple(one for one in found if not one.is_unknown),
+        unknown=tuple(one for one in found if one.is_unknown),
     )
+
+
+def _stage(model: ModelFile | None, shard: OptimFile | None) -> int | None:
+    if shard is None or (shard.is_of_bf16_optimizer and model is not None):
+        return None if model is None else model.stage
+    return shard.stage
 
 
 def _obstacle(files: EngineFiles | None, model: ModelFile | None, shard: OptimFile | None) -> str | None:

@@ -67,6 +67,10 @@ class BadArchive(Exception):
     """A file is not one of `torch.save`, or is damaged; the text says how."""
 
 
+class UnknownLayout(BadArchive):
+    """A file can be read, and has something else in it than is known here; that is no damage."""
+
+
 class Unknown:
     """An object of a class that is not known here; `args` are those of its constructor."""
 
@@ -213,7 +217,7 @@ class _Reader(pickle.Unpickler):
         match pid:
             case ("storage", _DType() as dtype, str(key), _, int(numel)) if numel >= 0:
                 return Storage(str(dtype), key, numel)
-        raise BadArchive("it names a storage in an unknown way")
+        raise UnknownLayout("it has numbers of an unknown type")
 
 
 def _unpickled(stream: IO[bytes]) -> Any:
@@ -259,6 +263,8 @@ class Archive:
             with zipfile.ZipFile(file) as archive:
                 self._entries = {entry.filename: entry for entry in archive.infolist()}
         except _DAMAGED_ZIP as error:
+            if _is_of_old_torch(file):
+                raise UnknownLayout("torch before 1.6 saved like this") from None
             raise BadArchive(_why_no_zip(file, error)) from None
         pickles = [name for name in self._entries if name.endswith("/data.pkl") or name == "data.pkl"]
         if len(pickles) != 1:
@@ -294,6 +300,11 @@ class Archive:
             if entry.file_size < tensor.storage.nbytes or tensor.end > tensor.storage.numel:
                 return f"a tensor is longer than its numbers (storage {tensor.storage.key})"
         return damage_of_zip(self.file, complete)
+
+    @staticmethod
+    def damage_of_structure(file: Path) -> str | None:
+        """Say what is damaged in a file of which the structure is not known, by its checksums."""
+        return None if _is_of_old_torch(file) else damage_of_zip(file, complete=True)
 
     def _entry(self, storage: Storage) -> str:
         return f"{self._root}data/{storage.key}"
@@ -348,6 +359,15 @@ NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 def _parts(value: "list[Any] | tuple[Any, ...] | Unknown") -> tuple[Any, ...]:
     return (value.args, value.state) if isinstance(value, Unknown) else tuple(value)
+
+
+_OLD_MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
+"""How a file begins that `torch.save` wrote without zip (`MAGIC_NUMBER` in torch/serialization.py)."""
+
+
+def _is_of_old_torch(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(len(_OLD_MAGIC)) == _OLD_MAGIC
 
 
 def _why_no_zip(file: Path, error: Exception) -> str:

@@ -23,7 +23,7 @@ from zlaunch.checkpoint.find import (
 )
 from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
 from zlaunch.checkpoint.swap_files import partition_numel, swap_files
-from zlaunch.checkpoint.torch_file import Archive, BadArchive
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, UnknownLayout
 from zlaunch.errors import Finding, Refused
 from zlaunch.files import read_from, typed
 from zlaunch.units import plural
@@ -49,6 +49,8 @@ class Problem:
 
     file: Path
     message: str
+    is_unknown: bool = False
+    """Whether the file can be read, but zlaunch does not know what is in it: DeepSpeed may load it."""
 
 
 def require_engine(checkpoint: CheckpointFolder) -> None:
@@ -78,7 +80,7 @@ def _read_whole(file: Path) -> list[Problem]:
             for _ in read_from(file, 0):
                 pass
     except OSError as error:
-        return [Problem(file, _unreadable(error))]
+        return [_unreadable(file, error)]
     return []
 
 
@@ -179,7 +181,8 @@ def _opened(
             state = read(file)
             damage = state.archive.problem()
         except (BadArchive, OSError) as error:
-            damage = _unreadable(error)
+            problems.append(_unreadable(file, error))
+            continue
         if damage is None:
             opened[key] = state
         else:
@@ -191,12 +194,18 @@ def _damage(file: Path, complete: bool = False) -> list[Problem]:
     try:
         damage = Archive(file).problem(complete)
     except (BadArchive, OSError) as error:
-        damage = _unreadable(error)
+        return [_unreadable(file, error)]
     return [] if damage is None else [Problem(file, damage)]
 
 
-def _unreadable(error: BadArchive | OSError) -> str:
-    return f"it cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
+def _unreadable(file: Path, error: BadArchive | OSError) -> Problem:
+    if isinstance(error, OSError):
+        return Problem(file, f"it cannot be read: {error.strerror}")
+    if not isinstance(error, UnknownLayout):
+        return Problem(file, str(error))
+    if damage := Archive.damage_of_structure(file):
+        return Problem(file, damage)
+    return Problem(file, f"its layout is not known to zlaunch: {error}", is_unknown=True)
 
 
 def _missing_models(save: _Save) -> Iterator[Problem]:
@@ -314,7 +323,7 @@ def _sizes(save: _Save) -> Iterator[Problem]:
         try:
             groups = [group.numel for group in shard.groups]
         except BadArchive as error:
-            yield Problem(file, str(error))
+            yield _unreadable(file, error)
             continue
         if shard.stage == 3:
             yield from _partitioned_sizes(model, shard, dp, sum(groups))

@@ -28,7 +28,7 @@ def newest_for_restart(inputs: PlanInputs, run: Path, ran: JobEvidence, proposal
     target = ResumeTarget(ran.world_size, ran.stage, offload=offload)
 
     def fits(one: Summary) -> bool:
-        return can_resume(one, target).way is ResumeWay.AS_IT_IS
+        return can_resume(one, target).way in (ResumeWay.AS_IT_IS, ResumeWay.UNKNOWN)
 
     files = read_run_files(run)
     folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.script_args)

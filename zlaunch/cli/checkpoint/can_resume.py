@@ -62,7 +62,7 @@ def answer_lines(
         is_universal = found.checkpoint.saved_by is SavedBy.UNIVERSAL
         how = f"with `{SET_LOAD_UNIVERSAL}`" if is_universal else "as it is"
         return [f"yes: {shown(found.checkpoint.folder)} can be loaded {how}"]
-    lines = ["no, not as it is:"]
+    lines = ["unknown:" if answer.way is ResumeWay.UNKNOWN else "no, not as it is:"]
     for reason in answer.reasons:
         lines += console.paragraph(reason, "  ")
     if answer.way is ResumeWay.UNIVERSAL and done is not None:
@@ -80,6 +80,8 @@ def _advice(found: Summary, target: ResumeTarget, way: ResumeWay) -> Iterator[st
         yield f"`zlaunch checkpoint reshard {name}{target.options}` converts it"
     elif way is ResumeWay.OTHER_PATH:
         yield visible(how_to_rename(found.checkpoint))
+    elif way is ResumeWay.UNKNOWN:
+        yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
     elif way is ResumeWay.REPAIR:
         listed = typed(folder.parent)
         yield f"take another checkpoint; `zlaunch checkpoint list {listed}` shows which are complete"

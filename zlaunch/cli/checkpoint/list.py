@@ -35,7 +35,7 @@ def list_checkpoints(
     console.data(header)
     for row, one in zip(rows, found, strict=True):
         console.data(row)
-        for line in problem_lines(one.problems[:1], one.checkpoint.folder):
+        for line in problem_lines((*one.problems, *one.unknown)[:1], one.checkpoint.folder):
             console.data(*console.paragraph(line, "    "))
     if any(one.problems for one in found):
         broken = next(one for one in found if one.problems)

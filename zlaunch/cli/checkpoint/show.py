@@ -16,5 +16,5 @@ def show(folder: CheckpointDir, as_json: AsJson = False) -> None:
         console.data(json.dumps(members(found), indent=2))
         return
     console.data(*console.table(list(facts(found)), indent=""))
-    for line in problem_lines(found.problems, found.checkpoint.folder):
+    for line in problem_lines((*found.problems, *found.unknown), found.checkpoint.folder):
         console.data(*console.paragraph(line, "    "))

@@ -14,10 +14,9 @@ from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
-from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown
+from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state
 from zlaunch.console import visible
 from zlaunch.errors import ExitStatus
-from zlaunch.units import plural
 
 
 def verify(
@@ -28,7 +27,7 @@ def verify(
     """Find files that are missing, damaged or of different saves.
 
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
-    The exit status is 65 if there is a problem.
+    The exit status is 65 if there is a problem, or a file that zlaunch cannot judge.
     """
     found = [summarize(one, full) for one in checkpoints_at(folder)]
     beside = list(wrong_latest(found))
@@ -36,16 +35,15 @@ def verify(
         console.data(json.dumps([{**members(one), **_beside(one, beside)} for one in found], indent=2))
     else:
         for one in found:
-            count = plural(len(one.problems), "problem") if one.problems else "complete"
-            console.data(f"{shown(one.checkpoint.folder)}: {count}")
-            for line in problem_lines(one.problems, one.checkpoint.folder):
+            console.data(f"{shown(one.checkpoint.folder)}: {state(one)}")
+            for line in problem_lines((*one.problems, *one.unknown), one.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
             if is_misread(one.checkpoint):
                 link = visible(how_to_rename(one.checkpoint))
                 console.say(*console.paragraph(f"DeepSpeed takes its path for a pattern: {link}"))
         for problem in beside:
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
-    if beside or any(one.problems for one in found):
+    if beside or any(one.problems or one.unknown for one in found):
         raise typer.Exit(ExitStatus.REFUSED)
 
 

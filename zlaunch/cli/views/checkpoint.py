@@ -58,7 +58,9 @@ def ranks(one: Summary) -> str | None:
 
 def state(one: Summary) -> str:
     """Say whether it is complete."""
-    return plural(len(one.problems), "problem") if one.problems else "complete"
+    if one.problems:
+        return plural(len(one.problems), "problem")
+    return "unknown layout" if one.unknown else "complete"
 
 
 def problem_lines(problems: Sequence[Problem], base: Path) -> list[str]:
@@ -81,8 +83,9 @@ def members(one: Summary) -> dict[str, object]:
         "optimizer": one.has_optimizer,
         "deepspeed": one.release,
         "bytes": one.nbytes,
-        "complete": not one.problems,
+        "complete": not one.problems and not one.unknown,
         "problems": list(map(problem_members, one.problems)),
+        "unknown_layout": list(map(problem_members, one.unknown)),
     }
 
 

@@ -165,8 +165,21 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
             yield from _misfits(fit, hint)
         case ResumeWay.OTHER_PATH:
             yield from _misfits(fit, how_to_rename(fit.saved.checkpoint))
+        case ResumeWay.UNKNOWN:
+            yield from _of_unknown_layout(resumption)
         case ResumeWay.WEIGHTS:
             yield from _misfits(fit, "; or ".join(_other_jobs(fit)))
+
+
+def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
+    """DeepSpeed may load what zlaunch does not know."""
+    for one in resumption.saved.unknown:
+        yield Finding(
+            "unfit-checkpoint",
+            f"{shown(one.file)}: {one.message}; whether it fits this job cannot be checked",
+            where=_OPTION,
+            severity=Severity.ADVICE,
+        )
 
 
 def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:

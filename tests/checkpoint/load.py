@@ -13,7 +13,7 @@ from typing import Any
 import torch  # noqa: TID253 - a program of its own
 from torch.distributed import all_gather_object, get_rank, get_world_size  # noqa: TID253
 
-from tests.checkpoint.save import ENGINES, EXPERTS_ASKED, STEPS, Net, engine, experts_engine
+from tests.checkpoint.save import ENGINES, EXPERTS_ASKED, OTHER_OPTIMIZERS, STEPS, Net, engine, experts_engine
 
 
 def opened(folder: Path, config: dict[str, Any]) -> tuple[Any, Callable[[], object]]:
@@ -33,7 +33,8 @@ def opened(folder: Path, config: dict[str, Any]) -> tuple[Any, Callable[[], obje
 def loaded(folder: Path, name: str) -> list[float] | str:
     """Load a checkpoint into an engine; return the losses of the next steps, or the error."""
     kind, _, universal = name.partition("+")
-    config: dict[str, Any] = {**ENGINES[kind], "checkpoint": {"load_universal": bool(universal)}}
+    engines = {**ENGINES, **OTHER_OPTIMIZERS}
+    config: dict[str, Any] = {**engines[kind], "checkpoint": {"load_universal": bool(universal)}}
     made, load = opened(folder, config)
     try:
         if not load():

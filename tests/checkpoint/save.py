@@ -36,14 +36,34 @@ ENGINES: dict[str, dict[str, Any]] = {
         },
         "bf16": {"enabled": True},
     },
+    "zero2-dealt-out": {
+        "zero_optimization": {"stage": 2, "round_robin_gradients": True},
+        "bf16": {"enabled": True},
+    },
     "bf16-optimizer": {
         "zero_optimization": {"stage": 1},
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
     },
+    "zero1-elastic": {
+        "zero_optimization": {"stage": 1, "elastic_checkpoint": True},
+        "bf16": {"enabled": True},
+    },
     "zero0": {"zero_optimization": {"stage": 0}},
     "zero0-bf16": {"zero_optimization": {"stage": 0}, "bf16": {"enabled": True}},
 }
+
+
+OTHER_OPTIMIZERS: dict[str, dict[str, Any]] = {
+    f"zero1-{name}": {
+        "zero_optimization": {"stage": 1},
+        "bf16": {"enabled": True},
+        "optimizer": {"type": kind, "params": {"lr": 0.01}},
+        "zero_allow_untested_optimizer": True,
+    }
+    for name, kind in (("sgd", "SGD"), ("rmsprop", "RMSprop"), ("deepspeed", "Adam"))
+}
+"""Engines that save nothing, with an optimizer that is not torch's Adam."""
 
 
 class Net(nn.Module):  # type: ignore[misc]
@@ -74,7 +94,7 @@ def engine(config: dict[str, Any], inputs: int = 7, steps: int = STEPS) -> Any:
     stage = config["zero_optimization"]["stage"]
     common = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "Adam", "params": {"lr": 0.01}}}
     whole = {**common, **config}
-    if "offload_optimizer" not in config["zero_optimization"]:
+    if "optimizer" not in config and "offload_optimizer" not in config["zero_optimization"]:
         whole["optimizer"] = {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}}
     if stage == 3:
         with deepspeed.zero.Init(config_dict_or_path=whole):

@@ -74,6 +74,8 @@ CASES: dict[str, tuple[str, Change, str, ResumeWay, str]] = {
         *("tensor-parallel", cut_in_an_unknown_way, "--ranks 4"),
         *(ResumeWay.WEIGHTS, "--ranks 2"),
     ),
+    "elastic": ("zero1-elastic", as_it_is, "--ranks 2", ResumeWay.WEIGHTS, ""),
+    "elastic and other ranks": ("zero1-elastic", as_it_is, "--ranks 1", ResumeWay.WEIGHTS, ""),
     "BF16_Optimizer": ("bf16-optimizer", as_it_is, "--ranks 1", ResumeWay.UNIVERSAL, ""),
     "damage": ("zero2", without_a_shard, "--ranks 2", ResumeWay.REPAIR, ""),
 }

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.ranks import run_ranks
-from tests.checkpoint.save import ENGINES
+from tests.checkpoint.save import ENGINES, OTHER_OPTIMIZERS
 from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.running import ACTIVATED, ROOT, run, start, zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.optimizer_kind import OptimizerKind
 from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, nearest_that_fits
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.torch_file import Archive
@@ -33,6 +34,9 @@ pytestmark = pytest.mark.job
 NAMES = ("zero0-bf16", "zero1", "zero2", "zero2-fp32", "zero3")
 """Engines with torch's Adam."""
 CONVERTED = ("zero2", "zero2-fp32", "zero3")
+
+ORDERS = ("zero2", "zero2-dealt-out")
+"""With and without `round_robin_gradients`; their first groups have more parameters than 2 ranks."""
 
 RESHARDED = {
     "zero2-cpu": ("--offload", "none", "--ranks", "1"),
@@ -52,6 +56,9 @@ OTHER_PLACES = (
 )
 """Checkpoints, and engines with or without offload."""
 
+LOADED_WRONG = ("zero0-bf16+universal", "zero2-dealt-out+universal")
+"""Engines that cannot load a universal checkpoint, or load it in another order."""
+
 FIRST, LATER = 1e-2, 5e-2
 """Relative tolerance for the loss of the first step, and of the next ones.
 
@@ -64,7 +71,7 @@ Answers = dict[tuple[str, str, int], Any]
 
 
 def load(ranks: int, pairs: list[tuple[str, str]], folder: Path) -> Answers:
-    out = folder / f"told-{ranks}.json"
+    pairs, out = list(dict.fromkeys(pairs)), folder / f"told-{ranks}.json"
     run_ranks(ranks, "tests.checkpoint.load", out, *(f"{folder / saved}:{into}" for saved, into in pairs))
     told = json.loads(out.read_text()).values()
     return {(saved, into, ranks): answer for (saved, into), answer in zip(pairs, told, strict=True)}
@@ -84,11 +91,12 @@ def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(saved / "zero3", folder / "zero3-to-cpu")
     shutil.copytree(saved / "zero3-cpu", folder / "zero3-nvme")
     put_on_nvme(folder / "zero3-nvme" / "global_step3")
-    for name in (*NAMES, "accelerate"):
+    for name in (*NAMES, "zero2-dealt-out", "bf16-optimizer", "zero1-elastic", "accelerate"):
         shutil.copytree(saved / name, folder / name)
     shutil.copytree(saved / "zero0-bf16", folder / "zero0[1]")
     (folder / "zero0_1_").symlink_to(folder / "zero0[1]")
-    commands: list[tuple[str, ...]] = [("universal", name) for name in CONVERTED]
+    universal = (*CONVERTED, "zero2-dealt-out", "bf16-optimizer")
+    commands: list[tuple[str, ...]] = [("universal", name) for name in universal]
     commands += [("reshard", name, *options) for name, options in RESHARDED.items()]
     commands += [("export", str(saved / "experts"), "experts")]
     with ThreadPoolExecutor(2) as pool:
@@ -109,6 +117,15 @@ def answers(bed: Path) -> Answers:
         ("zero3-to-cpu", "zero2-cpu+universal"),
         ("zero3-nvme", "zero3-cpu+universal"),
     ]
+    orders = [
+        *itertools.product(ORDERS, ORDERS),
+        *((saved, f"{into}+universal") for saved, into in itertools.product(ORDERS, ORDERS)),
+        *(("bf16-optimizer", into) for into in ("bf16-optimizer", "bf16-optimizer+universal", "zero1")),
+        *(("bf16-optimizer", into) for into in (*OTHER_OPTIMIZERS, "zero1-deepspeed+universal")),
+        ("bf16-optimizer", "zero3+universal"),
+    ]
+    accelerated = [("accelerate", "zero2")]
+    elastic = [("zero1-elastic", into) for into in ("zero1-elastic", "zero1")]
     from_four = [("zero2-of-4", "zero2+universal"), ("zero3-of-4", "zero3+universal")]
     to_four = [("zero2", "zero2+universal"), ("zero3", "zero3+universal"), ("zero2", "zero3+universal")]
     to_one = [
@@ -124,7 +141,7 @@ def answers(bed: Path) -> Answers:
     ]
     return {
         **load(1, as_it_is + universal + to_one, bed),
-        **load(2, [*as_it_is, *universal, *offload, *from_four, ("accelerate", "zero2")], bed),
+        **load(2, [*as_it_is, *universal, *offload, *from_four, *orders, *elastic, *accelerated], bed),
         **load(4, [("zero2-of-4", "zero2"), ("zero3-of-4", "zero3"), *to_four], bed),
     }
 
@@ -161,11 +178,12 @@ def test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_othe
     as_it_was = {name: answers[name, name, 2] for name in (*CONVERTED, "zero2-cpu", "zero3-cpu")}
     as_it_was["accelerate_universal"] = answers["accelerate", "zero2", 2]
     as_it_was |= {"zero3-to-cpu": as_it_was["zero3"], "zero3-nvme": as_it_was["zero3-cpu"]}
+    as_it_was |= {name: answers[name, name, 2] for name in ("zero2-dealt-out", "bf16-optimizer")}
     as_it_was["zero2-cpu+1"] = as_it_was["zero2-cpu"]
     as_it_was |= {f"{name}-of-4": answers[f"{name}-of-4", name, 4] for name in ("zero2", "zero3")}
     wrong = {}
     for (name, into, ranks), losses in answers.items():
-        if into.endswith("+universal") and into != "zero0-bf16+universal":  # stage 0 loads none
+        if into.endswith("+universal") and into not in LOADED_WRONG:
             expected = [pytest.approx(one, rel=LATER) for one in as_it_was[name]]
             expected[0] = pytest.approx(as_it_was[name][0], rel=FIRST)
             if losses != expected:
@@ -178,6 +196,60 @@ def test_all_next_losses_are_equal_if_only_the_conversion_is_different(answers: 
     assert answers["zero2-fp32", "zero2-fp32+universal", 2] == answers["zero2-fp32", "zero2-fp32", 2]
     assert answers["zero3-to-cpu", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
     assert answers["zero3-nvme", "zero3-cpu+universal", 2] == answers["zero3-cpu", "zero3-cpu", 2]
+
+
+def test_numbers_that_would_be_loaded_in_another_order_are_refused(bed: Path, answers: Answers) -> None:
+    for name, into, universal in itertools.product(ORDERS, ORDERS, ("", "+universal")):
+        folder = bed / name / ("global_step3_universal" if universal else "global_step3")
+        target = ResumeTarget(2, 2, "bf16", "none", is_round_robin=into == "zero2-dealt-out")
+        way = can_resume(summarize(checkpoint_at(folder)), target).way
+        is_right = answers[name, f"{into}{universal}", 2] == answers[name, name, 2]
+        assert way is (ResumeWay.AS_IT_IS if is_right else ResumeWay.OTHER_KEY), (name, into, universal)
+
+
+def test_what_bf16_optimizer_saved_loads_as_it_is_and_converted(saved: Path, answers: Answers) -> None:
+    as_it_was = answers["bf16-optimizer", "bf16-optimizer", 2]
+    assert answers["bf16-optimizer", "bf16-optimizer+universal", 2] == as_it_was
+    assert answers["bf16-optimizer", "zero1", 2] == as_it_was
+    assert asked(saved / "bf16-optimizer", "zero1", 2) is ResumeWay.AS_IT_IS
+
+
+def test_an_elastic_checkpoint_that_deepspeed_cannot_load_is_refused(saved: Path, answers: Answers) -> None:
+    for into in ("zero1-elastic", "zero1"):
+        assert isinstance(answers["zero1-elastic", into, 2], str)
+        assert asked(saved / "zero1-elastic", into, 2) is ResumeWay.WEIGHTS
+
+
+def test_an_optimizer_whose_first_step_would_fail_is_refused(saved: Path, answers: Answers) -> None:
+    found = summarize(checkpoint_at(saved / "bf16-optimizer"))
+    for name, kind, way in (
+        ("sgd", OptimizerKind.SGD, ResumeWay.WEIGHTS),
+        ("rmsprop", OptimizerKind.RMSPROP, ResumeWay.WEIGHTS),
+        ("deepspeed", OptimizerKind.DEEPSPEED_ADAM, ResumeWay.UNIVERSAL),
+    ):
+        assert str(answers["bf16-optimizer", f"zero1-{name}", 2]).startswith("KeyError"), name
+        assert can_resume(found, ResumeTarget(2, optimizer=kind)).way is way
+
+
+def test_a_conversion_with_other_weights_is_deleted(bed: Path, tmp_path: Path) -> None:
+    import torch
+
+    folder = Path(shutil.copytree(bed / "zero2-dealt-out", tmp_path / "saved"))
+    converted = folder / "global_step3_universal"
+    file = converted / "zero" / "first.weight" / "fp32.pt"
+    whole = torch.load(file, weights_only=False)
+    whole["param"].data[3, 3] += 1
+    torch.save(whole, file)
+    again = zlaunch("checkpoint", "universal", folder, cwd=tmp_path)
+    assert (again.status, "`first.weight` has other numbers" in " ".join(again.err.split())) == (2, True)
+    shutil.rmtree(converted)
+    for model in folder.rglob("mp_rank_00_model_states.pt"):  # DeepSpeed's order is then taken for right
+        state = torch.load(model, weights_only=False)
+        state["ds_config"]["zero_optimization"]["round_robin_gradients"] = False
+        torch.save(state, model)
+    result = zlaunch("checkpoint", "universal", folder, cwd=tmp_path)
+    assert (result.status, "has other numbers" in " ".join(result.err.split())) == (69, True), result.err
+    assert not converted.exists()
 
 
 def test_exported_experts_of_several_ranks_answer_in_one_as_they_did(saved: Path, answers: Answers) -> None:

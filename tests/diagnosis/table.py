@@ -493,6 +493,24 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "optimizer-of-another-kind": (
+        run(
+            raised(
+                "KeyError",
+                "'momentum'",
+                frame(f"{SITE}/torch/optim/sgd.py", 131, "step", 'momentum=group["momentum"],'),
+            )
+        ),
+        run(
+            raised(
+                "KeyError",
+                "'bias_correction'",
+                frame(
+                    f"{SITE}/deepspeed/ops/adam/cpu_adam.py", 185, "step", "group['bias_correction'], p.data,"
+                ),
+            )
+        ),
+    ),
     "checkpoint-of-another-model": (
         run(
             raised(

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from zlaunch.checkpoint.flat_groups import Shapes, can_be_reordered
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown, UnknownLayout
 from zlaunch.units import whole
 
@@ -27,7 +28,6 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FP32_GROUPS = "single_partition_of_fp32_groups"
 """Where stages 1 and 2 have the fp32 parameters of a rank."""
 
-Shapes = Mapping[str, tuple[int, ...]]
 Part = TypeVar("Part")
 
 OFFLOADED = "offloaded_tensors"
@@ -191,6 +191,15 @@ class ModelFile:
         return whole(zero.get("stage", 0)) if isinstance(zero, dict) else 0
 
     @property
+    def is_round_robin(self) -> bool | None:
+        """Whether `round_robin_gradients` deals the parameters out to the ranks; None if they are too few."""
+        zero = self.config.get("zero_optimization")
+        is_reordered = can_be_reordered(self.shapes, self.ranks or 1)
+        if self.stage not in (1, 2) or not isinstance(zero, dict) or not is_reordered:
+            return None
+        return zero.get("round_robin_gradients", False) is True
+
+    @property
     def offload(self) -> str:
         """Where the ds_config keeps the optimizer: none, cpu or nvme."""
         zero = self.config.get("zero_optimization")
@@ -261,8 +270,28 @@ class OptimFile:
         return max(self._partition_counts, default=None)
 
     @property
+    def is_elastic(self) -> bool:
+        """Whether `elastic_checkpoint` was on, with which a list takes the place of the optimizer's state."""
+        return isinstance(self._state.get("base_optimizer_state"), list)
+
+    @property
+    def cannot_load(self) -> str | None:
+        """Say why DeepSpeed cannot load it.
+
+        It asks an elastic one for the step that its own Adam on GPUs counts for a group, and others do not
+        (`state_dict` and `_restore_step_from_elastic_checkpoint` in runtime/zero/stage_1_and_2.py).
+        """
+        if self.is_elastic and "base_optimizer_state_step" not in self._state:
+            return (
+                "`zero_optimization.elastic_checkpoint` saved it without the step, and DeepSpeed needs that"
+            )
+        return None
+
+    @property
     def obstacle(self) -> str | None:
         """Say why DeepSpeed cannot convert it."""
+        if self.is_elastic:
+            return "`zero_optimization.elastic_checkpoint` saved it, and DeepSpeed converts none of those"
         if not self.has_adam_states:
             return "it has no moments of Adam, and DeepSpeed converts no other optimizer"
         if len(set(self._partition_counts)) > 1:  # then the experts of different ranks have the same names
@@ -297,6 +326,13 @@ class OptimFile:
         return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
 
     @cached_property
+    def shares(self) -> list[int]:
+        """The elements that a rank has of each group at stages 1 and 2, with the padding at its end."""
+        saved = _listed(self._state.get("group_paddings"), int)
+        ends = [0] * len(self.groups) if self.is_of_bf16_optimizer else saved  # it saves them, too
+        return [group.numel + end for group, end in zip(self.groups, ends, strict=True)]
+
+    @cached_property
     def _optimizer(self) -> Mapping[str, Any]:
         """What the optimizer itself has saved."""
         saved = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
@@ -321,10 +357,16 @@ class OptimFile:
         return None
 
     @property
+    def settings(self) -> frozenset[str]:
+        """Names of the settings that all groups of the optimizer have."""
+        groups = _listed(self._optimizer.get("param_groups"), dict)
+        names = [{name for name in group if isinstance(name, str)} for group in groups]
+        return frozenset(set.intersection(*names)) if names else frozenset()
+
+    @property
     def is_deepspeeds_adam(self) -> bool:
         """Whether DeepSpeed's Adam can load it: it needs a setting that torch's does not have."""
-        groups = _listed(self._optimizer.get("param_groups"), dict)
-        return any("bias_correction" in group for group in groups)
+        return "bias_correction" in self.settings
 
     @property
     def has_adam_states(self) -> bool:

@@ -10,10 +10,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.optimizer_kind import OptimizerKind, lacks, saved_by
 from zlaunch.checkpoint.pattern_path import is_misread
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.universal import converted
 from zlaunch.checkpoint.universal_files import has_int_steps
+from zlaunch.units import plural
 
 
 class ResumeWay(Enum):
@@ -24,6 +26,8 @@ class ResumeWay(Enum):
     """After a conversion with `zlaunch checkpoint reshard`."""
     WEIGHTS = "weights"
     """Only the weights can be used, after `zlaunch checkpoint export`."""
+    OTHER_KEY = "other key"
+    """With another value of `zero_optimization.round_robin_gradients`."""
     REPAIR = "repair"
     """The checkpoint has problems."""
     UNKNOWN = "unknown"
@@ -31,6 +35,8 @@ class ResumeWay(Enum):
     OTHER_PATH = "other path"
     """DeepSpeed does not find its files by this path."""
 
+
+ROUND_ROBIN = "zero_optimization.round_robin_gradients"
 
 _PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
@@ -55,12 +61,16 @@ class ResumeTarget:
     """bf16, fp16 or fp32."""
     offload: str | None = None
     """Device of the optimizer: none, cpu or nvme."""
+    is_round_robin: bool | None = None
+    """Whether `round_robin_gradients` deals the parameters out to the ranks, at stages 1 and 2."""
+    optimizer: OptimizerKind | None = None
 
     @property
     def options(self) -> str:
         """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
         named = {**vars(self), "offload": _place(self.offload, self.stage)}
-        return "".join(f" --{name} {value}" for name, value in named.items() if value is not None)
+        names = ("ranks", "stage", "precision", "offload")
+        return "".join(f" --{name} {named[name]}" for name in names if named[name] is not None)
 
     def changes_to(self, other: "ResumeTarget") -> "ResumeTarget":
         """What of another job is not as in this one."""
@@ -82,22 +92,58 @@ class ResumeAnswer:
 
 def can_resume(saved: Summary, target: ResumeTarget) -> ResumeAnswer:
     """Say whether a job can go on from a checkpoint, or what has to be done first."""
+    if (answer := _in_any_job(saved)) is not None:
+        return answer
+    differences = list(_differences(saved, target))
+    if not differences or _fits_anyway(saved, target):
+        return _in_order(saved, target, ResumeAnswer(ResumeWay.AS_IT_IS))
+    way = max((one.way for one in differences), key=list(ResumeWay).index)
+    said = [one.reason for one in differences]
+    if way is ResumeWay.UNIVERSAL and saved.obstacle:
+        return ResumeAnswer(ResumeWay.WEIGHTS, (*said, saved.obstacle))
+    return _in_order(saved, target, ResumeAnswer(way, tuple(said)))
+
+
+def _in_order(saved: Summary, target: ResumeTarget, answer: ResumeAnswer) -> ResumeAnswer:
+    """Replace the answer if DeepSpeed would load the numbers of some parameters into others.
+
+    It loads a universal checkpoint in the order of the model (`_link_all_hp_params` in
+    runtime/zero/stage_1_and_2.py of 0.19.8), and others in that in which they were saved.
+    """
+    stage = saved.stage if target.stage is None else target.stage
+    is_universal = ResumeWay.UNIVERSAL is answer.way or saved.checkpoint.saved_by is SavedBy.UNIVERSAL
+    ranks = (target.ranks or saved.all_ranks or 1) // (saved.model_ranks or 1)
+    is_other_order = stage in (1, 2) and saved.largest_group > ranks > 1
+    if not is_other_order or target.is_round_robin is None or answer.way is ResumeWay.WEIGHTS:
+        return answer
+    if is_universal and target.is_round_robin:
+        reason = f"DeepSpeed loads a universal checkpoint in the wrong order with `{ROUND_ROBIN}`"
+    elif not is_universal and saved.is_dealt_out is not None and saved.is_dealt_out != target.is_round_robin:
+        how = "with" if saved.is_dealt_out else "without"
+        reason = f"it was saved {how} `{ROUND_ROBIN}`, by which its optimizer has another order"
+    else:
+        return answer
+    return ResumeAnswer(ResumeWay.OTHER_KEY, (*answer.reasons, reason))
+
+
+def needed_key(target: ResumeTarget) -> str:
+    """Say what to add to a job whose key would have the numbers loaded in another order."""
+    return f"`--set {ROUND_ROBIN}={str(not target.is_round_robin).lower()}`"
+
+
+def _in_any_job(saved: Summary) -> ResumeAnswer | None:
+    """Say what is certain without a comparison."""
     for way, found in ((ResumeWay.REPAIR, saved.problems), (ResumeWay.UNKNOWN, saved.unknown)):
         if found:
             return ResumeAnswer(way, tuple(f"{one.file.name}: {one.message}" for one in found))
     if saved.stage is None:
         return _without_engine(saved)
+    if saved.cannot_load is not None:
+        return ResumeAnswer(ResumeWay.WEIGHTS, (saved.cannot_load,))
     if is_misread(saved.checkpoint):
         reason = "DeepSpeed takes its path for a pattern, by which it finds other files, or none"
         return ResumeAnswer(ResumeWay.OTHER_PATH, (reason,))
-    differences = list(_differences(saved, target))
-    if not differences or _fits_anyway(saved, target):
-        return ResumeAnswer(ResumeWay.AS_IT_IS)
-    way = max((one.way for one in differences), key=list(ResumeWay).index)
-    said = [one.reason for one in differences]
-    if way is ResumeWay.UNIVERSAL and saved.obstacle:
-        return ResumeAnswer(ResumeWay.WEIGHTS, (*said, saved.obstacle))
-    return ResumeAnswer(way, tuple(said))
+    return None
 
 
 def _without_engine(saved: Summary) -> ResumeAnswer:
@@ -153,7 +199,7 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatc
     if not saved.stage:  # every rank has all of it
         return
     if target.ranks not in (None, saved.all_ranks):
-        reason = f"its optimizer is cut for {saved.all_ranks} ranks, not for {target.ranks}"
+        reason = f"its optimizer is cut for {plural(saved.all_ranks or 0, 'rank')}, not for {target.ranks}"
         yield ResumeMismatch(ResumeWay.UNIVERSAL, "ranks", reason)
     was_bf16 = saved.dtype == "bfloat16"
     if None not in (target.precision, saved.dtype) and (target.precision == "bf16") != was_bf16:
@@ -161,7 +207,19 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatc
         before, after = names if was_bf16 else names[::-1]
         reason = f"it was saved in {before}, and the files of {after} have other names"
         yield ResumeMismatch(ResumeWay.UNIVERSAL, "precision", reason)
-    yield from _other_place(saved, _place(target.offload or saved.offload, stage))
+    place = list(_other_place(saved, _place(target.offload or saved.offload, stage)))
+    yield from place or _other_optimizer(saved, target)
+
+
+def _other_optimizer(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatch]:
+    """With a universal checkpoint, the optimizer keeps its own settings; the moments are those of Adam."""
+    if target.optimizer is None or not (lacking := lacks(target.optimizer, saved.settings)):
+        return
+    is_adam = target.optimizer is OptimizerKind.DEEPSPEED_ADAM
+    way = ResumeWay.UNIVERSAL if is_adam and "betas" in saved.settings else ResumeWay.WEIGHTS
+    names = " and ".join(f"`{name}`" for name in lacking)
+    reason = f"{saved_by(saved.settings)} saved it, without {names}, which {target.optimizer.value} needs"
+    yield ResumeMismatch(way, "optimizer", reason)
 
 
 def _place(offload: str | None, stage: int | None) -> str | None:

@@ -55,6 +55,14 @@ class Summary:
     problems: tuple[Problem, ...]
     unknown: tuple[Problem, ...] = ()
     """Files of a layout that zlaunch does not know. They can be read, and DeepSpeed may load them."""
+    cannot_load: str | None = None
+    """Why DeepSpeed cannot load it in any job, if that is certain."""
+    settings: frozenset[str] = frozenset()
+    """Names of the settings of the optimizer, with which another one may not be able to go on."""
+    largest_group: int = 0
+    """Most parameters in a group of the optimizer."""
+    is_dealt_out: bool | None = None
+    """Whether `round_robin_gradients` gave the optimizer another order; None if it would be the same."""
 
     @property
     def all_ranks(self) -> int | None:
@@ -87,7 +95,15 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         nbytes=checkpoint.nbytes,
         problems=tuple(one for one in found if not one.is_unknown),
         unknown=tuple(one for one in found if one.is_unknown),
+        cannot_load=None if shard is None else shard.cannot_load,
+        settings=frozenset() if shard is None else shard.settings,
+        largest_group=0 if model is None else max(map(len, model.shapes), default=0),
+        is_dealt_out=None if model is None else _is_dealt_out(model, shard),
     )
+
+
+def _is_dealt_out(model: ModelFile, shard: OptimFile | None) -> bool | None:
+    return False if shard is not None and shard.is_of_bf16_optimizer else model.is_round_robin
 
 
 def _stage(model: ModelFile | None, shard: OptimFile | None) -> int | None:

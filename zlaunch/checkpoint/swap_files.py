@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.engine_files import OFFLOADED, ModelFile, OptimFile, Shapes
+from zlaunch.checkpoint.engine_files import OFFLOADED, ModelFile, OptimFile
+from zlaunch.checkpoint.flat_groups import Shapes
 from zlaunch.checkpoint.torch_file import BadArchive, Tensor
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from zlaunch.checkpoint.find import (
     weight_files,
 )
 from zlaunch.checkpoint.new_directory import new_directory, refuse_existing
+from zlaunch.checkpoint.same_weights import other_weight
 from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.checkpoint.verify import require_engine, verify
@@ -34,6 +35,7 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, heed_signals, ours
 
 CONVERSION = "deepspeed.checkpoint.ds_to_universal"
+_IN_ORDER = "zlaunch.checkpoint.in_order"
 _SWAP_IN = "zlaunch.checkpoint.swap_in"
 _FOR_ALL_STAGES = "zlaunch.checkpoint.universal_files"
 
@@ -113,7 +115,7 @@ def plan_universal(checkpoint: CheckpointFolder, out: Path | None) -> UniversalP
     if not (plan.is_beside and folder.is_dir()):
         refuse_existing(plan.target)
         return plan
-    if said := _incomplete(found, folder):
+    if said := _incomplete(found, folder) or _other_weights(found, folder, heed_signals):
         raise WrongUsage(
             f"`{folder}` is no complete conversion of `{checkpoint.folder}`: {said}",
             f"delete it first: `rm -r {files.typed(folder)}`",
@@ -164,8 +166,9 @@ def _write(plan: UniversalPlan, steps: "_Steps", int_steps: bool | None) -> None
     partial, result = steps.partial, steps.partial / _RESULT
     steps.convert(plan.found)
     steps.fit(result, int_steps)
-    if said := _incomplete(plan.found, result):
-        raise Unavailable(f"DeepSpeed's conversion is incomplete: {said}")
+    if said := _incomplete(plan.found, result) or _other_weights(plan.found, result, steps.tick):
+        hint = how_to_take_weights(plan.checkpoint)
+        raise Unavailable(f"DeepSpeed's conversion went wrong, and was deleted: {said}", hint)
     for name in (_LOG, LATEST_UNIVERSAL):
         (partial / name).unlink(missing_ok=True)
     if plan.is_beside:
@@ -200,8 +203,16 @@ class _Steps:
             folders = ["--input_folder", str(source), "--output_folder", str(out / _RESULT)]
             # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add them.
             inject = ["--inject_missing_state"] if (found.first_model.stage or 0) < 3 else []
-            self._run([self.python, "-m", CONVERSION, *folders, *inject], links)
+            theirs = [self.python, "-m", CONVERSION]
+            is_dealt_out = found.first_model.is_round_robin
+            program = ours(_IN_ORDER, python=self.python) if is_dealt_out else theirs
+            self._run([*program, *folders, *inject], links)
         shutil.rmtree(self.partial / _IN_MEMORY, ignore_errors=True)
+
+    def tick(self) -> None:
+        """Show that something is done, and stop if that is asked."""
+        self.wait()
+        heed_signals()
 
     def fit(self, folder: Path, int_steps: bool | None) -> None:
         """Make the result fit all stages, or change the form of its steps."""
@@ -276,3 +287,12 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
     wanted = {name for group in before.shapes for name in group}
     missing = sorted(name for name in wanted if not (folder / "zero" / name / "fp32.pt").is_file())
     return f"`{missing[0]}` is missing in it" if missing else None
+
+
+def _other_weights(found: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
+    """Say which parameter of a universal checkpoint is not that of the one it was made of."""
+    try:
+        other = other_weight(found, folder, tick)
+    except BadArchive as error:
+        return f"it cannot be read: {error}"
+    return None if other is None else f"`{other}` has other numbers than in the checkpoint"

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, Shapes, engine_files
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find, weight_files
+from zlaunch.checkpoint.flat_groups import Shapes, starts
 from zlaunch.checkpoint.swap_files import swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.errors import Unavailable
@@ -191,12 +192,10 @@ def _in_groups(groups: Sequence[Shapes], shards: Sequence[OptimFile]) -> Iterato
     for number, shapes in enumerate(groups):
         row = Flat([(one.archive, one.groups[number]) for one in shards])
         paddings = (shards[0].paddings or [[0] * len(group) for group in groups])[number]
-        start = 0
-        for (name, shape), padding in zip(shapes.items(), paddings, strict=True):
-            numel = math.prod(shape)
-            yield StoredWeight(name, shape, row.parts[0][1].dtype, [(row, start, numel)])
-            start += numel + padding
-        if start > row.numel:
+        *begins, end = starts(shapes, paddings)
+        for (name, shape), start in zip(shapes.items(), begins, strict=True):
+            yield StoredWeight(name, shape, row.parts[0][1].dtype, [(row, start, math.prod(shape))])
+        if end > row.numel:
             raise BadArchive(f"group {number} of the optimizer has fewer numbers than the model")
 
 

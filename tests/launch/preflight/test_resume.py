@@ -8,7 +8,7 @@ import pytest
 from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.each import each
-from tests.launch.resuming import LOOP, planned
+from tests.launch.resuming import LOOP, PASSES, TRAINER, planned
 from tests.making import script
 from tests.running import ACTIVATED, zlaunch
 from zlaunch.errors import Finding, Severity
@@ -179,3 +179,39 @@ def test_load_state_is_not_given_what_it_cannot_load(saved: Path, tmp_path: Path
         assert hint == "name a directory that `accelerator.save_state` has written"
         also = replace(loads, source=loads.source + "\nload_checkpoint(model)")
         assert refused(planned(one, also)) == []
+
+
+def test_another_optimizer_is_refused_with_both_named(saved: Path, tmp_path: Path) -> None:
+    five = trainers(tmp_path, 5, saved / "zero2")
+    found = only(planned(five, TRAINER, 2, "--optim", "sgd"))
+    assert found.message == "torch's Adam saved it, without `momentum` and `dampening`, which SGD needs"
+    assert found.hint is not None
+    assert found.hint.startswith("train with the optimizer that saved it; or `zlaunch checkpoint export")
+    assert check_resume(planned(five, TRAINER, 2, "--optim", "adamw_torch")) == []
+    own = script(f"Trainer(optimizers=(mine, None)); {PASSES}")
+    assert check_resume(planned(five, own, 2, "--optim", "sgd")) == []
+    adam = (("optimizer.type", "AdamW"), ("optimizer.params.lr", 0.01))
+    found = only(planned(saved / "zero2", LOOP, overrides=adam))
+    assert found.message == "torch's Adam saved it, without `bias_correction`, which DeepSpeed's Adam needs"
+    assert (found.hint or "").startswith(
+        "add `--allow-reshard`; or convert it yourself: `zlaunch checkpoint univ"
+    )
+
+
+def test_a_key_by_which_numbers_are_loaded_in_another_order_is_refused(saved: Path) -> None:
+    key = "zero_optimization.round_robin_gradients"
+    found = only(planned(saved / "zero2", LOOP, overrides=((key, True),)))
+    assert found.message == f"it was saved without `{key}`, by which its optimizer has another order"
+    assert found.hint == f"add `--set {key}=false`"
+    assert only(planned(saved / "zero2-dealt-out", LOOP)).hint == f"add `--set {key}=true`"
+    assert check_resume(planned(saved / "zero2-dealt-out", LOOP, overrides=((key, True),))) == []
+    *_, last = check_resume(planned(saved / "zero2-dealt-out", LOOP, 3, overrides=((key, True),)))
+    assert check_resume(planned(saved / "zero2", LOOP, overrides=((key, True),), stage=1)) != []
+    assert last.hint is not None
+    assert "--allow-reshard" in last.hint  # 3 ranks have one parameter of each group
+
+
+def test_an_elastic_checkpoint_is_refused_with_the_command_for_its_weights(saved: Path) -> None:
+    found = only(planned(saved / "zero1-elastic", LOOP, stage=1))
+    assert "without the step" in found.message
+    assert (found.hint or "").startswith("`zlaunch checkpoint export")

@@ -16,6 +16,7 @@ from zlaunch.checkpoint.resume import (
     can_resume,
     converted_for,
     nearest_that_fits,
+    needed_key,
 )
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.weights import how_to_take_weights
@@ -78,6 +79,8 @@ def _advice(found: Summary, target: ResumeTarget, way: ResumeWay) -> Iterator[st
     name = typed(folder)
     if way is ResumeWay.UNIVERSAL:
         yield f"`zlaunch checkpoint reshard {name}{target.options}` converts it"
+    elif way is ResumeWay.OTHER_KEY:
+        yield f"{needed_key(target)} makes it fit"
     elif way is ResumeWay.OTHER_PATH:
         yield visible(how_to_rename(found.checkpoint))
     elif way is ResumeWay.UNKNOWN:
@@ -89,5 +92,6 @@ def _advice(found: Summary, target: ResumeTarget, way: ResumeWay) -> Iterator[st
         if (other := nearest_that_fits(found, target)) is not None:
             is_converted = can_resume(found, other).way is ResumeWay.UNIVERSAL
             then = f": `zlaunch checkpoint reshard {name}{other.options}` converts it" if is_converted else ""
-            yield f"a job with `{target.changes_to(other).options.strip()}` can go on{then}"
+            if options := target.changes_to(other).options.strip():
+                yield f"a job with `{options}` can go on{then}"
         yield visible(how_to_take_weights(found.checkpoint))

@@ -56,6 +56,7 @@ def _with_config(given: ResumeTarget, ds_config: Path) -> ResumeTarget:
         _known(zero.get("stage", 0), int) if given.stage is None else given.stage,
         given.precision or _precision(config),
         given.offload or _known(device, str),
+        _known(zero.get("round_robin_gradients", False), bool),
     )
 
 

@@ -90,3 +90,23 @@ def checkpoint_of_another_model(case: Case, line: str) -> Reading:
     """The checkpoint is from a model with other parameters, or from another optimizer."""
     detail = matching_line(r"size mismatch for|Missing key\(s\)|Unexpected key\(s\)", case.words)
     return Reading("the checkpoint does not match the model or its optimizer", (line, detail))
+
+
+_OF_OPTIMIZER = r"/(?:torch/optim|deepspeed/ops/\w+)/\w+\.py\", line \d+, in \w+\n(?![^\n]*\n\s*File )"
+
+
+@signature("optimizer-of-another-kind", "`KeyError: 'momentum'` in the first step of an optimizer")
+def optimizer_of_another_kind(case: Case) -> Reading | None:
+    """The checkpoint was saved with another optimizer, whose settings replaced those that this one needs."""
+    error = case.error
+    if error is None or error.type != "KeyError" or not re.search(_OF_OPTIMIZER, error.traceback):
+        return None
+    advice = (
+        "use the optimizer that saved the checkpoint",
+        "or begin from its weights: `zlaunch checkpoint export DIR OUT`",
+    )
+    return Reading(
+        "the checkpoint was saved with another optimizer",
+        (f"it has no `{error.message.strip(chr(39))}`, which the optimizer of this job needs",),
+        advice,
+    )

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from zlaunch.checkpoint.engine_files import engine_files
 from zlaunch.checkpoint.find import ACCELERATE_TAG, TRAINER_STATE, CheckpointFolder, SavedBy
+from zlaunch.checkpoint.optimizer_kind import OptimizerKind, kind_of
 from zlaunch.checkpoint.pattern_path import how_to_rename
 from zlaunch.checkpoint.resume import (
     ResumeAnswer,
@@ -14,6 +15,7 @@ from zlaunch.checkpoint.resume import (
     can_resume,
     converted_for,
     nearest_that_fits,
+    needed_key,
 )
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
@@ -24,6 +26,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.checkpoint_handover import VARIABLE, CheckpointReading
 from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.resumed_trainer import check_resumed_trainer
 from zlaunch.launch.resume import Conversion, Resumption
@@ -149,7 +152,31 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
     saved = plan.resume.resumption.saved
     stage = whole(plan.values[("zero_optimization", "stage")])
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
-    return CheckpointFit(saved, ResumeTarget(plan.topology.world_size, stage, plan.precision, offload))
+    target = ResumeTarget(plan.topology.world_size, stage, plan.precision, offload)
+    return CheckpointFit(
+        saved, replace(target, is_round_robin=_is_round_robin(plan), optimizer=_optimizer(plan, offload))
+    )
+
+
+def _is_round_robin(plan: LaunchPlan) -> bool | None:
+    """None if DeepSpeed ignores the key, as `BF16_Optimizer` does, or has the offsets of an aligned group."""
+    is_widened = plan.values[("data_types", "grad_accum_dtype")] is not None
+    if is_widened or plan.values[("zero_optimization", "parameter_alignment")]:
+        return None
+    return plan.values[("zero_optimization", "round_robin_gradients")] is True
+
+
+def _optimizer(plan: LaunchPlan, offload: str) -> OptimizerKind | None:
+    """The optimizer of the ds_config, else that of `--optim`; None if the script may have another one."""
+    name, is_known = plan.values[("optimizer", "type")], offload == "none"
+    if not isinstance(name, str):
+        name = dict(flags(plan.script)).get("optim")
+        own = any(map(plan.program.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
+        is_trainers = plan.program.interface is ConfigInterface.TRAINER and plan.program.is_sure
+        return kind_of(name) if name and is_trainers and is_known and not own else None
+    kind = kind_of(name, is_deepspeeds=not plan.values[("optimizer", "params", "torch_adam")])
+    is_adam = kind in (OptimizerKind.TORCH_ADAM, OptimizerKind.DEEPSPEED_ADAM)
+    return kind if is_known or is_adam else None  # with offload, others have a version of DeepSpeed
 
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
@@ -163,12 +190,19 @@ def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
             yield from _wrong_key(resumption, plan, fit)
         case ResumeWay.UNIVERSAL if hint := _convert_first(resumption, plan, fit):
             yield from _misfits(fit, hint)
-        case ResumeWay.OTHER_PATH:
-            yield from _misfits(fit, how_to_rename(fit.saved.checkpoint))
         case ResumeWay.UNKNOWN:
             yield from _of_unknown_layout(resumption)
-        case ResumeWay.WEIGHTS:
-            yield from _misfits(fit, "; or ".join(_other_jobs(fit)))
+        case ResumeWay.OTHER_KEY | ResumeWay.OTHER_PATH | ResumeWay.WEIGHTS as way:
+            yield from _misfits(fit, _other_way(fit, way))
+
+
+def _other_way(fit: CheckpointFit, way: ResumeWay) -> str:
+    """Say what makes it fit without a conversion."""
+    if way is ResumeWay.OTHER_KEY:
+        return f"add {needed_key(fit.target)}"
+    if way is ResumeWay.OTHER_PATH:
+        return how_to_rename(fit.saved.checkpoint)
+    return "; or ".join(_other_jobs(fit))
 
 
 def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
@@ -203,7 +237,10 @@ def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]
 def _convert_first(resumption: Resumption, plan: LaunchPlan, fit: CheckpointFit) -> str:
     """Say what to type so that the job loads a converted checkpoint; nothing if it does."""
     saved, place = fit.saved, universal_folder(fit.saved.checkpoint, None).parent
-    reshard = f"`zlaunch checkpoint reshard {typed(saved.checkpoint.folder)}{fit.target.options}`"
+    name, without = typed(saved.checkpoint.folder), replace(fit.target, optimizer=None)
+    reshard = f"`zlaunch checkpoint reshard {name}{fit.target.options}`"
+    if can_resume(saved, without).way is not ResumeWay.UNIVERSAL:  # `reshard` does not know the optimizer
+        reshard = f"`zlaunch checkpoint universal {name}`"
     first = [] if fit.converted is not None else [reshard]
     named = [] if place == resumption.directory else [f"`--resume {typed(place)}`"]
     key = [] if plan.loads_universal else [f"`{SET_LOAD_UNIVERSAL}`"]
@@ -223,7 +260,9 @@ def _other_jobs(fit: CheckpointFit) -> Iterator[str]:
         if can_resume(fit.saved, other).way is ResumeWay.UNIVERSAL:
             options += " --allow-reshard"
         ranks = f"{changed.ranks} ranks" if changed.ranks else ""
-        yield f"train with {' and '.join(filter(None, [ranks, options and f'`{options.strip()}`']))}"
+        before = "the optimizer that saved it" if other.optimizer is not fit.target.optimizer else ""
+        changes = [ranks, before, options and f"`{options.strip()}`"]
+        yield f"train with {' and '.join(filter(None, changes))}"
     yield how_to_take_weights(fit.saved.checkpoint)
 
 

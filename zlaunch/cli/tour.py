@@ -50,9 +50,9 @@ def tour(
 
     Trains 12 linear layers on real ranks, without ZeRO, with ZeRO-1, 2, 3 and CPU offload. Shows the memory
     after each phase and the traffic of a step, beside the prediction and the formulas of the
-    textbooks. Takes about two minutes on two cores.
+    textbooks. Takes one or two minutes on two cores.
 
-    With --parity, trains a smaller model for 20 steps and shows that the losses are the same.
+    With --parity, trains a smaller model for 20 steps and compares the losses of all jobs.
     """
     if nvme is not None and not parity:
         raise WrongUsage("`--nvme` is for `--parity`: the tour offloads to the CPU only")

@@ -142,10 +142,11 @@ def _formula(tour: Tour) -> str:
     parts = (first.parameters, first.gradients, first.optimizer)
     each = [f"{part / tour.experiment.parameters:.0f}" for part in parts]
     same = ", which is the same memory on a CPU" if tour.accelerator == "cpu" else ""
+    ranks = plural(tour.experiment.world_size, "rank")
     return (
         f"the ZeRO paper's: {each[0]} bytes for a parameter, {each[1]} for its gradient, {each[2]} for Adam; "
-        f"ZeRO-1 divides the last by N = {tour.experiment.world_size} ranks, ZeRO-2 the last two, ZeRO-3 all "
-        f"three; CPU offload moves what ZeRO-2 divides to the host{same}"
+        f"ZeRO-1 divides the last by N = {ranks}, ZeRO-2 the last two, ZeRO-3 all three; CPU offload moves "
+        f"what ZeRO-2 divides to the host{same}"
     )
 
 
@@ -177,7 +178,8 @@ def bridge(formula: ModelStates, memory: PredictedMemory, is_half: bool) -> list
         found[_STATES] = found.get(_STATES, 0) + found.pop(_MASTER, 0)
     known = {"parameters": formula.parameters, "gradients": formula.gradients, _STATES: formula.optimizer}
     more = {name: found.get(name, 0) - known.get(name, 0.0) for name in {*found, *known}}
-    parts = {name: size for name, size in more.items() if abs(size) >= SMALL * memory.peak}
+    least = max(SMALL * memory.peak, MIB / 2)
+    parts = {name: size for name, size in more.items() if abs(size) >= least}
     rest = memory.peak - formula.total - sum(parts.values())
     if abs(rest) >= MIB / 2:
         parts["others"] = rest

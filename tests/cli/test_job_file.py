@@ -140,6 +140,18 @@ def test_what_contradicts_the_command_line_is_left_out(tmp_path: Path) -> None:
     assert (params["hostfile"], params["include"]) == (None, None)
 
 
+def test_a_key_on_the_command_line_wins_over_the_option_that_sets_it(tmp_path: Path) -> None:
+    words = ("--set", "zero_optimization.stage=1")
+    params, _ = from_file(tmp_path, "train", {"stage": 3, "offload": "cpu"}, *words)
+    assert (params["stage"], params["offload"], params["overrides"]) == (None, "cpu", [words[1]])
+
+
+def test_an_option_on_the_command_line_wins_over_the_key_that_it_sets(tmp_path: Path) -> None:
+    content = {"set": {"zero_optimization": {"stage": 3, "overlap_comm": True}}}
+    params, _ = from_file(tmp_path, "train", content, "--stage", 1)
+    assert params["overrides"] == ["zero_optimization.overlap_comm=true"]
+
+
 def test_a_ds_config_among_the_arguments_wins_over_that_of_the_file(tmp_path: Path) -> None:
     params, _ = from_file(tmp_path, "train", {"ds_config": "a.json"}, "--", "--deepspeed", "b.json")
     assert params["ds_config"] is None

@@ -42,6 +42,13 @@ _RIVALS: Mapping[str, tuple[str, ...]] = {
 }
 """An option on the command line → those in the file that it would contradict."""
 
+_SETS: Mapping[str, tuple[str, ...]] = {
+    "stage": ("zero_optimization.stage",),
+    "offload": ("zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
+    "precision": ("bf16", "fp16"),
+}
+"""An option → the keys of the ds_config that it sets."""
+
 _PARSERS: Mapping[str, Callable[[str], object]] = {
     "offload": parse_offload,
     "debug": parse_debug,
@@ -152,6 +159,7 @@ class _Translation:
     def words(self) -> FileWords:
         given = self.line.given
         left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
+        left |= {one for one, keys in _SETS.items() if any(_is_in(key, keys) for key in self._typed_keys())}
         is_another = self._names_another_program()
         if is_another:
             left |= {*PROGRAMS, ARGS}
@@ -267,7 +275,7 @@ class _Translation:
 
     def _overrides(self, value: object, path: KeyPath) -> list[str]:
         """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
-        typed = {text.partition("=")[0] for text in self.line.given.get(SET) or ()}
+        typed = (*self._typed_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
         if isinstance(value, Mapping):
             items = [
                 (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
@@ -280,10 +288,14 @@ class _Translation:
         words: list[str] = []
         for key, text, here in items:
             _parsed(parse_override, text)
-            if key not in typed:
+            if not _is_in(key, typed):
                 words += ["--set", text]
                 self.places[f"{SET}.{key}"] = self._place(here)
         return words
+
+    def _typed_keys(self) -> list[str]:
+        """List the keys of the ds_config that the command line sets."""
+        return [text.partition("=")[0] for text in self.line.given.get(SET) or ()]
 
     def _args(self) -> Iterator[str]:
         """Write the arguments of the script, without those that the command line has."""
@@ -355,6 +367,11 @@ class _Translation:
 
     def _place(self, path: KeyPath) -> str:
         return f"{os.path.relpath(self.document.file)}:{self.document.place(path).line}"
+
+
+def _is_in(key: str, sections: Sequence[str]) -> bool:
+    """Whether a key is one of these, or in one of them."""
+    return any(f"{key}.".startswith(f"{one}.") for one in sections)
 
 
 def _path(value: object) -> str | None:

@@ -5,6 +5,7 @@ engine, the universal checkpoint is loaded.
 """
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,8 @@ def main(out: Path, pairs: list[str]) -> None:
         out.write_text(json.dumps(told))
     torch.distributed.barrier()  # a rank that ends early ends those that are still busy
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo may abort a process that Python finalizes
 
 
 if __name__ == "__main__":

@@ -408,6 +408,8 @@ def main(out: Path, names: list[str]) -> None:
         save_parallel(out)
     torch.distributed.barrier()  # a rank that ends early ends those that are still busy
     torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # a thread of gloo may abort a process that Python finalizes
 
 
 if __name__ == "__main__":

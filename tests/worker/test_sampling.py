@@ -41,6 +41,8 @@ def has_compiled(folder: Path, name: str, program: str) -> bool:
     shutil.copy(shutil.which("dash") or "/bin/sh", folder / name)
     with subprocess.Popen([folder / name, "-c", program]) as child:
         try:
+            while "sleep" in program and psutil.Process(child.pid).status() != psutil.STATUS_SLEEPING:
+                time.sleep(0.02)  # it runs until it has started to wait
             until = time.monotonic() + 1
             found = [is_compiling(psutil.Process(os.getpid()))]
             while time.monotonic() < until and not any(found):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from tests.running import Result, zlaunch
-from zlaunch.launch.tour import MEASURED, TOUR, Tour, differences
+from zlaunch.launch.tour import MEASURED, TOUR, Tour
 
 pytestmark = pytest.mark.job
 
@@ -33,10 +33,17 @@ def tour(taken: Result) -> Tour:
 
 
 def test_every_phase_of_every_job_takes_what_was_predicted(tour: Tour) -> None:
-    """The batch, which the program keeps, is 1 % of this model; a wrong copy of its parameters is 16 %."""
+    """Besides the batch, which is 1 %, a thread of gloo may hold a bucket, a layer, for a moment too long.
+
+    A copy of a rank's share of the parameters would be six layers.
+    """
     assert tour.why_not_predicted is None
-    off = {stop.label: max(map(abs, differences(stop))) for stop in tour.stops}
-    assert max(off.values()) < 0.02, off
+    layer = 4 * tour.experiment.layer
+    for stop in tour.stops:
+        assert stop.predicted is not None
+        pairs = [(mine.end, its.end) for mine, its in zip(stop.measured, stop.predicted.phases, strict=False)]
+        for measured, predicted in (*pairs, (stop.peak, stop.predicted.peak)):
+            assert abs(measured - predicted) < 0.02 * predicted + layer, stop.label
 
 
 def test_the_losses_of_all_jobs_agree(tour: Tour) -> None:

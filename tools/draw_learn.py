@@ -37,6 +37,7 @@ ENGLISH: Texts = {
     "own gradients": "reduce-scatter of gradients: 1",
     "new parameters": "all-gather of parameters: 1",
     "fetch": "all-gather of parameters: 1",
+    "unit": "by the ZeRO paper, without gradient accumulation; in K(N−1)/N per rank",
     "GPU": "GPU",
     "host": "host memory",
     "NVMe": "NVMe",
@@ -71,6 +72,7 @@ CHINESE: Texts = {
     "own gradients": "梯度 reduce-scatter：1",
     "new parameters": "参数 all-gather：1",
     "fetch": "参数 all-gather：1",
+    "unit": "按 ZeRO 论文，没有梯度累积；单位是每个 rank K(N−1)/N",
     "GPU": "GPU 显存",
     "host": "主机内存",
     "NVMe": "NVMe 硬盘",
@@ -199,8 +201,9 @@ MESSAGES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 def messages(said: Texts) -> Drawing:
     """Show what is sent in each phase of a step."""
-    drawing = Drawing(760, 260, [])
+    drawing = Drawing(760, 285, [])
     left, width, high = 130, 205, 70
+    drawing.text(left + 1.5 * width, 272, said["unit"], size=13)
     for column, phase in enumerate(("forward", "backward", "step")):
         drawing.text(left + column * width + width / 2, 26, said[phase])
     for row, (stage, phases) in enumerate(MESSAGES.items()):

@@ -26,7 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OTHER_PROGRAMS = ("zlaunch.__main__.", "zlaunch.estimate.rehearsal.", "zlaunch.recipes.", "zlaunch.worker.")
+OTHER_PROGRAMS = (
+    *("zlaunch.__main__.", "zlaunch.checkpoint.in_order.", "zlaunch.estimate.rehearsal."),
+    *("zlaunch.recipes.", "zlaunch.worker."),
+)
 NUMBER_BYTES = 8
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 

@@ -33,6 +33,7 @@ from zlaunch.checkpoint.verify import require_engine, verify
 from zlaunch.checkpoint.weights import how_to_take_weights
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, heed_signals, ours
+from zlaunch.units import size
 
 CONVERSION = "deepspeed.checkpoint.ds_to_universal"
 _IN_ORDER = "zlaunch.checkpoint.in_order"
@@ -44,6 +45,7 @@ SUFFIX = "_universal"
 
 GRACE_SECONDS = 5.0
 _LOG, _RESULT, _IN_MEMORY = "log", "result", "in-memory"
+_LITTLE_BYTES = 1 << 20
 _LOG_BYTES = 2000
 """How much of the end of the log is shown after a failure."""
 
@@ -231,9 +233,10 @@ class _Steps:
             raise Stopped(child.stopped_by)
         if returncode:
             said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
-            raise Unavailable(
-                f"DeepSpeed's conversion failed: {said[-1] if said else f'exit status {returncode}'}"
-            )
+            why = said[-1] if said else f"exit status {returncode}"
+            free = shutil.disk_usage(self.partial).free  # torch does not say that a disk is full
+            is_full = f"the disk is full: it has {size(free)} left; " if free < _LITTLE_BYTES else ""
+            raise Unavailable(f"DeepSpeed's conversion failed: {is_full}{why}")
 
 
 def not_restored(checkpoint: CheckpointFolder) -> list[str]:

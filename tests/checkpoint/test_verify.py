@@ -275,11 +275,11 @@ def test_a_latest_that_names_no_complete_tag_damages_none_of_them(
     result = zlaunch("checkpoint", "verify", folder, cwd=tmp_path)
     said = " ".join(result.out.split())
     assert (result.status, "zero2/global_step3: complete" in said) == (65, True)
-    assert "`echo global_step3 > zero2/latest` mends it" in said
+    assert "`echo global_step3 > zero2/latest` repairs it" in said
     told = json.loads(zlaunch("checkpoint", "verify", folder, "--json", cwd=tmp_path).out)
     for one in told:
         ((file, message),) = (problem.values() for problem in one["problems_beside"])
-        assert (file, message.endswith("mends it")) == (str(folder / "latest"), True)
+        assert (file, message.endswith("repairs it")) == (str(folder / "latest"), True)
     (folder / "latest").write_text("global_step3")
     assert "latest" not in zlaunch("checkpoint", "verify", folder, cwd=tmp_path).out
 

@@ -48,14 +48,6 @@ def falls(said: str) -> bool:
     return float(found[2]) < float(found[1])
 
 
-def test_the_help_of_a_recipe_is_shown_and_no_job_is_started(tmp_path: Path) -> None:
-    result = zlaunch("train", "own-loop", "--stage", 3, "--", "--help", cwd=tmp_path)
-    assert result.status == 0, result.err
-    assert result.out.startswith("usage: own_loop.py ")
-    assert "number of training steps" in result.out
-    assert [*tmp_path.iterdir()] == []
-
-
 def test_adapters_are_trained_alone_and_evaluated(tmp_path: Path) -> None:
     args = [
         "--lora_rank",

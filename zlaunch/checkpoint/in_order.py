@@ -1,7 +1,7 @@
 """Run DeepSpeed's conversion on a checkpoint that was saved with `round_robin_gradients`.
 
-Its optimizer says of each parameter where it would be in the order of the model, and the conversion believes
-that. The numbers are in the order that they were dealt out to the ranks, which is that of `param_shapes`.
+The checkpoint records the offset of each parameter in the order of the model, and the conversion uses it. But
+the numbers are in round-robin order, which is that of `param_shapes`.
 Source: `_link_all_hp_params` in deepspeed/runtime/zero/stage_1_and_2.py of 0.19.8.
 
 A Python with DeepSpeed runs it: `zlaunch.checkpoint.in_order ARGS`, with the arguments of the conversion.

@@ -109,7 +109,7 @@ def wrong_latest(found: Sequence[Summary]) -> Iterator[Problem]:
         if named:
             said = f"it names `{named}`, which is not complete"
         newest = max(complete.values(), key=lambda one: _age(one.checkpoint), default=None)
-        then = "" if newest is None else f"; `echo {newest.checkpoint.tag} > {typed(file)}` mends it"
+        then = "" if newest is None else f"; `echo {newest.checkpoint.tag} > {typed(file)}` repairs it"
         yield Problem(file, f"{said}, and DeepSpeed would load that{then}")
 
 

@@ -112,17 +112,29 @@ def plan_universal(checkpoint: CheckpointFolder, out: Path | None) -> UniversalP
     Raise Refused for a checkpoint with problems, Unavailable if it cannot be converted, WrongUsage if there
     is nothing to convert, or something else in its place.
     """
+    plan = _plan(checkpoint, out)
+    if plan.is_done and (said := _other_weights(plan.found, plan.folder, heed_signals)):
+        raise _no_conversion(plan, said)
+    return plan
+
+
+def _plan(checkpoint: CheckpointFolder, out: Path | None) -> UniversalPlan:
+    """Plan it without reading all weights of a conversion from before."""
     found, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
     plan = UniversalPlan(checkpoint, found, folder, _disk_need(checkpoint, found), is_done=False)
     if not (plan.is_beside and folder.is_dir()):
         refuse_existing(plan.target)
         return plan
-    if said := _incomplete(found, folder) or _other_weights(found, folder, heed_signals):
-        raise WrongUsage(
-            f"`{folder}` is no complete conversion of `{checkpoint.folder}`: {said}",
-            f"delete it first: `rm -r {files.typed(folder)}`",
-        )
+    if said := _incomplete(found, folder):
+        raise _no_conversion(plan, said)
     return replace(plan, is_done=True)
+
+
+def _no_conversion(plan: UniversalPlan, said: str) -> WrongUsage:
+    return WrongUsage(
+        f"`{plan.folder}` is no complete conversion of `{plan.checkpoint.folder}`: {said}",
+        f"delete it first: `rm -r {files.typed(plan.folder)}`",
+    )
 
 
 def disk_need_of(checkpoint: CheckpointFolder) -> DiskNeed:
@@ -140,7 +152,7 @@ def _disk_need(checkpoint: CheckpointFolder, found: EngineFiles) -> DiskNeed:
 def is_in_the_way(checkpoint: CheckpointFolder) -> bool:
     """Whether there is something where a conversion would write, and no conversion of this checkpoint."""
     try:
-        plan_universal(checkpoint, None)
+        _plan(checkpoint, None)
     except WrongUsage:
         return True
     return False

@@ -17,7 +17,7 @@ from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
 from zlaunch.hosts import gpu_catalog
 from zlaunch.job.model import MODEL_FLAGS
-from zlaunch.job.recipes import read_recipe, recipe_names, recipe_path, similar_recipe
+from zlaunch.job.recipes import read_recipe, recipe_named, recipe_names, similar_recipe
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, parse_gpus, parse_offload
 
@@ -125,7 +125,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
 
 
 def _program(script: str) -> _Program:
-    if (path := recipe_path(script)) is not None:
+    if (path := recipe_named(script)) is not None:
         recipe = read_recipe(path)
         flags = {option.flag.removeprefix("--") for option in recipe.options}
         named = next((name for name in MODEL_FLAGS if name in flags), "")
@@ -137,7 +137,7 @@ def _program(script: str) -> _Program:
 
 
 def _check_script(text: str) -> None:
-    if recipe_path(text) is None and not Path(text).is_file():
+    if recipe_named(text) is None and not Path(text).is_file():
         meant = similar_recipe(text)
         hint = f"did you mean `{meant}`?" if meant else f"the recipes are {', '.join(recipe_names())}"
         raise InputMissing(f"there is no script and no recipe `{text}`", hint)

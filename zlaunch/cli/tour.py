@@ -1,7 +1,6 @@
 """`zlaunch tour`: the experiment of the ZeRO tutorials, on real ranks."""
 
 import importlib.util
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.views import parity as parity_view
 from zlaunch.cli.views import tour as tour_view
+from zlaunch.cli.views.run import to_json
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.rehearse import Rehearser
@@ -66,7 +66,7 @@ def tour(
     result = (_parity if parity else _tour)(experiment, out, None if nvme is None else nvme.absolute())
     if isinstance(result, int):
         raise typer.Exit(result)
-    text = json.dumps(result.numbers, indent=2)
+    text = to_json(result.numbers)
     console.data(*([text] if as_json else result.lines))
     _write(result, out, text)
 

@@ -1,6 +1,5 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,7 @@ from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import find_module_in
-from zlaunch.job.recipes import recipe_path
+from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
@@ -221,5 +220,4 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
         return find_module_in(python, module)
     if script is None:
         return default_recipe()
-    recipe = None if os.path.lexists(script) else recipe_path(script)
-    return recipe or Path(script)
+    return recipe_named(script) or Path(script)

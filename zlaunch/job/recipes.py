@@ -5,6 +5,7 @@ one that begins with `On GPUs:`, and the commands that start it.
 """
 
 import ast
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -76,6 +77,11 @@ def recipe_path(word: str) -> Path | None:
     """Return the file of the recipe with this name, with `-` and `_` as the same; None for any other word."""
     name = word.replace("-", "_")
     return FOLDER / f"{name}.py" if name in recipe_names() else None
+
+
+def recipe_named(word: str) -> Path | None:
+    """Return the recipe that a word names as a script; a file of this name goes before it."""
+    return None if os.path.lexists(word) else recipe_path(word)
 
 
 def similar_recipe(word: str) -> str | None:

@@ -27,7 +27,7 @@ from zlaunch.hosts.probe import trainer_arguments, trainer_optimizers, trainer_s
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.moved_imports import moved_import
-from zlaunch.job.recipes import recipe_path
+from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -148,7 +148,7 @@ def named_script(word: str) -> Path | None:
     """Return the script or the recipe that a word names; None for an argument."""
     if word.endswith(".py"):
         return Path(word)
-    return None if os.path.lexists(word) else recipe_path(word)
+    return recipe_named(word)
 
 
 def needs_asking(job: JobSpec, script: Script) -> bool:

@@ -59,6 +59,7 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     ("argv", "severity", "said"),
     [
         ("--output_dir file/out", Severity.FAILS_LATER, "file is not a directory"),
+        ("--output_dir file/out --save_strategy no", Severity.FAILS_LATER, "file is not a directory"),
         ("--output_dir out[1]", Severity.ADVICE, "may need a link"),
         ("--output_dir out[1] --load_best_model_at_end", Severity.FAILS_LATER, "at_end` fails"),
         ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may need a link"),

@@ -12,7 +12,7 @@ from zlaunch.config.rules.zero_stages import HAD_ANYWAY
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import nearest, shown, typed
-from zlaunch.job.script import Handover
+from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.save_plan import SavePlan
@@ -20,9 +20,10 @@ from zlaunch.launch.save_plan import SavePlan
 
 def check_saves(plan: LaunchPlan) -> Iterator[Finding]:
     """Find everything that is wrong with what a Trainer will save."""
+    if plan.program.interface is ConfigInterface.TRAINER:  # it creates the directory even if it saves nothing
+        yield from _unwritable(plan)
     if plan.saves is not None:
         yield from _not_loadable(plan)
-        yield from _unwritable(plan)
         yield from _pattern(plan)
         yield from _saved_before(plan)
         yield from _mixed(plan, plan.saves)

@@ -290,6 +290,41 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
         assert json.loads(result.out)["way"] == way
 
 
+LOOP = """
+import argparse, os, deepspeed, torch
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+engine, *_ = deepspeed.initialize(args=parser.parse_args(), model=torch.nn.Linear(2, 2))
+engine.load_checkpoint(os.environ["ZLAUNCH_RESUME"])
+"""
+ROUND_ROBIN = {"zero_optimization": {"stage": 2, "round_robin_gradients": True}}
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "is_loaded"),
+    [
+        ("zero2", {"optimizer": {"type": "Adam", "params": {"torch_adam": True}}}, True),
+        ("zero2", {"optimizer": {"type": "Adam"}}, False),
+        ("zero2", ROUND_ROBIN, False),
+        ("zero2", {**ROUND_ROBIN, "data_types": {"grad_accum_dtype": "fp32"}}, True),
+    ],
+)
+def test_a_ds_config_is_judged_as_train_judges_it(
+    name: str, config: dict[str, Any], is_loaded: bool, saved: Path, tmp_path: Path
+) -> None:
+    whole = {
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+        "train_micro_batch_size_per_gpu": 2,
+        **config,
+    }
+    (tmp_path / "ds.json").write_text(json.dumps(whole))
+    (tmp_path / "loop.py").write_text(LOOP)
+    asked = zlaunch("checkpoint", "can-resume", saved / name, "--ds-config", "ds.json", cwd=tmp_path)
+    words = ("--gpus", 2, "--ds-config", "ds.json", "--resume", saved / name, "--dry-run")
+    trained = zlaunch("train", "loop.py", *words, cwd=tmp_path)
+    assert (asked.status, trained.status) == ((0, 0) if is_loaded else (65, 65)), (asked, trained)
+
+
 def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
     saved: Path, tmp_path: Path
 ) -> None:

@@ -4,17 +4,18 @@ The rules were measured with DeepSpeed 0.19.8: tests/checkpoint/test_resume.py l
 every engine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
-from zlaunch.checkpoint.optimizer_kind import OptimizerKind, lacks, saved_by
+from zlaunch.checkpoint.optimizer_kind import OptimizerKind, kind_of, lacks, saved_by
 from zlaunch.checkpoint.pattern_path import is_misread
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.universal import converted
 from zlaunch.checkpoint.universal_files import has_int_steps
+from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.units import plural
 
 
@@ -80,6 +81,30 @@ class ResumeTarget:
     def int_steps(self, saved: Summary) -> bool | None:
         """Whether its Adam counts steps in an int, if that is not the one that has saved a checkpoint."""
         return None if self.offload in (None, saved.offload) else self.offload != "none"
+
+
+def is_round_robin(config: Callable[[KeyPath], object]) -> bool | None:
+    """Read `round_robin_gradients` from a ds_config, given what it has at a path.
+
+    None if DeepSpeed ignores the key, as `BF16_Optimizer` does, or has the offsets of an aligned group.
+    """
+    is_widened = config(("data_types", "grad_accum_dtype")) is not None
+    if is_widened or config(("zero_optimization", "parameter_alignment")):
+        return None
+    return config(("zero_optimization", "round_robin_gradients")) is True
+
+
+def optimizer_of(config: Callable[[KeyPath], object], offload: str | None) -> OptimizerKind | None:
+    """Recognize the optimizer of a ds_config; None if it has none, or one that is not known.
+
+    With offload, DeepSpeed has versions of its own, of which Adam's is known.
+    """
+    name = config(("optimizer", "type"))
+    if not isinstance(name, str):
+        return None
+    kind = kind_of(name, is_deepspeeds=not config(("optimizer", "params", "torch_adam")))
+    is_adam = kind in (OptimizerKind.TORCH_ADAM, OptimizerKind.DEEPSPEED_ADAM)
+    return kind if offload in (None, "none") or is_adam else None
 
 
 @dataclass(frozen=True)

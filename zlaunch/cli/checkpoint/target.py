@@ -1,14 +1,16 @@
 """Options of commands that ask whether a checkpoint fits a job."""
 
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from zlaunch.checkpoint.resume import ResumeTarget
+from zlaunch.checkpoint.resume import ResumeTarget, is_round_robin, optimizer_of
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.config.report import load_config
 from zlaunch.config.validate import validate_mapping
+from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import FATAL, Finding, Refused, Severity
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
@@ -51,12 +53,19 @@ def _with_config(given: ResumeTarget, ds_config: Path) -> ResumeTarget:
     config: Any = load_config(str(ds_config)).needed(str(ds_config)).value
     zero = _section(config, "zero_optimization")
     device = _section(zero, "offload_optimizer").get("device", "none")
+    offload = given.offload or _known(device, str)
+
+    def value(path: KeyPath) -> object:
+        *sections, key = path
+        return reduce(_section, map(str, sections), config).get(key)
+
     return ResumeTarget(
         given.ranks,
         _known(zero.get("stage", 0), int) if given.stage is None else given.stage,
         given.precision or _precision(config),
-        given.offload or _known(device, str),
-        _known(zero.get("round_robin_gradients", False), bool),
+        offload,
+        is_round_robin(value),
+        optimizer_of(value, offload),
     )
 
 

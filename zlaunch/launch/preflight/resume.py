@@ -14,8 +14,10 @@ from zlaunch.checkpoint.resume import (
     ResumeWay,
     can_resume,
     converted_for,
+    is_round_robin,
     nearest_that_fits,
     needed_key,
+    optimizer_of,
 )
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
@@ -152,31 +154,25 @@ def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
     saved = plan.resume.resumption.saved
     stage = whole(plan.values[("zero_optimization", "stage")])
     offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
-    target = ResumeTarget(plan.topology.world_size, stage, plan.precision, offload)
-    return CheckpointFit(
-        saved, replace(target, is_round_robin=_is_round_robin(plan), optimizer=_optimizer(plan, offload))
+    target = ResumeTarget(
+        plan.topology.world_size,
+        stage,
+        plan.precision,
+        offload,
+        is_round_robin(plan.values.__getitem__),
+        _optimizer(plan, offload),
     )
-
-
-def _is_round_robin(plan: LaunchPlan) -> bool | None:
-    """None if DeepSpeed ignores the key, as `BF16_Optimizer` does, or has the offsets of an aligned group."""
-    is_widened = plan.values[("data_types", "grad_accum_dtype")] is not None
-    if is_widened or plan.values[("zero_optimization", "parameter_alignment")]:
-        return None
-    return plan.values[("zero_optimization", "round_robin_gradients")] is True
+    return CheckpointFit(saved, target)
 
 
 def _optimizer(plan: LaunchPlan, offload: str) -> OptimizerKind | None:
     """The optimizer of the ds_config, else that of `--optim`; None if the script may have another one."""
-    name, is_known = plan.values[("optimizer", "type")], offload == "none"
-    if not isinstance(name, str):
-        name = dict(flags(plan.script)).get("optim")
-        own = any(map(plan.program.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
-        is_trainers = plan.program.interface is ConfigInterface.TRAINER and plan.program.is_sure
-        return kind_of(name) if name and is_trainers and is_known and not own else None
-    kind = kind_of(name, is_deepspeeds=not plan.values[("optimizer", "params", "torch_adam")])
-    is_adam = kind in (OptimizerKind.TORCH_ADAM, OptimizerKind.DEEPSPEED_ADAM)
-    return kind if is_known or is_adam else None  # with offload, others have a version of DeepSpeed
+    if isinstance(plan.values[("optimizer", "type")], str):
+        return optimizer_of(plan.values.__getitem__, offload)
+    name = dict(flags(plan.script)).get("optim")
+    own = any(map(plan.program.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
+    is_trainers = plan.program.interface is ConfigInterface.TRAINER and plan.program.is_sure
+    return kind_of(name) if name and is_trainers and offload == "none" and not own else None
 
 
 def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:

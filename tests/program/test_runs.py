@@ -129,7 +129,8 @@ def test_a_process_that_only_has_the_number_of_a_runs_zlaunch_is_left_alone(fold
     (root / "how-it-ended.json").unlink()
     job = json.loads((root / "job.json").read_text())
     with subprocess.Popen(["sleep", "1000"]) as bystander:
-        (root / "job.json").write_text(json.dumps({**job, "zlaunch_pid": bystander.pid}))
+        other = {"zlaunch_pid": bystander.pid, "zlaunch_started": job["zlaunch_started"] - 60}
+        (root / "job.json").write_text(json.dumps({**job, **other}))
         record = told(folder, "stop", root.name)
         assert bystander.poll() is None
         bystander.kill()

@@ -109,18 +109,23 @@ def test_a_script_that_may_be_told_in_another_module_is_not_refused(saved: Path,
     assert plan.script[1] == RESUME
 
 
-def test_the_command_that_makes_a_checkpoint_fit_is_told(saved: Path, tmp_path: Path) -> None:
+def test_the_command_that_makes_a_checkpoint_fit_is_told(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     five = trainers(tmp_path, 5, saved / "zero2")
     ((message, hint),) = refused(planned(five, ranks=4))
     assert message == "its optimizer is cut for 2 ranks, not for 4"
     assert hint == (
-        f"add `--allow-reshard`; or convert it yourself: `zlaunch checkpoint reshard {five} --ranks 4 --stage 2 --precision bf16 --offload none`, then add "
+        f"add `--allow-reshard`; or convert it yourself: `zlaunch checkpoint reshard {five.name} --ranks 4 --stage 2 --precision bf16 --offload none`, then add "
         "`--set checkpoint.load_universal=true`; or use 2 ranks again"
     )
     *others, (message, hint) = refused(planned(five, stage=3, offload=Offload("cpu")))
     assert [one for _, one in others] == [None]
     assert hint is not None
-    assert f"`zlaunch checkpoint reshard {five} --ranks 2 --stage 3 --precision bf16 --offload cpu`" in hint
+    assert (
+        f"`zlaunch checkpoint reshard {five.name} --ranks 2 --stage 3 --precision bf16 --offload cpu`" in hint
+    )
     ((message, hint),) = refused(planned(five, stage=0))
     assert hint is not None
     assert hint.startswith("train with `--stage 2`; or `zlaunch checkpoint export")

@@ -74,13 +74,15 @@ def ours(module: str, *args: str, python: str | None = None) -> list[str]:
     return [python or sys.executable, str(_START), module, *args]
 
 
-def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start a program that reads stdin and writes stdout; its stderr is discarded."""
+def start_with_pipes(
+    argv: Sequence[str], environment: Mapping[str, str], errors: int | IO[bytes] = subprocess.DEVNULL
+) -> "subprocess.Popen[bytes]":
+    """Start a program that reads stdin and writes stdout; its stderr is discarded, or goes to a file."""
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         env=dict(environment),
         preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
     )

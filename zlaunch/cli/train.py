@@ -1,5 +1,6 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,6 +32,7 @@ from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
+from zlaunch.launch.surroundings import find_surroundings
 from zlaunch.runs.store import load_run
 
 
@@ -144,6 +146,10 @@ def train(
         bool,
         typer.Option("--no-ask", help="Do not run the script to find out its arguments."),
     ] = False,
+    join_timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=1.0, help="Seconds to wait for the zlaunch of every other node."),
+    ] = 600.0,
     dry_run: options.DryRun = False,
     job: options.Job = None,
     as_json: options.AsJson = False,
@@ -192,7 +198,8 @@ def train(
         auto_stage=stage == "auto",
     )
     view = LaunchView(as_json=as_json)
-    status = run(prepare(spec, run_dir, view), launch, view)
+    surroundings = find_surroundings(os.environ, join_timeout, view, dry_run)
+    status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))
     raise typer.Exit(status)

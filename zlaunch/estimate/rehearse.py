@@ -19,7 +19,7 @@ from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.hosts.gpu_catalog import GPUS
 from zlaunch.job.transformer import depth_of
-from zlaunch.process import ours, with_pipes
+from zlaunch.process import ours, start_with_pipes
 from zlaunch.units import memory
 
 ENVIRONMENT = {
@@ -147,7 +147,7 @@ class _Program:
             self._scratch = Scratch("rehearsal")
             environment["TMPDIR"] = str(self._scratch.path)
         argv = ours("zlaunch.estimate.rehearsal", str(jobs), python=None if python is None else str(python))
-        self._process = with_pipes(argv, environment)
+        self._process = start_with_pipes(argv, environment)
         self._num_asked = 0
         self._num_answered = 0
 

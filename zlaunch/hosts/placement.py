@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.topology import Host, Topology, select
+from zlaunch.hosts.topology import Host, Reach, Topology, select
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
@@ -19,16 +19,11 @@ def refuse_contradictions(job: JobSpec) -> None:
         raise WrongUsage(
             "`--gpus` applies only to this machine", "with `--hostfile`, use `--include HOST:0,1`"
         )
-    if job.launcher == "torchrun" and job.hostfile is not None:
-        raise WrongUsage(
-            "torchrun cannot start ranks on other hosts",
-            "drop `--launcher`, or use `--launcher deepspeed`",
-        )
 
 
 def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
-    return Topology(select(hosts, job.include, job.exclude), over_ssh=True)
+    return Topology(select(hosts, job.include, job.exclude), over_ssh=True, reach=Reach.SSH)
 
 
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:

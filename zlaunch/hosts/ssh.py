@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.survey import MARK, HostSurvey, SurveyError, SurveyRequest, read_answer, to_json
+from zlaunch.hosts.topology import Host
 from zlaunch.process import ours, output_of
 from zlaunch.secrets import is_secret
 
@@ -36,19 +37,43 @@ class HostSurveys:
         return {name: self.others[name].machine if name in self.others else self.here for name in names}
 
 
-def survey_hosts(names: Sequence[str], here: Machine, request: SurveyRequest = NOTHING_ELSE) -> HostSurveys:
+def ssh_command(host: Host, remote: str) -> list[str]:
+    """Build the ssh command that runs a line of shell on a host."""
+    options = (
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        f"ConnectTimeout={CONNECT_SECONDS}",
+        "-o",
+        "ServerAliveInterval=5",
+    )
+    return ["ssh", *options, host.name, remote]
+
+
+def remote_line(argv: Sequence[str], directory: str) -> str:
+    """Write a line of shell that runs a program in a directory."""
+    return f"exec sh -c {shlex.quote(f'cd {shlex.quote(directory)} && exec {shlex.join(argv)}')}"
+
+
+def survey_hosts(
+    hosts: Sequence[Host],
+    here: Machine,
+    request: SurveyRequest = NOTHING_ELSE,
+    command: Callable[[Host, str], Sequence[str]] = ssh_command,
+) -> HostSurveys:
     """Survey each host over ssh, except for this machine under any of its names.
 
     Raises Unavailable with all hosts that cannot be reached, or the first whose answer is of no use.
     """
-    others = [name for name in names if name not in local_names(here.hostname)]
+    others = [host for host in hosts if host.name not in local_names(here.hostname)]
     if not others:
         return HostSurveys(here, request)
-    command = _command(request)
+    line = _command(request)
     from concurrent.futures import ThreadPoolExecutor  # not needed on one host
 
     with ThreadPoolExecutor(max_workers=32) as pool:
-        answers = dict(zip(others, pool.map(lambda name: _ask(name, command), others), strict=True))
+        names = [host.name for host in others]
+        answers = dict(zip(names, pool.map(lambda host: _ask(command(host, line)), others), strict=True))
     if silent := [name for name, answer in answers.items() if answer is None]:
         raise Unavailable(
             f"not reachable over ssh without a password: {', '.join(silent)}",
@@ -70,14 +95,13 @@ def _command(request: SurveyRequest) -> str:
     return f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true"
 
 
-def _ask(name: str, command: str) -> tuple[str, int] | None:
+def _ask(command: Sequence[str]) -> tuple[str, int] | None:
     """Return the host's answer and the exit status of ssh; None if the host cannot be reached."""
-    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
     # The shell keeps the output up to then however ssh ends; an ssh master process holds no pipe of ours.
-    script = f'timeout --foreground "$0" ssh "$@" 2>/dev/null; echo "{_ENDED}$?"'
+    script = f'timeout --foreground "$0" "$@" 2>/dev/null; echo "{_ENDED}$?"'
     shell = ["sh", "-c", script, str(seconds)]
-    output = output_of([*shell, *options, name, command], timeout=2 * seconds) or ""
+    output = output_of([*shell, *command], timeout=2 * seconds) or ""
     _, reached, rest = output.partition(f"{_REACHED}\n")
     answer, _, status = rest.rpartition(_ENDED)
     return (answer.strip() or "it printed nothing", int(status)) if reached else None

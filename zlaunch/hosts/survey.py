@@ -60,6 +60,10 @@ class HostSurvey:
     """Why a debugger cannot listen on the port that was asked for."""
     other_debug_port: int | None = None
     """A free port near that one."""
+    address: str | None = None
+    """The address at which it was reached."""
+    seen_from: str | None = None
+    """The address from which it was asked."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,19 @@ def survey(
             left_locks=locks,
         ),
         port=free_port(),
+        address=_ssh_addresses()[1],
+        seen_from=_ssh_addresses()[0],
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
+
+
+def _ssh_addresses() -> tuple[str | None, str | None]:
+    """Return the addresses of both ends of the ssh connection, or under Slurm that of this node."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    if len(words) == 4 and "SLURM_STEP_ID" not in os.environ:
+        return words[0], words[2]
+    return os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), None
 
 
 def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:

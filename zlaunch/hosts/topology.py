@@ -6,6 +6,7 @@ A slot is one accelerator, or one CPU rank on a machine without accelerators.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
@@ -40,6 +41,18 @@ class Slot:
     device: int
 
 
+class Reach(Enum):
+    """How zlaunch reaches the hosts of a job."""
+
+    HERE = "here"
+    """There is only this one."""
+    SSH = "ssh"
+    SRUN = "srun"
+    """As steps of the Slurm job that zlaunch runs in."""
+    JOINED = "joined"
+    """Each host has a zlaunch of its own, which takes part."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topology:
     """The hosts of a job, in the order of their ranks."""
@@ -47,6 +60,7 @@ class Topology:
     hosts: tuple[Host, ...]
     over_ssh: bool = False
     """Whether there is a hostfile, even if a filter leaves a single host."""
+    reach: Reach = Reach.HERE
 
     @property
     def world_size(self) -> int:

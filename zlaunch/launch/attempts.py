@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
@@ -20,12 +21,12 @@ from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
 from zlaunch.rundir.record import Lineage
 
 
-def run_attempts(prepared: Prepared, preflight: Preflight) -> int:
-    """Start a job, restart it as its policy allows, and return the exit status of the last attempt."""
+def run_attempts(prepared: Prepared, preflight: Preflight) -> Outcome:
+    """Start a job, restart it as its policy allows, and return how the last attempt ended."""
     attempts = _Attempts(preflight)
     with signals_as_exceptions():
         last = attempts.restart(attempts.start(prepared, preflight.options.origin))
-    return last.ended.outcome.exit_status
+    return last.ended.outcome
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ class _Attempts:
         monitor = job.wishes.monitor_options(
             topology.world_size, self.preflight.options.interactive, debugged
         )
-        plan = self._reserve(prepared, lineage)
+        plan, meeting = self._reserve(prepared, lineage), prepared.surroundings.meeting
         self.preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter))
+        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter, meeting))
 
     def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.
@@ -97,7 +98,13 @@ class _Attempts:
                 heed_signals()
                 try:
                     prepared = self.preflight.complete(
-                        prepare(job, directory, self.preflight.reporter, attempt.prepared.beside)
+                        prepare(
+                            job,
+                            directory,
+                            self.preflight.reporter,
+                            attempt.prepared.beside,
+                            attempt.prepared.surroundings,
+                        )
                     )
                     self.preflight.reporter.restarting(f"attempt {lineage.attempt}, {note}")
                     attempt = self.start(prepared, lineage)

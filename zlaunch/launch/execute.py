@@ -10,10 +10,12 @@ from functools import partial
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.hosts.cluster_environment import without_cluster_variables
 from zlaunch.hosts.environment import is_exported
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
+from zlaunch.launch.members import Meeting, Start, new_token
 from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
@@ -21,17 +23,20 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import convert
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
 from zlaunch.rundir import control
-from zlaunch.rundir.read import read_rank_records
-from zlaunch.rundir.record import RankRecord
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import JobRecord, RankRecord
 from zlaunch.secrets import is_secret
 from zlaunch.worker.cleanup import buffers_here, delete
+from zlaunch.worker.node import TOKEN
 from zlaunch.worker.sampling import oom_kills
 
 GRACE_SECONDS = 8.0
 """Time for a job to end after it is stopped; each rank gets 5 s of it."""
 
 
-def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> FinishedRun:
+def execute(
+    plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, meeting: Meeting | None = None
+) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
     environment = {
         **SAFE_PATH,
@@ -42,7 +47,7 @@ def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> Fi
     gc.enable()
     started = time.time()
     try:
-        evidence = _build_and_run(plan, environment, options, reporter)
+        evidence = _build_and_run(plan, environment, options, reporter, meeting)
     except ZlaunchError as error:
         record_failed_start(plan, error, started, reporter)
         raise
@@ -53,7 +58,11 @@ def execute(plan: LaunchPlan, options: MonitorOptions, reporter: Reporter) -> Fi
 
 
 def _build_and_run(
-    plan: LaunchPlan, environment: dict[str, str], options: MonitorOptions, reporter: Reporter
+    plan: LaunchPlan,
+    environment: dict[str, str],
+    options: MonitorOptions,
+    reporter: Reporter,
+    meeting: Meeting | None,
 ) -> Evidence:
     op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
     if_killed = ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
@@ -63,7 +72,7 @@ def _build_and_run(
         stopped_by = build_missing(plan, environment, reporter, if_killed)
         heed_signals()
         if stopped_by is None:
-            return _run(plan, environment, options, reporter, if_killed)
+            return _run(plan, environment, options, reporter, if_killed, meeting)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number
     except OSError as error:
@@ -73,9 +82,10 @@ def _build_and_run(
 
 def _own_environment(plan: LaunchPlan) -> dict[str, str]:
     """Inherit the environment, except for secrets that DeepSpeed's runner would log with its exports."""
+    environ = without_cluster_variables(os.environ)
     if not plan.topology.over_ssh:
-        return dict(os.environ)
-    given = os.environ.items()
+        return environ
+    given = environ.items()
     return {name: value for name, value in given if not (is_secret(name, value) and is_exported(name))}
 
 
@@ -85,18 +95,22 @@ def _run(
     options: MonitorOptions,
     reporter: Reporter,
     if_killed: Sequence[str],
+    meeting: Meeting | None,
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
+    environment[TOKEN] = token = new_token()
     with layout.launcher_log.open("wb") as log:
         job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
+    if meeting is not None:
+        meeting.begin(Start(read_record(layout.job, JobRecord)["control_port"], token))
     stop = partial(job.on_signal, signal.SIGTERM, None)
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     try:
-        returncode = job.wait(partial(_follow, plan, monitor, job))
+        returncode = job.wait(partial(_follow, plan, monitor, job, meeting))
     finally:
         monitor.end()
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
@@ -107,10 +121,12 @@ def _run(
     )
 
 
-def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground) -> None:
+def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground, meeting: Meeting | None) -> None:
     """Monitor the job; end it on request, or if a rank of several hosts has failed."""
     if not monitor.tick():
         return
+    for number in () if meeting is None else meeting.signals():
+        job.on_signal(number, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
     if plan.topology.over_ssh and any(

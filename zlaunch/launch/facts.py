@@ -15,7 +15,7 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
-from zlaunch.hosts.placement import assign_ranks, choose_slots
+from zlaunch.hosts.placement import choose_slots
 from zlaunch.hosts.probe import probe_machine
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
@@ -31,6 +31,7 @@ from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.preflight.tracking import PACKAGES
 from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.layout import RunDir
 
 DEBUGGER = "debugpy"
@@ -49,7 +50,7 @@ class Sources:
     ds_config: Document | None
     hostfile: tuple[HostLine, ...]
     hosts: Topology | None
-    """The slots of the hostfile that the job uses."""
+    """The slots that the job uses on several hosts; None on this one alone."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ class Facts:
     hosts: HostSurveys
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    address: str | None = None
+    """The address of the first host, where what started zlaunch has chosen it."""
 
 
 def default_recipe() -> Path:
@@ -100,7 +103,9 @@ def _as_told(script: Script, job: JobSpec) -> Script:
     return script
 
 
-def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) -> Facts:
+def inspect(
+    job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
+) -> Facts:
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
@@ -109,14 +114,17 @@ def inspect(job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter) 
     python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
     machine = probe_machine(os.environ, python)
-    topology = sources.hosts or assign_ranks(job, machine)
+    topology = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
     here = survey(request, python, machine)
-    names = [] if sources.hosts is None else [host.name for host in sources.hosts.hosts]
-    hosts = survey_hosts(names, here.machine, request)
-    return Facts(sources, model, model_error, here, hosts, dict(os.environ))
+    if sources.hosts is None:
+        topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
+        sources = replace(sources, hosts=topology if topology.over_ssh else None)
+    else:
+        hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
+    return Facts(sources, model, model_error, here, hosts, dict(os.environ), surroundings.address)
 
 
 def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:

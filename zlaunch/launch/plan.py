@@ -22,14 +22,15 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, job_enviro
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
+from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.topology import Reach, Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
-from zlaunch.launch.backends import BACKENDS, launcher_of
+from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.launch.save_plan import SavePlan, plan_saves
@@ -50,7 +51,7 @@ class PlanInputs:
     machine: Machine
     topology: Topology
     port: int
-    """A free port, for launchers that do not pick one."""
+    """A free port of the first host, for launchers that do not pick one."""
     layout: RunDir
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
@@ -60,6 +61,8 @@ class PlanInputs:
     """Where native ops are kept; None without torch."""
     resume: Resumption | None = None
     """The checkpoint that the job goes on from."""
+    address: str = LOOPBACK
+    """The address of the first host, for the others."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -143,24 +146,46 @@ class LaunchPlan:
     """The checkpoint that it goes on from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
+    address: str = LOOPBACK
+    """The address of the first host, for the others."""
+
+    @property
+    def on_each_host(self) -> bool:
+        """Whether zlaunch itself starts a launcher on each of several hosts."""
+        return self.launcher == "torchrun" and self.topology.over_ssh
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The launcher's command line, with the script in its place."""
+        return self.node_argv(0, watched=False) if self.on_each_host else self._argv(self._target)
+
+    @property
+    def _target(self) -> Target:
         file, *args = self.script
-        target = Target(
+        return Target(
             self.module or file,
             tuple(args),
             "script" if self.module is None else "module",
             self.passes_local_rank,
         )
-        return self._argv(target)
 
     @property
     def watched_argv(self) -> tuple[str, ...]:
         """The same, with zlaunch's rank program around the script, in the Python of zlaunch."""
+        if self.on_each_host:
+            return tuple(ours("zlaunch.worker.coordinator", str(self.layout.root)))
+        return self._argv(self._watched)
+
+    @property
+    def _watched(self) -> Target:
         program, *args = ours(RANK_PROGRAM, str(self.layout.root))
-        return self._argv(Target(program, tuple(args), "program"))
+        return Target(program, tuple(args), "program")
+
+    def node_argv(self, node: int, watched: bool = True) -> tuple[str, ...]:
+        """The launcher's command line on one of several hosts."""
+        target = self._watched if watched else self._target
+        module, *words = torchrun.node_argv(target, self.topology, node, self.address, self.port)
+        return (*self.python.module(module), *words)
 
     @property
     def passes_local_rank(self) -> bool:
@@ -205,8 +230,9 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=launcher_of(inputs.job, inputs.script, inputs.topology.over_ssh),
+        launcher=launcher_of(inputs.job, inputs.script, topology.over_ssh and topology.reach is Reach.SSH),
         port=inputs.port,
+        address=inputs.address,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)

@@ -4,6 +4,7 @@ Nothing is written and nothing is started here.
 """
 
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +17,9 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.hosts.machine import weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
+from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.survey import HostSurvey
-from zlaunch.hosts.topology import too_many_slots
+from zlaunch.hosts.topology import Topology, too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.script import Handover, OwnConfig
@@ -26,9 +28,11 @@ from zlaunch.job.trainer_args import take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
+from zlaunch.launch.members import failing_together
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_option import told_where_to_save
+from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -47,6 +51,7 @@ class Prepared:
     make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
     estimate: "Estimate | None" = None
     """The memory estimate, if there is one."""
+    surroundings: Surroundings = NOWHERE
 
     def plan(self, layout: RunDir | None = None) -> LaunchPlan:
         """Plan the job for a run directory; the next free one if it is left out."""
@@ -77,15 +82,31 @@ def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, .
     return rest, Path(named) if named is not None else chosen
 
 
-def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path = RUNS) -> Prepared:
+def prepare(
+    job: JobSpec,
+    run_dir: Path | None,
+    reporter: Reporter,
+    beside: Path = RUNS,
+    surroundings: Surroundings = NOWHERE,
+) -> Prepared:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
+    with failing_together(surroundings.meeting):
+        return _prepare(job, run_dir, reporter, beside, surroundings)
+
+
+def _prepare(
+    job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path, surroundings: Surroundings
+) -> Prepared:
     refuse_contradictions(job)
+    surroundings.refuse_contradictions(job)
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     _check_directories(job, run_dir, layout)
-    facts = inspect(job, sources, layout, reporter)
+    facts = inspect(job, sources, layout, reporter, surroundings)
+    if surroundings.meeting is not None and not surroundings.meeting.leads:
+        layout = RunDir(Path(surroundings.meeting.run_directory))
     inputs = check_facts(job, facts, layout)
     if (resumption := find_resumption(job, facts.sources.script)) is not None:
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
@@ -95,7 +116,7 @@ def prepare(job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path
         inputs = replace(inputs, job=replace(job, resume=None))
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
-    return Prepared(inputs, facts, run_dir, beside)
+    return Prepared(inputs, facts, run_dir, beside, surroundings=surroundings)
 
 
 def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:
@@ -134,10 +155,21 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
         python=facts.here.python,
         topology=topology,
         port=others.get(topology.hosts[0].name, facts.here).port,
+        address=facts.address or _address(facts, topology),
         layout=layout,
         environ=facts.environ,
         op_cache=facts.here.op_cache,
     )
+
+
+def _address(facts: Facts, topology: Topology) -> str:
+    """Find the address at which the other hosts reach the first one."""
+    first, others = topology.hosts[0].name, facts.hosts.others
+    if not others:
+        return LOOPBACK
+    if first in others:
+        return others[first].address or first
+    return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)
 
 
 def _own_document(own: OwnConfig) -> Document | None:

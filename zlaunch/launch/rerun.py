@@ -16,7 +16,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import Variable, inherited
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
@@ -188,7 +188,8 @@ def topology_of(job: JobRecord) -> Topology:
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
     ]
-    return Topology(tuple(hosts), job["over_ssh"])
+    reach = Reach(job["reach"]) if "reach" in job else Reach.SSH if job["over_ssh"] else Reach.HERE
+    return Topology(tuple(hosts), job["over_ssh"], reach)
 
 
 def _values(files: RunFiles, config: Mapping[str, object]) -> Values:

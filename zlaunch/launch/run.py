@@ -1,5 +1,6 @@
-"""Launch a job, or show how it would be launched."""
+"""Launch a job, take part in one that another zlaunch leads, or show how it would be launched."""
 
+from zlaunch.launch.members import failing_together
 from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
@@ -10,7 +11,12 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
 
     Raises a ZlaunchError if the job cannot work or cannot be started.
     """
-    preflight = Preflight(options, reporter)
+    with failing_together(prepared.surroundings.meeting):
+        return _run(prepared, options, reporter)
+
+
+def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
+    preflight, meeting = Preflight(options, reporter), prepared.surroundings.meeting
     prepared = preflight.complete(prepared, options.auto_stage)
     if options.dry_run:
         plan = preflight.plan(prepared)
@@ -19,4 +25,8 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
         return 0
     from zlaunch.launch.attempts import run_attempts  # what judges a run is not needed above
 
-    return run_attempts(prepared, preflight)
+    if meeting is None:
+        return run_attempts(prepared, preflight).exit_status
+    from zlaunch.launch.together import take_part  # nor is what only several members need
+
+    return take_part(prepared, preflight, meeting, run_attempts)

@@ -22,6 +22,7 @@ from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import PRIVATE, nearest, write_whole
 from zlaunch.hosts.environment import inherited
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.process import output_of
 from zlaunch.rundir import record
@@ -205,6 +206,8 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "interface": plan.program.interface.value,
         "handover": plan.program.handover.value,
         "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
+        "nodes": node_plans(plan),
+        "control_port": control_port(plan),
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
@@ -216,6 +219,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.over_ssh,
+        "reach": plan.topology.reach.value,
         "script_sha256": file_sha256(Path(plan.script[0])),
         "resumed_step": None if plan.resume is None else plan.resume.resumption.saved.step,
         "inherited": inherited(os.environ),

@@ -72,6 +72,24 @@ class RunDir(_Root):
         known = (self.job, self.environment, self.ds_config, self.provenance, self.forecast)
         return (*known, self.hostfile, self.command, self.reserve)
 
+    @property
+    def order_files(self) -> tuple[Path, ...]:
+        """What the ranks on a host that does not share the directory need of it."""
+        return (self.job, self.ds_config)
+
+    @property
+    def control_files(self) -> tuple[Path, ...]:
+        """What tells ranks something while they run."""
+        return (self.stop, self.ask_stacks)
+
+    def node_record(self, node: int) -> Path:
+        """How the part of a job on one host ended."""
+        return self.ranks / f"node-{node}.json"
+
+    def node_log(self, node: int) -> Path:
+        """What ssh or srun said about one host."""
+        return self.logs / f"node-{node}.log"
+
     def build_log(self, op: str) -> Path:
         """Output of the compiler for one native op."""
         return self.logs / f"build-{op}.log"

@@ -48,6 +48,50 @@ class StartRecord(TypedDict, total=False):
     started: Finite
 
 
+class NodePlanRecord(TypedDict, total=False):
+    """How the launcher is started on one of several hosts."""
+
+    host: str
+    start: list[str]
+    """What starts zlaunch there; empty where its own zlaunch connects."""
+    argv: list[str]
+    """The launcher."""
+    environment: dict[str, str]
+    """Variables of this host alone."""
+    ranks: list[int]
+
+
+class OrderRecord(TypedDict, total=False):
+    """What a host is told to do."""
+
+    node: int
+    run_directory: str
+    working_directory: str
+    files: dict[str, str]
+    """Name → text of the files in the run directory that ranks read."""
+    argv: list[str]
+    environment: dict[str, str]
+    ranks: list[int]
+
+
+class NodeRecord(TypedDict, total=False):
+    """How the part of a job on one host ended."""
+
+    node: int
+    host: str
+    started: Finite
+    ended: Finite
+    returncode: int
+    """That of the launcher."""
+    stopped_by: int | None
+    error: str
+    """Why the launcher could not be started there."""
+    lost: str
+    """Why nothing more was heard from the host."""
+    said: str
+    """The last words of ssh or srun about it."""
+
+
 class JobRecord(TypedDict, total=False):
     """`job.json`: what runs, where, and which zlaunch started it."""
 
@@ -70,6 +114,10 @@ class JobRecord(TypedDict, total=False):
     handover: str
     """How the ds_config reaches the script, a value of `Handover`."""
     ranks: list[SlotRecord]
+    nodes: list[NodePlanRecord]
+    """The hosts on which zlaunch itself starts a launcher each."""
+    control_port: int
+    """The port to which the zlaunch of each host connects; 0 if none does."""
     environment: dict[str, str]
     swap_dirs: list[str]
     native_ops: list[str]
@@ -88,6 +136,8 @@ class JobRecord(TypedDict, total=False):
     zlaunch_started: Finite
     run_directory: str
     over_ssh: bool
+    reach: str
+    """How zlaunch reached the hosts, a value of `Reach`."""
     script_sha256: str | None
     resumed_step: int | None
     """The step of the checkpoint that the run was to go on from."""

@@ -1,0 +1,325 @@
+"""What started zlaunch, as its environment variables say: Slurm, Kubernetes, torchrun, MPI, or nothing.
+
+zlaunch may be started once for a whole allocation, once on every node, or once for every rank. The last two are one
+case: each zlaunch is a member of the job, with the slots of its node or with a single one.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.hostlist import expand
+from zlaunch.hosts.ports import LOOPBACK
+
+DEFAULT_PORT = 29500
+"""The port of torchrun, accelerate and deepspeed if MASTER_PORT is not set."""
+
+_PORTS = range(20_000, 32_000)
+"""Below the ports that Linux hands out to connections."""
+
+Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of several zlaunch processes that start one job together."""
+
+    number: int
+    count: int
+    address: str
+    """Where member 0 listens."""
+    port: int
+    source: str
+    """The variables that say so, for the plan."""
+    slots: int | None = None
+    """How many ranks it starts; None for one per device."""
+    device: int | None = None
+    """The device of a member that is a single rank."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, for messages."""
+        return "node" if self.device is None else "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A Slurm allocation of several nodes, in which zlaunch was started once."""
+
+    hosts: tuple[str, ...]
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One node, as something other than a person has decided."""
+
+    source: str
+
+
+ClusterEnvironment = Member | Allocation | Alone
+
+
+def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
+    """Recognize what started zlaunch; None if nothing did.
+
+    Raises WrongUsage for variables that contradict each other, or say only in part what the job is.
+    """
+    found = [answer for recognize in _RECOGNIZERS if (answer := recognize(environ)) is not None]
+    members = [one for one in found if isinstance(one, Member)]
+    for other in members[1:]:
+        _refuse_contradiction(members[0], other)
+    for kind in (Member, Allocation, Alone):
+        if (first := next((one for one in found if isinstance(one, kind)), None)) is not None:
+            return first
+    return None
+
+
+def _refuse_contradiction(first: Member, other: Member) -> None:
+    if (first.number, first.count) != (other.number, other.count):
+        raise WrongUsage(
+            f"{first.source} and {other.source} contradict each other: member {first.number} of {first.count}, "
+            f"or {other.number} of {other.count}",
+            "unset the variables that do not belong to this job",
+        )
+
+
+def _torchrun_prefix(environ: Environ) -> ClusterEnvironment | None:
+    """`PET_*`, which Kubeflow sets and torchrun reads."""
+    return _per_node(
+        environ, "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"
+    )
+
+
+def _nnodes(environ: Environ) -> ClusterEnvironment | None:
+    """`NNODES` and its relatives, which ms-swift and LLaMA-Factory read."""
+    return _per_node(environ, "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
+
+
+def _per_node(
+    environ: Environ, nodes: str, rank: str, address: str, port: str, per_node: str
+) -> ClusterEnvironment | None:
+    if environ.keys() >= _OF_A_RANK or (_in_slurm(environ) and not environ.get(rank)):
+        return None
+    if nodes not in environ:
+        if rank in environ and environ[rank] not in ("", "0"):
+            raise WrongUsage(
+                f"{rank}={environ[rank]} is set without {nodes}", f"set {nodes} to the number of nodes"
+            )
+        return None
+    count = _number(environ, nodes)
+    if count == 1:
+        return Alone(f"{nodes}=1")
+    lacking = [name for name in (rank, address) if not environ.get(name)]
+    if lacking:
+        lacks = " and ".join(lacking)
+        raise WrongUsage(
+            f"{nodes}={count} is set without {lacks}",
+            f"set {lacks} on every node, or unset {nodes} to train on this one alone",
+        )
+    number = _number(environ, rank)
+    slots = _number(environ, per_node) if environ.get(per_node, "").isdecimal() else None
+    return _member(
+        Member(
+            number,
+            count,
+            environ[address],
+            _number(environ, port, DEFAULT_PORT),
+            f"{nodes}={count} {rank}={number} {address}={environ[address]}",
+            slots,
+        ),
+        rank,
+        nodes,
+    )
+
+
+def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
+    """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a single rank, else of a node, as a PyTorchJob sets them."""
+    is_node = not environ.keys() >= _OF_A_RANK
+    if "WORLD_SIZE" not in environ or (is_node and not {"NNODES", "PET_NNODES"}.isdisjoint(environ)):
+        return None
+    count = _number(environ, "WORLD_SIZE")
+    if count == 1:
+        return Alone("WORLD_SIZE=1")
+    lacking = [name for name in ("RANK", "MASTER_ADDR") if not environ.get(name)]
+    if lacking:
+        if _in_slurm(environ):
+            return None
+        lacks = " and ".join(lacking)
+        raise WrongUsage(
+            f"WORLD_SIZE={count} is set without {lacks}",
+            f"set {lacks}, or unset WORLD_SIZE to train on this machine alone",
+        )
+    number = _number(environ, "RANK")
+    return _member(
+        Member(
+            number,
+            count,
+            environ["MASTER_ADDR"],
+            _number(environ, "MASTER_PORT", DEFAULT_PORT) if is_node else _beside(environ),
+            f"RANK={number} WORLD_SIZE={count} MASTER_ADDR={environ['MASTER_ADDR']}",
+            None if is_node else 1,
+            None if is_node else _number(environ, "LOCAL_RANK"),
+        ),
+        "RANK",
+        "WORLD_SIZE",
+    )
+
+
+_OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+"""What torchrun, deepspeed and accelerate set for each rank."""
+
+
+def _in_slurm(environ: Environ) -> bool:
+    """Whether Slurm says what a script has set only in part, for all of its tasks."""
+    return "SLURM_JOB_ID" in environ
+
+
+def _beside(environ: Environ) -> int:
+    """Choose a port for a job inside of torchrun, whose own store listens on MASTER_PORT."""
+    return _derived_port(f"{environ.get('MASTER_PORT')} {environ.get('TORCHELASTIC_RUN_ID')}")
+
+
+def _slurm(environ: Environ) -> ClusterEnvironment | None:
+    if "SLURM_JOB_ID" not in environ:
+        return None
+    job = f"Slurm job {environ['SLURM_JOB_ID']}"
+    nodes = _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
+    if "SLURM_STEP_ID" not in environ or _is_interactive(environ):
+        if nodes == 1:
+            return Alone(f"{job} on 1 node")
+        return Allocation(expand(environ.get("SLURM_JOB_NODELIST", "")), f"{job} on {nodes} nodes")
+    tasks, step_nodes = (
+        _number(environ, "SLURM_STEP_NUM_TASKS", 1),
+        _number(environ, "SLURM_STEP_NUM_NODES", 1),
+    )
+    step = f"{job}, step {environ['SLURM_STEP_ID']}"
+    if tasks == 1:
+        of = "" if nodes == 1 else f" of the {nodes} of the job"
+        return Alone(f"{step} on 1 node{of}")
+    hosts = expand(environ.get("SLURM_STEP_NODELIST", ""))
+    number, is_rank = _number(environ, "SLURM_PROCID"), tasks != step_nodes
+    kind = "rank" if is_rank else "node"
+    member = Member(
+        number,
+        tasks,
+        environ.get("MASTER_ADDR") or (hosts[0] if step_nodes > 1 else LOOPBACK),
+        _number(environ, "MASTER_PORT", _derived_port(step)),
+        f"{step}, {kind} {number} of {tasks}",
+        1 if is_rank else None,
+        _number(environ, "SLURM_LOCALID", 0) if is_rank else None,
+    )
+    return _member(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+
+def _is_interactive(environ: Environ) -> bool:
+    """Whether the step is the shell of `salloc`, whose commands belong to the whole allocation."""
+    return int(environ["SLURM_STEP_ID"]) >= 0xFFFFFFFA if environ["SLURM_STEP_ID"].isdecimal() else True
+
+
+def _open_mpi(environ: Environ) -> ClusterEnvironment | None:
+    prefix = "OMPI_COMM_WORLD_"
+    return _mpi(environ, *(f"{prefix}{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
+
+
+def _pmi(environ: Environ) -> ClusterEnvironment | None:
+    """MPICH and Intel MPI; Slurm sets these variables too."""
+    if "SLURM_STEP_ID" in environ:
+        return None
+    return _mpi(environ, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+
+
+def _mpi(
+    environ: Environ, rank: str, size: str, local_rank: str, local_size: str
+) -> ClusterEnvironment | None:
+    if size not in environ or "WORLD_SIZE" in environ or "NNODES" in environ:
+        return None
+    count = _number(environ, size)
+    if count == 1:
+        return Alone(f"{size}=1")
+    here = _number(environ, local_size, 0)
+    if "MASTER_ADDR" not in environ and here != count:
+        raise WrongUsage(
+            f"{size}={count} is set without MASTER_ADDR, the host of rank 0",
+            "start it with `mpirun -x MASTER_ADDR=HOST …`",
+        )
+    number = _number(environ, rank)
+    world = (
+        environ.get("PMIX_NAMESPACE") or environ.get("PMI_ID") or environ.get("OMPI_MCA_ess_base_jobid") or ""
+    )
+    is_rank = here != 1
+    member = Member(
+        number,
+        count,
+        environ.get("MASTER_ADDR", LOOPBACK),
+        _number(environ, "MASTER_PORT", _derived_port(f"{world} {environ.get('MASTER_ADDR')}")),
+        f"{rank}={number} {size}={count}",
+        1 if is_rank else None,
+        _number(environ, local_rank, 0) if is_rank else None,
+    )
+    return _member(member, rank, size)
+
+
+def _member(member: Member, rank: str, size: str) -> Member:
+    if member.number >= member.count:
+        raise WrongUsage(f"{rank}={member.number} is not below {size}={member.count}", f"count {rank} from 0")
+    return member
+
+
+def _number(environ: Environ, name: str, default: int | None = None) -> int:
+    text = environ.get(name, "")
+    if not text and default is not None:
+        return default
+    if not text.isdecimal() or len(text) > 9:
+        raise WrongUsage(f"{name}={text} is not a number", f"set {name} to a number, or unset it")
+    return int(text)
+
+
+def _derived_port(text: str) -> int:
+    """Choose the same port everywhere, and different ones for different jobs."""
+    return _PORTS[int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % len(_PORTS)]
+
+
+_RECOGNIZERS: tuple[Callable[[Environ], ClusterEnvironment | None], ...] = (
+    _torchrun_prefix,
+    _nnodes,
+    _rank_variables,
+    _slurm,
+    _open_mpi,
+    _pmi,
+)
+"""What a user has set by hand comes before what a scheduler sets for every job."""
+
+_PREFIXES = ("PET_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
+_NAMES = frozenset(
+    {
+        *(
+            "RANK",
+            "LOCAL_RANK",
+            "WORLD_SIZE",
+            "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
+            "GROUP_WORLD_SIZE",
+            "ROLE_RANK",
+        ),
+        *(
+            "ROLE_WORLD_SIZE",
+            "ROLE_NAME",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+            "NNODES",
+            "NODE_RANK",
+            "NPROC_PER_NODE",
+        ),
+    }
+)
+
+
+def without_cluster_variables(environ: Environ) -> dict[str, str]:
+    """Return an environment for a launcher, which would take these variables for its own options."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NAMES and not name.startswith(_PREFIXES)
+    }

@@ -1,0 +1,361 @@
+"""Several zlaunch processes that start one job: one on every node, or one for every rank.
+
+Member 0 leads. The others connect to it, tell what their machine has, and learn what all machines have, so that each
+makes the same plan. The leader compares the plans, then tells every member to start. An error of one member is an
+error of all, and so is the end of the job.
+"""
+
+import contextlib
+import os
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
+from zlaunch.hosts.cluster_environment import Member
+from zlaunch.hosts.survey import HostSurvey
+from zlaunch.hosts.topology import Host, Reach, Topology
+from zlaunch.units import duration
+from zlaunch.worker.channel import Channel, Message, wait_for_any
+
+NOTE_SECONDS = 10.0
+"""How long to wait before saying so, and between two such notes."""
+
+FAILURE_SECONDS = 20.0
+"""How long a member that has failed waits for others to tell them."""
+
+_SURVEY: TypeAdapter[HostSurvey] = TypeAdapter(HostSurvey)
+
+
+class MemberFailed(ZlaunchError):
+    """Another member cannot take part."""
+
+    def __init__(
+        self, message: str, hint: str | None = None, status: ExitStatus = ExitStatus.UNAVAILABLE
+    ) -> None:
+        """Take over the exit status of that member."""
+        super().__init__(message, hint)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """What a member tells about itself."""
+
+    host: str
+    devices: tuple[int, ...]
+    survey: HostSurvey
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the leader tells the others at the start of an attempt."""
+
+    port: int
+    token: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the job ended, as the leader has found out."""
+
+    status: int
+    lines: tuple[str, ...]
+
+
+class Meeting:
+    """The connections between the members of a job."""
+
+    def __init__(self, member: Member, timeout: float, note: Callable[[str], None]) -> None:
+        """Prepare to meet; `timeout` is how long to wait for the others, in seconds."""
+        self.member = member
+        self._timeout = timeout
+        self._note = note
+        self._channels: dict[int, Channel] = {}
+        self.names: tuple[str, ...] = ()
+        """The hosts of all members, each name once."""
+        self.run_directory = ""
+        """That of the leader."""
+        self._kept: dict[int, list[Message]] = {}
+        self._found: tuple[Topology, dict[str, HostSurvey]] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the leader."""
+        return self.member.number == 0
+
+    def attend(self, mine: Attendance, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+        """Meet all members; return the hosts in their order, and the surveys of the others by name.
+
+        Raises Unavailable if not all come in time, MemberFailed if one of them has failed. They meet once: an
+        attempt after a failure has the same hosts.
+        """
+        if self._found is None:
+            self._found = self._attend(mine, run_directory)
+        return self._found
+
+    def _attend(self, mine: Attendance, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+        hello = {"hello": TypeAdapter(Attendance).dump_python(mine, mode="json")}
+        if self.leads:
+            self._gather(self._timeout)
+            told = [mine, *(self._attendance(number) for number in range(1, self.member.count))]
+            everyone = [TypeAdapter(Attendance).dump_python(one, mode="json") for one in told]
+            self.tell({"everyone": everyone, "run_directory": run_directory})
+            self.run_directory = run_directory
+        else:
+            self._connect(self._timeout)
+            self.tell(hello)
+            welcome = self._hear(0, "everyone", self._timeout)
+            told = TypeAdapter(list[Attendance]).validate_python(welcome["everyone"])
+            self.run_directory = str(welcome["run_directory"])
+        self.names = _unique([one.host for one in told])
+        hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
+        surveys = {
+            name: replace(one.survey, machine=replace(one.survey.machine, hostname=name))
+            for number, (name, one) in enumerate(zip(self.names, told, strict=True))
+            if number != self.member.number
+        }
+        return Topology(hosts, over_ssh=True, reach=Reach.JOINED), surveys
+
+    def agree(self, parts: Mapping[str, object]) -> None:
+        """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""
+        if not self.leads:
+            self.tell({"parts": dict(parts)})
+            self._hear(0, "agreed", self._timeout)
+            return
+        for number in range(1, self.member.count):
+            theirs = self._hear(number, "parts", self._timeout)["parts"]
+            for name, value in parts.items():
+                other = theirs.get(name) if isinstance(theirs, Mapping) else None
+                if other != value:
+                    raise MemberFailed(
+                        f"{self._who(number)} has another {name} than {self._who(0)}: {_short(other)}, not "
+                        f"{_short(value)}",
+                        f"make the {name} the same on every node",
+                        ExitStatus.REFUSED,
+                    )
+        self.tell({"agreed": True})
+
+    def begin(self, start: Start) -> None:
+        """Tell the members to start an attempt."""
+        self.tell({"start": {"port": start.port, "token": start.token}})
+
+    def conclude(self, verdict: Ending) -> None:
+        """Tell the members how the job ended."""
+        self.tell({"verdict": {"status": verdict.status, "lines": list(verdict.lines)}})
+        self.close()
+
+    def next_order(self) -> Start | Ending:
+        """Wait for the leader's next word."""
+        while True:
+            for message in self.poll(0.5).get(0, []):
+                if isinstance(start := message.get("start"), dict):
+                    return Start(int(start["port"]), str(start["token"]))
+                if isinstance(verdict := message.get("verdict"), dict):
+                    return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
+            if self._channels[0].closed:
+                raise MemberFailed(f"{self._who(0)} is gone, and the job with it")
+
+    def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
+        """Return new messages by member; raise MemberFailed if one says that it has failed."""
+        wait_for_any(list(self._channels.values()), seconds)
+        self.keep()
+        found, self._kept = self._kept, {}
+        for number, messages in found.items():
+            for message in messages:
+                self._raise_failure(number, message)
+        return found
+
+    def keep(self) -> None:
+        """Read what has come, and keep it for later."""
+        for number, channel in self._channels.items():
+            if not channel.closed:
+                self._kept.setdefault(number, []).extend(channel.receive())
+
+    def signals(self) -> list[int]:
+        """Return the signals that other members were asked to stop with; what else they say is ignored."""
+        with contextlib.suppress(MemberFailed):
+            found = [message.get("signal") for messages in self.poll().values() for message in messages]
+            return [number for number in found if isinstance(number, int)]
+        return []
+
+    def tell(self, message: Mapping[str, object]) -> None:
+        """Send a message to all others, or to the leader."""
+        for channel in self._channels.values():
+            channel.send(message)
+
+    def fail(self, error: ZlaunchError) -> None:
+        """Tell the others that this member cannot take part, if they can be reached in a moment."""
+        found = (
+            "; ".join(one.message for one in error.findings) if isinstance(error, Refused) else error.message
+        )
+        told = isinstance(error, MemberFailed)
+        message = {
+            "failed": {"message": found, "hint": error.hint, "status": int(error.status), "told": told}
+        }
+        with contextlib.suppress(ZlaunchError):
+            if not self._channels:
+                self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
+        self.tell(message)
+        self.close()
+
+    def close(self) -> None:
+        """End all connections."""
+        for channel in self._channels.values():
+            channel.close(linger=5.0)
+        self._channels.clear()
+
+    def _gather(self, timeout: float) -> None:
+        """Wait until all others have connected."""
+        address, count = f"{self.member.address}:{self.member.port}", self.member.count
+        try:
+            listener = socket.create_server(("", self.member.port), backlog=count)
+        except OSError as error:
+            raise Unavailable(
+                f"cannot listen on port {self.member.port} for the other members: {error.strerror}",
+                "set MASTER_PORT to a free port, the same on every node",
+            ) from None
+        waiting: list[Channel] = []
+        began = said = time.monotonic()
+        with listener:
+            while missing := [number for number in range(1, count) if number not in self._channels]:
+                ready, _, _ = select.select([listener.fileno(), *(one.reader for one in waiting)], [], [], 0.5)
+                if listener.fileno() in ready:
+                    connection, _ = listener.accept()
+                    waiting.append(_channel(connection))
+                waiting = [channel for channel in waiting if not (self._is_admitted(channel) or channel.closed)]
+                now, who = time.monotonic(), f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
+                if now - began > timeout:
+                    raise Unavailable(
+                        f"{who} did not connect to {address} within {duration(timeout)}",
+                        "start zlaunch on every node, with the same address",
+                    )
+                if now - said > NOTE_SECONDS:
+                    said = now
+                    self._note(f"waiting at {address} for {who}")
+
+    def _is_admitted(self, channel: Channel) -> bool:
+        """Whether who has connected says that it is a member; the rest of what it says is kept."""
+        for position, message in enumerate(messages := channel.receive()):
+            number = message.get("member")
+            if isinstance(number, int) and 0 < number < self.member.count:
+                self._kept[number] = messages[position + 1 :]
+                self._admit(number, channel, message)
+                return True
+        return False
+
+    def _admit(self, number: int, channel: Channel, message: Message) -> None:
+        count = message.get("count")
+        if number in self._channels:
+            raise MemberFailed(
+                f"two of them say that they are {self.member.kind} {number} of {self.member.count}",
+                "give every node its own number",
+            )
+        if count != self.member.count:
+            raise MemberFailed(
+                f"{self.member.kind} {number} ({message.get('host')}) expects {count} of them, not {self.member.count}",
+                "set the same number of nodes everywhere",
+            )
+        self._channels[number] = channel
+
+    def _connect(self, timeout: float) -> None:
+        """Connect to the leader, which may start later."""
+        address, port = self.member.address, self.member.port
+        began = said = time.monotonic()
+        while True:
+            why = ""
+            try:
+                connection = socket.create_connection((address, port), timeout=5)
+            except OSError as error:
+                why = error.strerror or str(error)
+            else:
+                self._channels[0] = _channel(connection)
+                me = {"member": self.member.number, "count": self.member.count, "host": os.uname().nodename}
+                self.tell(me)
+                return
+            now = time.monotonic()
+            if now - began > timeout:
+                raise Unavailable(
+                    f"{self.member.kind} 0 did not answer at {address}:{port} within {duration(timeout)}: {why}",
+                    "start zlaunch there, too; its port must be reachable from here",
+                )
+            if now - said > NOTE_SECONDS:
+                said = now
+                self._note(f"waiting for {self.member.kind} 0 at {address}:{port}: {why}")
+            time.sleep(0.3)
+
+    def _attendance(self, number: int) -> Attendance:
+        return TypeAdapter(Attendance).validate_python(self._hear(number, "hello", self._timeout)["hello"])
+
+    def _hear(self, number: int, name: str, timeout: float) -> Message:
+        """Wait for a message with a member of this name, and keep the others alive meanwhile."""
+        channel, deadline = self._channels[number], time.monotonic() + timeout
+        while True:
+            kept = self._kept.setdefault(number, [])
+            while kept:
+                message = kept.pop(0)
+                self._raise_failure(number, message)
+                if name in message:
+                    return message
+            if channel.closed or time.monotonic() > deadline:
+                break
+            wait_for_any([channel], 0.5)
+            self.keep()
+        raise MemberFailed(f"{self._who(number)} is gone" if channel.closed else f"{self._who(number)} hangs")
+
+    def _raise_failure(self, number: int, message: Message) -> None:
+        if isinstance(failed := message.get("failed"), dict):
+            by = "" if failed.get("told") else f"{self._who(number)}: "
+            status = ExitStatus(int(failed.get("status", ExitStatus.UNAVAILABLE)))
+            raise MemberFailed(f"{by}{failed.get('message')}", failed.get("hint"), status)
+
+    def _who(self, number: int) -> str:
+        name = f" ({self.names[number]})" if number < len(self.names) else ""
+        return f"{self.member.kind} {number}{name}"
+
+
+def _channel(connection: socket.socket) -> Channel:
+    """Let the kernel find out that a peer is gone: it may plan for minutes without a word."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", 5),
+        ("TCP_KEEPINTVL", 3),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", 15_000),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    number = connection.detach()
+    return Channel(number, number, silence=float("inf"))
+
+
+def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Number the members of one host."""
+    return tuple(host if hosts.count(host) == 1 else f"{host}/{number}" for number, host in enumerate(hosts))
+
+
+def _short(value: object) -> str:
+    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"`{text[:60]}{'…' * (len(text) > 60)}`"
+
+
+def new_token() -> str:
+    """Make the secret by which the members of one run know each other."""
+    return secrets.token_urlsafe(24)
+
+
+@contextlib.contextmanager
+def failing_together(meeting: Meeting | None) -> Iterator[None]:
+    """Tell an error of this member to all others."""
+    try:
+        yield
+    except ZlaunchError as error:
+        if meeting is not None:
+            meeting.fail(error)
+        raise

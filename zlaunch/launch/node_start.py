@@ -1,0 +1,50 @@
+"""Start the node program of a host: here, over ssh, or as a step of the Slurm job."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from zlaunch.hosts.machine import local_names
+from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.remote import remote_command
+from zlaunch.hosts.topology import Reach
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.process import ours
+from zlaunch.rundir.record import NodePlanRecord
+
+NODE_PROGRAM = "zlaunch.worker.node"
+
+
+def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
+    """List how the launcher is started on each host; empty if zlaunch starts only one."""
+    if not plan.on_each_host:
+        return []
+    ranks = [slot.rank for slot in plan.topology.slots()]
+    plans: list[NodePlanRecord] = []
+    for node, host in enumerate(plan.topology.hosts):
+        own, ranks = ranks[: len(host.devices)], ranks[len(host.devices) :]
+        devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}
+        plans.append(
+            {
+                "host": host.name,
+                "start": list(_start(plan, node)),
+                "argv": list(plan.node_argv(node)),
+                "environment": devices if plan.accelerator == "cuda" else {},
+                "ranks": own,
+            }
+        )
+    return plans
+
+
+def control_port(plan: LaunchPlan) -> int:
+    """Choose a port for hosts that connect by themselves; 0 if none does."""
+    return free_port() if plan.on_each_host and plan.topology.reach is Reach.JOINED else 0
+
+
+def _start(plan: LaunchPlan, node: int) -> Sequence[str]:
+    host = plan.topology.hosts[node]
+    if plan.topology.reach is Reach.JOINED:
+        return ours(NODE_PROGRAM) if node == 0 else ()
+    if host.name in local_names(socket.gethostname()):
+        return ours(NODE_PROGRAM)
+    return remote_command(host, ours(NODE_PROGRAM), Path.cwd(), plan.topology.reach)

@@ -1,0 +1,115 @@
+"""What a job is started in: one machine, a Slurm allocation, or a zlaunch on every node."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.hosts.cluster_environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.placement import assign_ranks
+from zlaunch.hosts.remote import srun_command
+from zlaunch.hosts.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.survey import HostSurvey, SurveyRequest
+from zlaunch.hosts.topology import Host, Reach, Topology
+from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.launch.members import Attendance, Meeting
+from zlaunch.launch.reporter import Reporter
+from zlaunch.units import plural
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What started zlaunch, and the connection to the other members of the job if there are any."""
+
+    cluster: ClusterEnvironment | None = None
+    meeting: Meeting | None = None
+    """None in a dry run, too, which assumes that all nodes are alike."""
+
+    @property
+    def address(self) -> str | None:
+        """The address of the first host, where what started zlaunch has chosen it."""
+        return self.cluster.address if isinstance(self.cluster, Member) else None
+
+    @property
+    def source(self) -> str | None:
+        """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
+        return None if self.cluster is None else self.cluster.source
+
+    def refuse_contradictions(self, job: JobSpec) -> None:
+        """Raise WrongUsage for options that contradict what started zlaunch."""
+        if job.hostfile is None or self.cluster is None or isinstance(self.cluster, Alone):
+            return
+        hint = (
+            "leave out the hostfile: zlaunch takes the nodes of the job"
+            if isinstance(self.cluster, Allocation)
+            else "start zlaunch once, outside of this job; or leave out the hostfile"
+        )
+        raise WrongUsage(f"`--hostfile` and {self.cluster.source} both name the hosts", hint)
+
+    def likely_topology(self, job: JobSpec, machine: Machine) -> Topology:
+        """The ranks of the job if all nodes are like this one."""
+        match self.cluster:
+            case Member() as member:
+                devices = _devices(member, job, machine)
+                names = [f"{member.kind} {number}" for number in range(member.count)]
+                return Topology(tuple(Host(name, devices) for name in names), True, Reach.JOINED)
+            case Allocation() as allocation:
+                devices = assign_ranks(job, machine).hosts[0].devices
+                return Topology(tuple(Host(name, devices) for name in allocation.hosts), True, Reach.SRUN)
+        return assign_ranks(job, machine)
+
+    def find_hosts(
+        self, job: JobSpec, here: HostSurvey, request: SurveyRequest, run_directory: str
+    ) -> tuple[Topology, HostSurveys]:
+        """Find out what the hosts have, and return them in the order of their ranks.
+
+        Raises Unavailable for a host that gives no answer, or does not take part in time.
+        """
+        likely = self.likely_topology(job, here.machine)
+        if isinstance(self.cluster, Allocation):
+            surveys = survey_hosts(likely.hosts, here.machine, request, srun_command)
+            machines = surveys.machines([host.name for host in likely.hosts])
+            hosts = [
+                replace(host, devices=assign_ranks(job, machines[host.name]).hosts[0].devices)
+                for host in likely.hosts
+            ]
+            return replace(likely, hosts=tuple(hosts)), surveys
+        if self.meeting is None:
+            return likely, HostSurveys(here.machine, request)
+        member = self.meeting.member
+        mine = Attendance(os.uname().nodename, _devices(member, job, here.machine), here)
+        topology, others = self.meeting.attend(mine, run_directory)
+        return topology, HostSurveys(here.machine, request, others)
+
+
+NOWHERE = Surroundings()
+
+
+def find_surroundings(
+    environ: Mapping[str, str], timeout: float, reporter: Reporter, dry_run: bool
+) -> Surroundings:
+    """Recognize what started zlaunch; raise WrongUsage for variables that contradict each other."""
+    cluster = detect_cluster(environ)
+    if not isinstance(cluster, Member) or dry_run:
+        return Surroundings(cluster)
+    return Surroundings(cluster, Meeting(cluster, timeout, reporter.note))
+
+
+def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
+    """Choose the devices of one member: all of its node, as many as it was told, or its own one."""
+    if member.device is not None:
+        visible = [gpu.index for gpu in machine.gpus]
+        if not visible:
+            return (member.device,)
+        return (member.device if member.device in visible else visible[member.device % len(visible)],)
+    if job.gpus is None and member.slots is not None:
+        if machine.gpus and member.slots > len(machine.gpus):
+            raise Unavailable(
+                f"{member.source} asks for {plural(member.slots, 'rank')} a node, but "
+                f"{plural(len(machine.gpus), 'GPU')} is visible on {machine.hostname}"
+            )
+        if not machine.gpus:
+            return tuple(range(member.slots))
+        job = replace(job, gpus=GpuChoice(count=member.slots))
+    return assign_ranks(job, machine).hosts[0].devices

@@ -1,0 +1,105 @@
+"""Run a job whose members are several zlaunch processes: one leads, the others start what it orders."""
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.hosts.cluster_environment import without_cluster_variables
+from zlaunch.launch.members import Ending, Meeting, MemberFailed, Start
+from zlaunch.launch.node_start import NODE_PROGRAM
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.preflight.preflight import Preflight
+from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
+from zlaunch.process import Foreground, Stopped, heed_signals, ours, signals_as_exceptions
+from zlaunch.worker.node import NUMBER, TOKEN
+
+GRACE_SECONDS = 15.0
+"""How long the leader may take to end the job after a signal here."""
+
+_COLUMNS = 80
+
+
+def take_part(
+    prepared: Prepared,
+    preflight: Preflight,
+    meeting: Meeting,
+    lead: Callable[[Prepared, Preflight], Outcome],
+) -> int:
+    """Compare the plans of all members, run the job, and return its exit status.
+
+    Raises MemberFailed if another member has another plan, cannot take part, or is gone.
+    """
+    plan = preflight.plan(prepared)
+    meeting.agree(_parts(plan, prepared))
+    if meeting.leads:
+        outcome = lead(prepared, preflight)
+        meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
+        return outcome.exit_status
+    member = meeting.member
+    preflight.reporter.note(
+        f"{member.kind} {member.number} of {member.count}: the run is {plan.layout.root} of "
+        f"{member.kind} 0 ({meeting.names[0]})"
+    )
+    ending = follow(meeting)
+    preflight.reporter.note("\n".join(ending.lines))
+    return ending.status
+
+
+def _parts(plan: LaunchPlan, prepared: Prepared) -> dict[str, object]:
+    """List what must be the same everywhere, by the name that a message gives it."""
+    versions = plan.python.versions(PACKAGES)
+    return {
+        "script": f"{plan.module or os.path.basename(plan.script[0])} {file_sha256(prepared.inputs.job.script)}",
+        "arguments of the script": list(prepared.inputs.job.script_args),
+        "ds_config": plan.values.config(),
+        "launcher": plan.launcher,
+        **{f"version of {name}": version for name, version in versions.items() if version is not None},
+        "version of Python": plan.python.version,
+    }
+
+
+def _lines(outcome: Outcome) -> list[str]:
+    if outcome.verdict is None:
+        return [outcome.how]
+    return verdict_lines(outcome.verdict, outcome.how, _COLUMNS)
+
+
+def follow(meeting: Meeting) -> Ending:
+    """Start the node program for every attempt, and return how the job ended.
+
+    Raises MemberFailed if the leader is gone.
+    """
+    with signals_as_exceptions():
+        while True:
+            try:
+                word = meeting.next_order()
+            except Stopped as stop:
+                meeting.tell({"signal": int(stop.number)})
+                continue
+            if isinstance(word, Ending):
+                return word
+            _carry_out(meeting, word)
+
+
+def _carry_out(meeting: Meeting, start: Start) -> None:
+    environment = {
+        **without_cluster_variables(os.environ),
+        TOKEN: start.token,
+        NUMBER: str(meeting.member.number),
+    }
+    argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))
+    with tempfile.TemporaryFile() as log:
+        node = Foreground(
+            argv, environment, log, GRACE_SECONDS, tell=lambda number: meeting.tell({"signal": int(number)})
+        )
+        try:
+            node.wait(meeting.keep)
+        except MemberFailed:
+            node.on_signal(signal.SIGTERM, None)
+            raise
+        finally:
+            heed_signals()

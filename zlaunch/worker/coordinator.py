@@ -1,0 +1,229 @@
+"""The launcher of a job on several hosts: `zlaunch.worker.coordinator RUN_DIR`, a torchrun on each of them.
+
+It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits until the zlaunch of each host connects,
+and sends it an order. When one host fails or is lost, the others are stopped. It ends when all hosts have.
+"""
+
+import hmac
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from zlaunch.process import end_like, start_with_pipes
+from zlaunch.rundir.control import read_stop, write_stop
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
+from zlaunch.rundir.write import write_record
+from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.mirror import Changes, control_files, write_part
+from zlaunch.worker.node import TOKEN
+
+START_SECONDS = 120.0
+"""How long a host may take to start zlaunch: Python may have to be read over a network first."""
+
+FAILURE_SECONDS = 2.0
+"""How long the ranks of other hosts may fail by themselves, so that their own errors are recorded."""
+
+GRACE_SECONDS = 10.0
+"""How long hosts may take to end after that."""
+
+
+class _Host:
+    """A host of the job, as the coordinator sees it."""
+
+    def __init__(self, run_dir: RunDir, number: int, plan: NodePlanRecord) -> None:
+        self.number = number
+        self.name = plan["host"]
+        self.plan = plan
+        self._run_dir = run_dir
+        self.channel: Channel | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+        self.changes: Changes | None = None
+        """The control files to send; None where the host shares the run directory."""
+        self.record = NodeRecord(node=number, host=self.name, started=time.time())
+
+    @property
+    def is_over(self) -> bool:
+        return "returncode" in self.record or "lost" in self.record
+
+    @property
+    def has_failed(self) -> bool:
+        return self.is_over and self.record.get("returncode") != 0
+
+    def start(self) -> None:
+        """Start its node program, unless it connects by itself."""
+        if argv := self.plan["start"]:
+            log = self._run_dir.node_log(self.number)
+            with log.open("wb") as errors:
+                self.process = start_with_pipes(argv, os.environ, errors)
+            assert self.process.stdin is not None and self.process.stdout is not None
+            reader, writer = os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno())
+            self.process.stdout.close()
+            self.process.stdin.close()
+            self.welcome(Channel(reader, writer))
+
+    def welcome(self, channel: Channel) -> None:
+        """Send the order to a host that is there."""
+        self.channel = channel
+        channel.send({"order": dict(_order(self._run_dir, self.number, self.plan))})
+
+    def hear(self) -> None:
+        """Read what it says, and tell it what has changed."""
+        if self.channel is None or self.is_over:
+            return
+        for message in self.channel.receive():
+            self._take(self.channel, message)
+        if self.changes is not None:
+            for part in self.changes.of(control_files(self._run_dir)):
+                self.channel.send(part)
+        if self.channel.closed and not self.is_over:
+            self.lose(self._why_lost())
+
+    def _take(self, channel: Channel, message: Message) -> None:
+        if isinstance(marker := message.get("marker"), str):
+            is_shared = (self._run_dir.ranks / Path(marker).name).exists()
+            self.changes = None if is_shared else Changes(self._run_dir)
+            channel.send({"shared": is_shared})
+        if isinstance(failed := message.get("failed"), str):
+            self._note({"error": failed})
+        if isinstance(returncode := message.get("ended"), int):
+            for line in str(message.get("log", "")).splitlines():
+                print(f"{self.name}: {line}", flush=True)
+            stopped_by = message.get("stopped_by")
+            self._note(
+                {
+                    "returncode": returncode,
+                    "stopped_by": stopped_by if isinstance(stopped_by, int) else None,
+                    "ended": time.time(),
+                }
+            )
+        write_part(self._run_dir, message)
+
+    def _why_lost(self) -> str:
+        assert self.channel is not None
+        if self.process is None:
+            silent = self.channel.silent_seconds
+            return (
+                f"nothing was heard from it for {silent:.0f} s" if silent > 5 else "it closed the connection"
+            )
+        try:
+            status = self.process.wait(1)
+        except subprocess.TimeoutExpired:
+            return f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
+        program = Path(self.plan["start"][0]).name
+        how = (
+            f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
+        )
+        return f"`{program}` {how}"
+
+    def lose(self, why: str) -> None:
+        """Record that the host is gone."""
+        said = [line for line in self._errors() if line.strip()]
+        print(f"zlaunch: lost {self.name}: {why}{f': {said[-1]}' if said else ''}", flush=True)
+        self._note({"lost": why, "said": said[-1] if said else "", "ended": time.time()})
+
+    def _errors(self) -> list[str]:
+        log = self._run_dir.node_log(self.number)
+        return log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+
+    def _note(self, news: NodeRecord) -> None:
+        self.record.update(news)
+        write_record(self._run_dir.node_record(self.number), self.record)
+
+    def end(self) -> None:
+        """Close the connection, which ends what still runs there."""
+        if self.channel is not None:
+            self.channel.close(linger=1.0)
+        if self.process is not None:
+            try:
+                self.process.wait(3)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+
+def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
+    job = parse_record(run_dir.job.read_bytes(), JobRecord)
+    files = [file for file in run_dir.order_files if file.exists()]
+    return {
+        "node": number,
+        "run_directory": str(run_dir.root),
+        "working_directory": job["working_directory"],
+        "files": {file.name: file.read_text("utf-8") for file in files},
+        "argv": plan["argv"],
+        "environment": {**job["environment"], **plan["environment"]},
+        "ranks": plan["ranks"],
+    }
+
+
+def main(run_dir: RunDir) -> int:
+    """Run a launcher on every host; return the status of the host that failed first."""
+    job = parse_record(run_dir.job.read_bytes(), JobRecord)
+    hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
+    listener = (
+        socket.create_server(("", job["control_port"]), backlog=len(hosts)) if job["control_port"] else None
+    )
+    token = os.environ.pop(TOKEN, "")
+    for host in hosts:
+        host.start()
+    deadline = time.monotonic() + START_SECONDS
+    first: _Host | None = None
+    stop_at = end_at = float("inf")
+    while not all(host.is_over for host in hosts):
+        wait_for_any([host.channel for host in hosts if host.channel and not host.is_over], 0.2)
+        if listener is not None:
+            _accept(listener, hosts, token)
+        for host in hosts:
+            host.hear()
+            if host.channel is None and not host.is_over and time.monotonic() > deadline:
+                host.lose(f"it did not connect within {START_SECONDS:.0f} s")
+        now = time.monotonic()
+        if first is None and (first := next((host for host in hosts if host.has_failed), None)) is not None:
+            stop_at = now + FAILURE_SECONDS
+        if now > stop_at:
+            write_stop(run_dir, signal.SIGTERM)
+        if end_at == float("inf") and read_stop(run_dir) is not None:
+            end_at = now + GRACE_SECONDS
+        if now > end_at:
+            break
+    for host in hosts:
+        if not host.is_over:
+            host.lose("it did not end in time")
+        host.end()
+    return 0 if first is None else first.record.get("returncode", 1)
+
+
+def _accept(listener: socket.socket, hosts: list[_Host], token: str) -> None:
+    """Let the hosts of this run in, and nobody else."""
+    for channel, message in _newcomers(listener):
+        number = message.get("node")
+        is_known = hmac.compare_digest(str(message.get("token", "")).encode(), token.encode())
+        expected = [host for host in hosts if host.number == number and host.channel is None]
+        if is_known and expected:
+            expected[0].welcome(channel)
+        else:
+            channel.close()
+
+
+def _newcomers(listener: socket.socket) -> Iterator[tuple[Channel, Message]]:
+    listener.setblocking(False)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return
+        number = connection.detach()
+        channel = Channel(number, number)
+        wait_for_any([channel], 2.0)
+        messages = channel.receive()
+        yield channel, messages[0] if messages else {}
+
+
+if __name__ == "__main__":
+    end_like(main(RunDir(Path(sys.argv[1]))))

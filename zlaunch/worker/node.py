@@ -1,0 +1,167 @@
+"""The part of zlaunch on each host of a job: `zlaunch.worker.node [ADDRESS PORT]`.
+
+It gets an order from the coordinator, through its own stdin and stdout or by connecting to an address: where the run
+is, and which launcher to start here. It passes on what the ranks of this host record if the hosts do not share the
+run directory, and ends them as soon as the coordinator is gone.
+"""
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO
+
+from zlaunch.files import PRIVATE, write_whole
+from zlaunch.process import SAFE_PATH, LauncherProcess
+from zlaunch.rundir.control import read_stop
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import conform
+from zlaunch.rundir.record import OrderRecord
+from zlaunch.worker.channel import Channel, wait_for_any
+from zlaunch.worker.mirror import Changes, rank_files, write_part
+
+GRACE_SECONDS = 7.0
+"""How long the launcher may take to end after a signal."""
+
+ORDER_SECONDS = 60.0
+"""How long to wait for the order."""
+
+GOODBYE_SECONDS = 10.0
+"""How long the coordinator may take to read the last records."""
+
+LOG_BYTES = 64 * 1024
+NUMBER = "ZLAUNCH_NODE"
+"""The variable that has the number of a host that connects by itself."""
+
+TOKEN = "ZLAUNCH_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable that has the secret of a run, which the coordinator expects from who connects."""
+
+
+class _Node:
+    """One host of a running job."""
+
+    def __init__(self, channel: Channel, order: OrderRecord) -> None:
+        self._channel = channel
+        self._order = order
+        self.run_dir = RunDir(Path(order["run_directory"]))
+        self._changes = Changes(self.run_dir)
+        self._is_shared: bool | None = None
+        """Whether the coordinator sees this run directory; None until it has answered."""
+        self._next_look = 0.0
+        self.child: LauncherProcess | None = None
+
+    def prepare(self) -> None:
+        """Go to the working directory, and make the run directory unless it is there; raise OSError."""
+        os.chdir(self._order["working_directory"])
+        self.run_dir.ranks.mkdir(parents=True, exist_ok=True)
+        self.run_dir.logs.mkdir(exist_ok=True)
+        for name, text in self._order["files"].items():
+            file = self.run_dir.root / name
+            if not file.exists():
+                write_whole(file, text, PRIVATE)
+        marker = self.run_dir.ranks / f".node-{self._order['node']}-{secrets.token_hex(8)}"
+        marker.touch()
+        self._channel.send({"marker": marker.name})
+
+    def run(self, log: IO[bytes]) -> int:
+        """Start the launcher and wait for its end."""
+        inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
+        environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
+        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS)
+        return self.child.wait(self.tick)
+
+    def tick(self) -> None:
+        """Obey the coordinator, and send it what is new."""
+        for message in self._channel.receive():
+            if isinstance(shared := message.get("shared"), bool):
+                self._is_shared = shared
+            write_part(self.run_dir, message)
+        if self.child is not None:
+            if (number := read_stop(self.run_dir)) is not None:
+                self.child.on_signal(number, None)
+            if self._channel.closed:
+                self.child.on_signal(signal.SIGTERM, None)
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + 1.0
+            self.send_changes()
+
+    def send_changes(self) -> None:
+        """Send what the ranks of this host have written, if the coordinator cannot see it."""
+        if self._is_shared is False:
+            for message in self._changes.of(rank_files(self.run_dir, self._order["ranks"])):
+                self._channel.send(message)
+
+    def say_goodbye(self, returncode: int, log: str) -> None:
+        """Report the end, and wait until the coordinator has read it."""
+        self.send_changes()
+        stopped_by = None if self.child is None else self.child.stopped_by
+        self._channel.send({"ended": returncode, "stopped_by": stopped_by, "log": log})
+        deadline = time.monotonic() + GOODBYE_SECONDS
+        while not self._channel.closed and time.monotonic() < deadline:
+            wait_for_any([self._channel], 0.2)
+            self._channel.receive()
+
+
+def main(channel: Channel) -> int:
+    """Carry out one order, and return what the launcher returned."""
+    order = _order(channel)
+    if order is None:
+        print("error: zlaunch.worker.node got no order", file=sys.stderr)
+        return 1
+    node = _Node(channel, order)
+    with tempfile.TemporaryFile() as log:
+        try:
+            node.prepare()
+            returncode = node.run(log)
+        except OSError as error:
+            channel.send({"failed": f"{error.strerror}: {error.filename}"})
+            returncode = 1
+        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+        node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))
+    return returncode
+
+
+def _order(channel: Channel) -> OrderRecord | None:
+    deadline = time.monotonic() + ORDER_SECONDS
+    while not channel.closed and time.monotonic() < deadline:
+        wait_for_any([channel], 0.5)
+        for message in channel.receive():
+            if isinstance(order := message.get("order"), dict):
+                return conform(order, OrderRecord)
+    return None
+
+
+def connect(address: str, port: int) -> Channel:
+    """Connect to the coordinator, and show that this host belongs to its run; raise OSError."""
+    deadline = time.monotonic() + ORDER_SECONDS
+    while True:
+        try:
+            connection = socket.create_connection((address, port), timeout=5)
+            break
+        except OSError:  # it may be about to start
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+    channel = Channel(connection.fileno(), connection.fileno())
+    connection.detach()
+    channel.send({"token": os.environ.get(TOKEN, ""), "node": int(os.environ.get(NUMBER, "0"))})
+    return channel
+
+
+def own_streams() -> Channel:
+    """Take over stdin and stdout; what else prints to stdout from here on goes to stderr."""
+    reader, writer = os.dup(0), os.dup(1)
+    os.dup2(2, 1)
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    return Channel(reader, writer)
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    sys.exit(main(connect(words[0], int(words[1])) if words else own_streams()) and 1)

@@ -196,7 +196,7 @@ MinJobAge=600
 JobRequeue=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-{nodes}PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=1:00:00 PriorityTier=1 GraceTime=10
+{nodes}PartitionName={PARTITION} Nodes=ALL Default=YES MaxTime=1:00:00 PriorityTier=1
 PartitionName={URGENT} Nodes=ALL MaxTime=1:00:00 PriorityTier=10 PreemptMode=OFF
 """
     )

@@ -23,6 +23,7 @@ from zlaunch.hosts.survey import (
     read_request,
     to_json,
 )
+from zlaunch.hosts.topology import Host
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
 SURVEY = HostSurvey(
@@ -108,7 +109,7 @@ def test_a_host_is_called_unreachable_only_where_nobody_got_in(
     monkeypatch.setattr("zlaunch.hosts.ssh.CONNECT_SECONDS", 0)
     monkeypatch.setattr("zlaunch.hosts.ssh.ANSWER_SECONDS", 1)
     with pytest.raises(Unavailable, match=said):
-        survey_hosts(["w1"], SURVEY.machine)
+        survey_hosts([Host("w1", (0,))], SURVEY.machine)
 
 
 RUNS_IT_HERE = """#!/bin/sh
@@ -134,7 +135,7 @@ def test_a_host_is_surveyed_in_this_directory_by_this_python_whatever_they_are_c
     monkeypatch.setenv("PYTHONPATH", f"{odd}:{ROOT}")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     monkeypatch.setattr(sys, "executable", str(odd / "python"))
-    surveys = survey_hosts(["w1"], SURVEY.machine, SurveyRequest(run=odd))
+    surveys = survey_hosts([Host("w1", (0,))], SURVEY.machine, SurveyRequest(run=odd))
     assert (odd / "started-in").read_text() == f"{odd}\n"
     assert surveys.others["w1"].room.files.keys() == {odd}
 

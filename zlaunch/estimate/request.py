@@ -20,7 +20,7 @@ from zlaunch.hosts.machine import Gpu, Machine, weakest
 from zlaunch.hosts.probe import model_types, probe_machine, stack_of, trainer_optimizers
 from zlaunch.hosts.ssh import survey_hosts
 from zlaunch.hosts.survey import SurveyRequest
-from zlaunch.hosts.topology import read_hostfile
+from zlaunch.hosts.topology import Host, read_hostfile
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
@@ -132,12 +132,9 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
         return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     machines = [probe_machine(os.environ, python)]
     if slots:
-        names = list(slots)
-        machines = list(
-            survey_hosts(names, machines[0], SurveyRequest(python=request.job.python))
-            .machines(names)
-            .values()
-        )
+        hosts = [Host(name, tuple(range(count))) for name, count in slots.items()]
+        surveys = survey_hosts(hosts, machines[0], SurveyRequest(python=request.job.python))
+        machines = list(surveys.machines([*slots]).values())
     here = weakest(machines)
     ranks = asked or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:

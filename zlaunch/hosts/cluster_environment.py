@@ -1,12 +1,14 @@
 """What started zlaunch, as its environment variables say: Slurm, Kubernetes, torchrun, MPI, or nothing.
 
-zlaunch may be started once for a whole allocation, once on every node, or once for every rank. The last two are one
-case: each zlaunch is a member of the job, with the slots of its node or with a single one.
+zlaunch may be started once for a whole allocation, once on every node, or once for every rank. The last two
+are one case: each zlaunch is a member of the job, with the slots of its node or with a single one.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.hostlist import expand
@@ -19,6 +21,9 @@ _PORTS = range(20_000, 32_000)
 """Below the ports that Linux hands out to connections."""
 
 Environ = Mapping[str, str]
+
+_OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
+"""What torchrun, deepspeed and accelerate set for each rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,63 +84,56 @@ def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
 def _refuse_contradiction(first: Member, other: Member) -> None:
     if (first.number, first.count) != (other.number, other.count):
         raise WrongUsage(
-            f"{first.source} and {other.source} contradict each other: member {first.number} of {first.count}, "
-            f"or {other.number} of {other.count}",
+            f"{first.source} and {other.source} contradict each other: number {first.number} of "
+            f"{first.count}, or number {other.number} of {other.count}",
             "unset the variables that do not belong to this job",
         )
 
 
-def _torchrun_prefix(environ: Environ) -> ClusterEnvironment | None:
-    """`PET_*`, which Kubeflow sets and torchrun reads."""
-    return _per_node(
-        environ, "PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE"
-    )
+class _NodeVariables(NamedTuple):
+    """Names of the variables that tell a program its node."""
+
+    nodes: str
+    rank: str
+    address: str
+    port: str
+    per_node: str
 
 
-def _nnodes(environ: Environ) -> ClusterEnvironment | None:
-    """`NNODES` and its relatives, which ms-swift and LLaMA-Factory read."""
-    return _per_node(environ, "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
+_NNODES = _NodeVariables("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "NPROC_PER_NODE")
+"""What ms-swift and LLaMA-Factory read."""
+
+_PET = _NodeVariables(*(f"PET_{name}" for name in _NNODES))
+"""What Kubeflow sets and torchrun reads."""
 
 
-def _per_node(
-    environ: Environ, nodes: str, rank: str, address: str, port: str, per_node: str
-) -> ClusterEnvironment | None:
+def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | None:
+    """A zlaunch on every node, as the variables of one family say."""
+    nodes, rank = names.nodes, names.rank
     if environ.keys() >= _OF_A_RANK or (_in_slurm(environ) and not environ.get(rank)):
         return None
     if nodes not in environ:
-        if rank in environ and environ[rank] not in ("", "0"):
-            raise WrongUsage(
-                f"{rank}={environ[rank]} is set without {nodes}", f"set {nodes} to the number of nodes"
-            )
+        if environ.get(rank, "0") not in ("", "0"):
+            said = f"{rank}={environ[rank]} is set without {nodes}"
+            raise WrongUsage(said, f"set {nodes} to the number of nodes")
         return None
     count = _number(environ, nodes)
     if count == 1:
         return Alone(f"{nodes}=1")
-    lacking = [name for name in (rank, address) if not environ.get(name)]
-    if lacking:
-        lacks = " and ".join(lacking)
+    if lacking := " and ".join(name for name in (rank, names.address) if not environ.get(name)):
         raise WrongUsage(
-            f"{nodes}={count} is set without {lacks}",
-            f"set {lacks} on every node, or unset {nodes} to train on this one alone",
+            f"{nodes}={count} is set without {lacking}",
+            f"set {lacking} on every node, or unset {nodes} to train on this one alone",
         )
-    number = _number(environ, rank)
-    slots = _number(environ, per_node) if environ.get(per_node, "").isdecimal() else None
-    return _member(
-        Member(
-            number,
-            count,
-            environ[address],
-            _number(environ, port, DEFAULT_PORT),
-            f"{nodes}={count} {rank}={number} {address}={environ[address]}",
-            slots,
-        ),
-        rank,
-        nodes,
-    )
+    number, address = _number(environ, rank), environ[names.address]
+    slots = _number(environ, names.per_node) if environ.get(names.per_node, "").isdecimal() else None
+    port = _number(environ, names.port, DEFAULT_PORT)
+    source = f"{nodes}={count} {rank}={number} {names.address}={address}"
+    return _checked(Member(number, count, address, port, source, slots), rank, nodes)
 
 
 def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
-    """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a single rank, else of a node, as a PyTorchJob sets them."""
+    """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a rank, else of a node, as a PyTorchJob sets them."""
     is_node = not environ.keys() >= _OF_A_RANK
     if "WORLD_SIZE" not in environ or (is_node and not {"NNODES", "PET_NNODES"}.isdisjoint(environ)):
         return None
@@ -152,7 +150,7 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
             f"set {lacks}, or unset WORLD_SIZE to train on this machine alone",
         )
     number = _number(environ, "RANK")
-    return _member(
+    return _checked(
         Member(
             number,
             count,
@@ -165,10 +163,6 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
         "RANK",
         "WORLD_SIZE",
     )
-
-
-_OF_A_RANK = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK"})
-"""What torchrun, deepspeed and accelerate set for each rank."""
 
 
 def _in_slurm(environ: Environ) -> bool:
@@ -210,7 +204,7 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
         1 if is_rank else None,
         _number(environ, "SLURM_LOCALID", 0) if is_rank else None,
     )
-    return _member(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+    return _checked(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
 def _is_interactive(environ: Environ) -> bool:
@@ -253,15 +247,15 @@ def _mpi(
         number,
         count,
         environ.get("MASTER_ADDR", LOOPBACK),
-        _number(environ, "MASTER_PORT", _derived_port(f"{world} {environ.get('MASTER_ADDR')}")),
+        _number(environ, "MASTER_PORT", _derived_port(f"{world}")),
         f"{rank}={number} {size}={count}",
         1 if is_rank else None,
         _number(environ, local_rank, 0) if is_rank else None,
     )
-    return _member(member, rank, size)
+    return _checked(member, rank, size)
 
 
-def _member(member: Member, rank: str, size: str) -> Member:
+def _checked(member: Member, rank: str, size: str) -> Member:
     if member.number >= member.count:
         raise WrongUsage(f"{rank}={member.number} is not below {size}={member.count}", f"count {rank} from 0")
     return member
@@ -282,8 +276,8 @@ def _derived_port(text: str) -> int:
 
 
 _RECOGNIZERS: tuple[Callable[[Environ], ClusterEnvironment | None], ...] = (
-    _torchrun_prefix,
-    _nnodes,
+    partial(_per_node, _PET),
+    partial(_per_node, _NNODES),
     _rank_variables,
     _slurm,
     _open_mpi,
@@ -294,32 +288,14 @@ _RECOGNIZERS: tuple[Callable[[Environ], ClusterEnvironment | None], ...] = (
 _PREFIXES = ("PET_", "TORCHELASTIC_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_")
 _NAMES = frozenset(
     {
-        *(
-            "RANK",
-            "LOCAL_RANK",
-            "WORLD_SIZE",
-            "LOCAL_WORLD_SIZE",
-            "GROUP_RANK",
-            "GROUP_WORLD_SIZE",
-            "ROLE_RANK",
-        ),
-        *(
-            "ROLE_WORLD_SIZE",
-            "ROLE_NAME",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-            "NNODES",
-            "NODE_RANK",
-            "NPROC_PER_NODE",
-        ),
+        *_NNODES,
+        *_OF_A_RANK,
+        *("LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
     }
 )
 
 
 def without_cluster_variables(environ: Environ) -> dict[str, str]:
     """Return an environment for a launcher, which would take these variables for its own options."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name not in _NAMES and not name.startswith(_PREFIXES)
-    }
+    given = environ.items()
+    return {name: value for name, value in given if name not in _NAMES and not name.startswith(_PREFIXES)}

@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Sequence
 from functools import partial
 
 from zlaunch.diagnosis.collect import collect_evidence
@@ -64,20 +63,24 @@ def _build_and_run(
     reporter: Reporter,
     meeting: Meeting | None,
 ) -> Evidence:
-    op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
-    if_killed = ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
     try:
         heed_signals()
         convert(plan, reporter)
-        stopped_by = build_missing(plan, environment, reporter, if_killed)
+        stopped_by = build_missing(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
         if stopped_by is None:
-            return _run(plan, environment, options, reporter, if_killed, meeting)
+            return _run(plan, environment, options, reporter, meeting)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number
     except OSError as error:
         raise Unavailable(f"the job cannot be started: {error.strerror}: {error.filename}") from None
     return Evidence(stopped_by=stopped_by, by_command=control.was_commanded(plan.layout))
+
+
+def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
+    """The program that cleans up in place of a zlaunch that was killed."""
+    op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
+    return ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
 
 
 def _own_environment(plan: LaunchPlan) -> dict[str, str]:
@@ -94,7 +97,6 @@ def _run(
     environment: dict[str, str],
     options: MonitorOptions,
     reporter: Reporter,
-    if_killed: Sequence[str],
     meeting: Meeting | None,
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.over_ssh
@@ -102,6 +104,7 @@ def _run(
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
+    if_killed = _if_killed(plan, environment)
     environment[TOKEN] = token = new_token()
     with layout.launcher_log.open("wb") as log:
         job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)

@@ -1,8 +1,8 @@
 """Several zlaunch processes that start one job: one on every node, or one for every rank.
 
-Member 0 leads. The others connect to it, tell what their machine has, and learn what all machines have, so that each
-makes the same plan. The leader compares the plans, then tells every member to start. An error of one member is an
-error of all, and so is the end of the job.
+Member 0 leads. The others connect to it, tell what their machine has, and learn what all machines have, so
+that each makes the same plan. The leader compares the plans, then tells every member to start. An error of one
+member is an error of all, and so is the end of the job.
 """
 
 import contextlib
@@ -191,13 +191,9 @@ class Meeting:
 
     def fail(self, error: ZlaunchError) -> None:
         """Tell the others that this member cannot take part, if they can be reached in a moment."""
-        found = (
-            "; ".join(one.message for one in error.findings) if isinstance(error, Refused) else error.message
-        )
-        told = isinstance(error, MemberFailed)
-        message = {
-            "failed": {"message": found, "hint": error.hint, "status": int(error.status), "told": told}
-        }
+        found = [one.message for one in error.findings] if isinstance(error, Refused) else [error.message]
+        failed = {"message": "; ".join(found), "hint": error.hint, "status": int(error.status)}
+        message = {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
         with contextlib.suppress(ZlaunchError):
             if not self._channels:
                 self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
@@ -211,7 +207,7 @@ class Meeting:
         self._channels.clear()
 
     def _gather(self, timeout: float) -> None:
-        """Wait until all others have connected."""
+        """Wait until all others have connected, and let each in by the number that it gives."""
         address, count = f"{self.member.address}:{self.member.port}", self.member.count
         try:
             listener = socket.create_server(("", self.member.port), backlog=count)
@@ -224,11 +220,15 @@ class Meeting:
         began = said = time.monotonic()
         with listener:
             while missing := [number for number in range(1, count) if number not in self._channels]:
-                ready, _, _ = select.select([listener.fileno(), *(one.reader for one in waiting)], [], [], 0.5)
+                ready, _, _ = select.select(
+                    [listener.fileno(), *(one.reader for one in waiting)], [], [], 0.5
+                )
                 if listener.fileno() in ready:
                     connection, _ = listener.accept()
                     waiting.append(_channel(connection))
-                waiting = [channel for channel in waiting if not (self._is_admitted(channel) or channel.closed)]
+                waiting = [
+                    channel for channel in waiting if not (self._is_admitted(channel) or channel.closed)
+                ]
                 now, who = time.monotonic(), f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
                 if now - began > timeout:
                     raise Unavailable(
@@ -258,7 +258,8 @@ class Meeting:
             )
         if count != self.member.count:
             raise MemberFailed(
-                f"{self.member.kind} {number} ({message.get('host')}) expects {count} of them, not {self.member.count}",
+                f"{self.member.kind} {number} ({message.get('host')}) expects {count} of them, "
+                f"not {self.member.count}",
                 "set the same number of nodes everywhere",
             )
         self._channels[number] = channel
@@ -281,7 +282,8 @@ class Meeting:
             now = time.monotonic()
             if now - began > timeout:
                 raise Unavailable(
-                    f"{self.member.kind} 0 did not answer at {address}:{port} within {duration(timeout)}: {why}",
+                    f"{self.member.kind} 0 did not answer at {address}:{port} within {duration(timeout)}: "
+                    f"{why}",
                     "start zlaunch there, too; its port must be reachable from here",
                 )
             if now - said > NOTE_SECONDS:
@@ -319,16 +321,15 @@ class Meeting:
         return f"{self.member.kind} {number}{name}"
 
 
+_PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+"""Seconds, a count, and milliseconds: a peer whose host or link is down is lost after 15 s."""
+
+
 def _channel(connection: socket.socket) -> Channel:
     """Let the kernel find out that a peer is gone: it may plan for minutes without a word."""
     connection.settimeout(None)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", 5),
-        ("TCP_KEEPINTVL", 3),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 15_000),
-    ):
+    for name, value in _PATIENCE.items():
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     number = connection.detach()

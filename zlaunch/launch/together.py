@@ -51,9 +51,9 @@ def take_part(
 
 def _parts(plan: LaunchPlan, prepared: Prepared) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
-    versions = plan.python.versions(PACKAGES)
+    versions, script = plan.python.versions(PACKAGES), prepared.inputs.job.script
     return {
-        "script": f"{plan.module or os.path.basename(plan.script[0])} {file_sha256(prepared.inputs.job.script)}",
+        "script": f"{plan.module or script.name} {file_sha256(script)}",
         "arguments of the script": list(prepared.inputs.job.script_args),
         "ds_config": plan.values.config(),
         "launcher": plan.launcher,

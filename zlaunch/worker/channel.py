@@ -1,7 +1,7 @@
 """Messages between zlaunch and the other hosts of a job: JSON objects, one per line, over any two files.
 
-They are the pipes of an ssh or srun process, or a socket. Both ends send something every few seconds, so that a
-silent peer is a lost one: TCP itself would take a quarter of an hour to notice a link that is down.
+They are the pipes of an ssh or srun process, or a socket. Both ends send something every few seconds, so that
+a silent peer is a lost one: TCP itself would take a quarter of an hour to notice a link that is down.
 """
 
 import contextlib

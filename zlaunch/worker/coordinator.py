@@ -1,7 +1,7 @@
 """The launcher of a job on several hosts: `zlaunch.worker.coordinator RUN_DIR`, a torchrun on each of them.
 
-It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits until the zlaunch of each host connects,
-and sends it an order. When one host fails or is lost, the others are stopped. It ends when all hosts have.
+It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits until the zlaunch of each host
+connects, and sends it an order. When one host fails or is lost, the others are stopped.
 """
 
 import hmac
@@ -11,7 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from zlaunch.process import end_like, start_with_pipes
@@ -20,7 +21,7 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
 from zlaunch.rundir.write import write_record
-from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
 from zlaunch.worker.mirror import Changes, control_files, write_part
 from zlaunch.worker.node import TOKEN
 
@@ -62,7 +63,8 @@ class _Host:
             log = self._run_dir.node_log(self.number)
             with log.open("wb") as errors:
                 self.process = start_with_pipes(argv, os.environ, errors)
-            assert self.process.stdin is not None and self.process.stdout is not None
+            assert self.process.stdin is not None
+            assert self.process.stdout is not None
             reader, writer = os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno())
             self.process.stdout.close()
             self.process.stdin.close()
@@ -73,9 +75,13 @@ class _Host:
         self.channel = channel
         channel.send({"order": dict(_order(self._run_dir, self.number, self.plan))})
 
-    def hear(self) -> None:
-        """Read what it says, and tell it what has changed."""
-        if self.channel is None or self.is_over:
+    def hear(self, deadline: float) -> None:
+        """Read what it says, and tell it what has changed; lose it if it is not there at the deadline."""
+        if self.is_over:
+            return
+        if self.channel is None:
+            if time.monotonic() > deadline:
+                self.lose(f"it did not connect within {START_SECONDS:.0f} s")
             return
         for message in self.channel.receive():
             self._take(self.channel, message)
@@ -94,7 +100,7 @@ class _Host:
             self._note({"error": failed})
         if isinstance(returncode := message.get("ended"), int):
             for line in str(message.get("log", "")).splitlines():
-                print(f"{self.name}: {line}", flush=True)
+                _say(f"{self.name}: {line}")
             stopped_by = message.get("stopped_by")
             self._note(
                 {
@@ -107,25 +113,20 @@ class _Host:
 
     def _why_lost(self) -> str:
         assert self.channel is not None
+        silent = f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
         if self.process is None:
-            silent = self.channel.silent_seconds
-            return (
-                f"nothing was heard from it for {silent:.0f} s" if silent > 5 else "it closed the connection"
-            )
+            return silent if self.channel.silent_seconds > ALIVE_SECONDS * 2 else "it closed the connection"
         try:
             status = self.process.wait(1)
         except subprocess.TimeoutExpired:
-            return f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
-        program = Path(self.plan["start"][0]).name
-        how = (
-            f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
-        )
-        return f"`{program}` {how}"
+            return silent
+        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        return f"`{Path(self.plan['start'][0]).name}` {how}"
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
         said = [line for line in self._errors() if line.strip()]
-        print(f"zlaunch: lost {self.name}: {why}{f': {said[-1]}' if said else ''}", flush=True)
+        _say(f"zlaunch: lost {self.name}: {why}{f': {said[-1]}' if said else ''}")
         self._note({"lost": why, "said": said[-1] if said else "", "ended": time.time()})
 
     def _errors(self) -> list[str]:
@@ -166,32 +167,11 @@ def main(run_dir: RunDir) -> int:
     """Run a launcher on every host; return the status of the host that failed first."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
-    listener = (
-        socket.create_server(("", job["control_port"]), backlog=len(hosts)) if job["control_port"] else None
-    )
-    token = os.environ.pop(TOKEN, "")
+    token, port = os.environ.pop(TOKEN, ""), job["control_port"]
+    listener = socket.create_server(("", port), backlog=len(hosts)) if port else None
     for host in hosts:
         host.start()
-    deadline = time.monotonic() + START_SECONDS
-    first: _Host | None = None
-    stop_at = end_at = float("inf")
-    while not all(host.is_over for host in hosts):
-        wait_for_any([host.channel for host in hosts if host.channel and not host.is_over], 0.2)
-        if listener is not None:
-            _accept(listener, hosts, token)
-        for host in hosts:
-            host.hear()
-            if host.channel is None and not host.is_over and time.monotonic() > deadline:
-                host.lose(f"it did not connect within {START_SECONDS:.0f} s")
-        now = time.monotonic()
-        if first is None and (first := next((host for host in hosts if host.has_failed), None)) is not None:
-            stop_at = now + FAILURE_SECONDS
-        if now > stop_at:
-            write_stop(run_dir, signal.SIGTERM)
-        if end_at == float("inf") and read_stop(run_dir) is not None:
-            end_at = now + GRACE_SECONDS
-        if now > end_at:
-            break
+    first = _until_all_are_over(run_dir, hosts, partial(_accept, listener, hosts, token))
     for host in hosts:
         if not host.is_over:
             host.lose("it did not end in time")
@@ -199,8 +179,36 @@ def main(run_dir: RunDir) -> int:
     return 0 if first is None else first.record.get("returncode", 1)
 
 
-def _accept(listener: socket.socket, hosts: list[_Host], token: str) -> None:
+def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], accept: Callable[[], None]) -> _Host | None:
+    """Wait until no host runs any more; return the one that failed first."""
+    deadline = time.monotonic() + START_SECONDS
+    first: _Host | None = None
+    stop_at = end_at = float("inf")
+    while not all(host.is_over for host in hosts) and time.monotonic() < end_at:
+        wait_for_any([host.channel for host in hosts if host.channel and not host.is_over], 0.2)
+        accept()
+        for host in hosts:
+            host.hear(deadline)
+        failed = [host for host in hosts if host.has_failed]
+        if failed and first is None:
+            first, stop_at = failed[0], time.monotonic() + FAILURE_SECONDS
+        if time.monotonic() > stop_at:
+            write_stop(run_dir, signal.SIGTERM)
+        if read_stop(run_dir) is not None:
+            end_at = min(end_at, time.monotonic() + GRACE_SECONDS)
+    return first
+
+
+def _say(line: str) -> None:
+    """Write to the log of the launcher."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _accept(listener: socket.socket | None, hosts: Sequence[_Host], token: str) -> None:
     """Let the hosts of this run in, and nobody else."""
+    if listener is None:
+        return
     for channel, message in _newcomers(listener):
         number = message.get("node")
         is_known = hmac.compare_digest(str(message.get("token", "")).encode(), token.encode())

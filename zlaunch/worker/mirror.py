@@ -1,13 +1,12 @@
 """Copy the files of a run between hosts that do not share its directory.
 
-A host sends what its ranks write, and gets the control files that zlaunch writes. Logs are only appended to, so
-their new part is sent; everything else is small and replaced as a whole.
+A host sends what its ranks write, and gets the control files that zlaunch writes. Logs are only appended to,
+so their new part is sent; everything else is small and replaced as a whole.
 """
 
 import base64
 import binascii
 import contextlib
-import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -86,4 +85,4 @@ def write_part(run_dir: RunDir, message: Mapping[str, object]) -> None:
             return
         new = file.with_name(f".{file.name}.new")
         new.write_bytes(content)
-        os.replace(new, file)
+        new.replace(file)

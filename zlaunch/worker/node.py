@@ -1,8 +1,8 @@
 """The part of zlaunch on each host of a job: `zlaunch.worker.node [ADDRESS PORT]`.
 
-It gets an order from the coordinator, through its own stdin and stdout or by connecting to an address: where the run
-is, and which launcher to start here. It passes on what the ranks of this host record if the hosts do not share the
-run directory, and ends them as soon as the coordinator is gone.
+It gets an order from the coordinator, through its own stdin and stdout or by connecting to an address: where
+the run is, and which launcher to start here. It passes on what the ranks of this host record if the hosts do
+not share the run directory, and ends them as soon as the coordinator is gone.
 """
 
 import contextlib
@@ -111,7 +111,7 @@ def main(channel: Channel) -> int:
     """Carry out one order, and return what the launcher returned."""
     order = _order(channel)
     if order is None:
-        print("error: zlaunch.worker.node got no order", file=sys.stderr)
+        sys.stderr.write("error: zlaunch.worker.node got no order\n")
         return 1
     node = _Node(channel, order)
     with tempfile.TemporaryFile() as log:

@@ -1,4 +1,4 @@
-"""torchrun: the default. It passes signals on; on one host it picks a free port, on several it is told one."""
+"""torchrun: the default. It passes signals on, and on one host it picks a free port."""
 
 from zlaunch.hosts.topology import Topology
 from zlaunch.launch.backends.target import Target

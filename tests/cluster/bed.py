@@ -39,10 +39,23 @@ class Bed:
         path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "GLOO_SOCKET_IFNAME": "eth0"}
 
+    def unplugged(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Take down the link of a host for a while."""
+        return _without_link((*NAMES, POOR).index(name) + 1)
+
     def processes(self, marker: str) -> list[int]:
         """The processes whose command line holds a marker."""
         found = subprocess.run(["pgrep", "-f", marker], capture_output=True, text=True, check=False)
         return [int(pid) for pid in found.stdout.split()]
+
+
+@contextmanager
+def _without_link(number: int) -> Iterator[None]:
+    _ip("link", "set", f"zlveth{_NUMBER}-{number}", "down")
+    try:
+        yield
+    finally:
+        _ip("link", "set", f"zlveth{_NUMBER}-{number}", "up")
 
 
 def missing() -> list[str]:

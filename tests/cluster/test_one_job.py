@@ -1,15 +1,22 @@
 """Whatever starts zlaunch on several nodes, all of them train one job."""
 
+import json
 import re
 import shlex
-import sys
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.slurm_bed import Slurm
-from tests.running import ZLAUNCH, Result, run, start, the_run, zlaunch
+from tests.cluster.test_hosts import wait_until, working_in
+from tests.running import ZLAUNCH, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.hosts
 
@@ -67,3 +74,82 @@ def test_torchrun_on_every_host_over_ssh(bed: Bed, tmp_path: Path) -> None:
     assert result.status == 0, result.err
     assert re.sub("on [^ ]*", "on X", "\n".join(said(tmp_path))) == "\n".join(expected("X", "X"))
     assert NAMES[1] in result.err
+
+
+SLEEP = """import os, sys, time
+print("ready", flush=True)
+if os.environ["RANK"] in sys.argv[1:]:
+    sys.exit(7)
+time.sleep(1000)
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A job of two ranks that sleep."""
+
+    folder: Path
+    zlaunch: "subprocess.Popen[bytes]"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "r"
+
+    def ending(self) -> tuple[str, str, str]:
+        """How it ended, its verdict's code, and the verdict in one line."""
+        record = json.loads((self.run / "how-it-ended.json").read_text())
+        verdict = record["verdict"]
+        return record["how"], verdict["code"], " ".join([verdict["cause"], *verdict["facts"]])
+
+
+@contextmanager
+def sleeping(bed: Bed, folder: Path) -> Iterator[Running]:
+    (folder / "sleep.py").write_text(SLEEP)
+    flags = ["--hostfile", bed.hostfile, "--launcher", "torchrun", "--run-dir", "r"]
+    job = Running(folder, start("train", "sleep.py", *flags, cwd=folder, env=bed.environment()))
+    logs = [job.run / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
+    try:
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        yield job
+    finally:
+        job.zlaunch.kill()
+        job.zlaunch.wait()
+
+
+def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(bed: Bed, tmp_path: Path) -> None:
+    with sleeping(bed, tmp_path) as job, bed.unplugged(NAMES[1]):
+        assert job.zlaunch.wait(60) == 1
+        how, code, text = job.ending()
+        assert (how, code) == ("failed", "host-lost")
+        assert f"{NAMES[1]} was lost" in text
+        wait_until(lambda: not working_in(tmp_path), 15)
+
+
+def test_a_host_whose_ssh_is_killed_is_named_with_what_went(bed: Bed, tmp_path: Path) -> None:
+    with sleeping(bed, tmp_path) as job:
+        ssh = [
+            one
+            for one in psutil.Process(job.zlaunch.pid).children(recursive=True)
+            if NAMES[1] in one.cmdline()
+        ]
+        ssh[0].kill()
+        assert job.zlaunch.wait(60) == 1
+        assert f"{NAMES[1]} was lost: `ssh` killed by SIGKILL" in job.ending()[2]
+        wait_until(lambda: not working_in(tmp_path), 15)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_is_left_on_any_host_under_torchrun(number: signal.Signals, bed: Bed, tmp_path: Path) -> None:
+    with sleeping(bed, tmp_path) as job:
+        job.zlaunch.send_signal(number)
+        status = job.zlaunch.wait(15)
+        wait_until(lambda: not working_in(tmp_path), 15)
+        assert status == (-9 if number == signal.SIGKILL else 128 + number)
+
+
+def test_a_rank_that_fails_far_away_is_the_verdict(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "sleep.py").write_text(SLEEP)
+    flags = ["--hostfile", bed.hostfile, "--launcher", "torchrun", "--run-dir", "r"]
+    result = zlaunch("train", "sleep.py", *flags, "--", "1", cwd=tmp_path, env=bed.environment())
+    assert result.status == 7, result.err
+    assert "exited with status 7 on rank 1" in " ".join(result.err.split())

@@ -44,7 +44,7 @@ def raised(kind: str, message: str, within: str = "", rank: int = 0, **known: An
     )
 
 
-def printed(log: str, returncode: int = 1, rank: int = 0, **known: Any) -> RankEvidence:
+def printed(log: str, returncode: int | None = 1, rank: int = 0, **known: Any) -> RankEvidence:
     """A rank of which only the log and the status are left."""
     return RankEvidence(
         **{

@@ -24,7 +24,7 @@ from tests.diagnosis.deaths import (
     run,
     stopped,
 )
-from zlaunch.diagnosis.evidence import Evidence, RankEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, StallEvidence
 
 KILLED = printed("Loading weights:  40%\n", -signal.SIGKILL, rank=0, phase="loading the model", step=0)
 OOM_HOST = machine(
@@ -229,6 +229,17 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             launcher_log="RuntimeError: Using hostfile at /job/hostfile but host=w2 was not reachable via ssh. If you are running with a single node please remove /job/hostfile or setup passwordless ssh.\n",
             job={"launcher": "deepspeed"},
         ),
+    ),
+    "host-lost": (
+        replace(
+            run(printed("", 0, rank=0, stopped_by=15), printed("", rank=1, host="w2", returncode=None)),
+            hosts=(
+                HostEvidence("w1", 105.0, 0, 15),
+                HostEvidence("w2", 100.0, lost="`ssh` ended with status 255", said="Broken pipe"),
+            ),
+        ),
+        replace(run(), hosts=(HostEvidence("w1", 100.0, -9),)),
+        replace(run(), hosts=(HostEvidence("w1", 100.0, 1, error="Permission denied: /runs/a"),)),
     ),
     "launcher-missing": (run(launcher_log="RuntimeError: launcher 'pdsh' not installed.\n"),),
     "no-such-slot": (

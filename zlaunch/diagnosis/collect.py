@@ -11,6 +11,7 @@ from typing import TypeVar
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
+    HostEvidence,
     JobEvidence,
     RankEvidence,
     StallEvidence,
@@ -24,10 +25,12 @@ from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
     HeartbeatRecord,
     JobRecord,
     MachineSample,
+    NodeRecord,
     RankRecord,
     SampleRecord,
     SlotRecord,
@@ -58,11 +61,14 @@ def collect_evidence(
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
     ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
     launcher_log = tail(run_dir.launcher_log)
-    if stopped_by is None and stall is None and not is_diverged:
+    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run_dir.node_records())
+    is_open = stopped_by is None and stall is None and not is_diverged
+    if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
         stopped_by = _stopped_by_others(ranks, launcher_returncode, launcher_log)
     return Evidence(
         job=_job(files),
         ranks=ranks,
+        hosts=hosts,
         machines=_machines(ranks, files.ranks, oom_kills, disk_space(run_dir.root)[1]),
         launcher_returncode=launcher_returncode,
         launcher_log=launcher_log,

@@ -70,6 +70,29 @@ class RankEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """The part of a job on one host, where zlaunch itself started a launcher on each."""
+
+    host: str = ""
+    ended: float | None = None
+    returncode: int | None = None
+    """That of its launcher; None if it was lost before."""
+    stopped_by: int | None = None
+    error: str = ""
+    """Why its launcher could not be started."""
+    lost: str = ""
+    """Why nothing more was heard from it."""
+    said: str = ""
+    """The last words of ssh or srun about it."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the host, or its launcher, was gone before anybody stopped the job."""
+        was_killed = self.returncode is not None and self.returncode < 0 and self.stopped_by is None
+        return bool(self.lost or self.error) or was_killed
+
+
+@dataclass(frozen=True, slots=True)
 class StallEvidence:
     """A run that made no progress."""
 
@@ -142,3 +165,5 @@ class Evidence:
     stall: StallEvidence | None = None
     is_diverged: bool = False
     """Whether zlaunch ended it because its loss was not finite any more."""
+    hosts: tuple[HostEvidence, ...] = ()
+    """Empty where zlaunch started only one launcher."""

@@ -128,8 +128,8 @@ def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground, meeting: Mee
     """Monitor the job; end it on request, or if a rank of several hosts has failed."""
     if not monitor.tick():
         return
-    for number in () if meeting is None else meeting.signals():
-        job.on_signal(number, None)
+    for sent in () if meeting is None else meeting.signals():
+        job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
     if plan.topology.over_ssh and any(
@@ -138,5 +138,5 @@ def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground, meeting: Mee
     ):
         control.write_stop(plan.layout, signal.SIGTERM)  # pdsh would wait for the other hosts
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
-    elif job.stopped_by is None and (number := control.read_stop(plan.layout)) is not None:
+    elif job.stopped_by is None and (number := control.requested_stop(plan.layout)) is not None:
         job.on_signal(number, None)

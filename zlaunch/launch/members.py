@@ -1,8 +1,8 @@
 """Several zlaunch processes that start one job: one on every node, or one for every rank.
 
 Member 0 leads. The others connect to it, tell what their machine has, and learn what all machines have, so
-that each makes the same plan. The leader compares the plans, then tells every member to start. An error of one
-member is an error of all, and so is the end of the job.
+that each makes the same plan. The leader compares the plans, then tells every member to start. An error of
+one member is an error of all, and so is the end of the job.
 """
 
 import contextlib

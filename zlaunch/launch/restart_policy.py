@@ -19,6 +19,7 @@ HEALS = frozenset(
         "collective-timeout",
         "connection-lost",
         "crashed",
+        "host-lost",
         "killed",
         "launcher-killed",
         "network-error",

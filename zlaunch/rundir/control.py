@@ -8,6 +8,9 @@ from zlaunch.rundir.layout import RunDir
 COMMAND = "zlaunch runs stop"
 """Written into the stop file by that command."""
 
+COORDINATOR = "because a host failed"
+"""Written there by the coordinator of several hosts."""
+
 
 def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:
     """Ask the ranks on all hosts to stop, as a signal would."""
@@ -19,6 +22,14 @@ def read_stop(run_dir: RunDir) -> int | None:
     """Read the signal that the run was asked to stop with, if any."""
     try:
         return signal.Signals(int(run_dir.stop.read_text().partition(" ")[0]))
+    except (OSError, ValueError):
+        return None
+
+
+def requested_stop(run_dir: RunDir) -> int | None:
+    """Read the signal that a person asked the run to stop with, if any."""
+    try:
+        return None if run_dir.stop.read_text().endswith(f" {COORDINATOR}") else read_stop(run_dir)
     except (OSError, ValueError):
         return None
 

@@ -86,6 +86,10 @@ class RunDir(_Root):
         """How the part of a job on one host ended."""
         return self.ranks / f"node-{node}.json"
 
+    def node_records(self) -> list[Path]:
+        """The records of all hosts, in their order."""
+        return sorted(self.ranks.glob("node-*.json"), key=lambda file: (len(file.name), file.name))
+
     def node_log(self, node: int) -> Path:
         """What ssh or srun said about one host."""
         return self.logs / f"node-{node}.log"

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from zlaunch.diagnosis.advice import named_in
-from zlaunch.diagnosis.case import Case, Reading, words_of
-from zlaunch.diagnosis.evidence import RankEvidence
+from zlaunch.diagnosis.case import Case, Reading, signal_name, words_of
+from zlaunch.diagnosis.evidence import HostEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
 from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
@@ -20,6 +20,36 @@ _BARRIER = re.compile(r"Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+
 _GLOO = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation")
 _TIMEOUT = f"{_WATCHDOG.pattern}|{_BARRIER.pattern}|{_GLOO.pattern}|monitoredBarrier"
 _RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\d+), ?OpType=(\w+)")
+
+
+@signature("host-lost", "no sign of life from a host, or the end of its ssh, srun or launcher")
+def host_lost(case: Case) -> Reading | None:
+    """A host of the job is gone, or could not start its part."""
+    failed = [one for one in case.evidence.hosts if one.has_failed]
+    first = min(failed, key=lambda one: one.ended or 0.0, default=None)
+    if first is None or case.evidence.stopped_by is not None or _failed_before(case, first):
+        return None
+    here = [rank for rank in case.evidence.ranks if rank.host == first.host]
+    others = [one.host for one in failed if one is not first]
+    facts = (first.said, f"also lost: {', '.join(others)}" if others else None)
+    return Reading(_what_went(first), facts, rank=here[0] if here else None, is_local=bool(here))
+
+
+def _failed_before(case: Case, host: HostEvidence) -> bool:
+    """Whether a rank had failed by itself when a host was lost."""
+    rank = case.rank
+    if rank is None or role_of(rank, case.evidence) is not RankRole.FAILED:
+        return False
+    failed = rank.error.time if rank.error is not None else rank.ended
+    return failed is not None and host.ended is not None and failed < host.ended
+
+
+def _what_went(host: HostEvidence) -> str:
+    if host.error:
+        return f"{host.host} could not start its ranks: {host.error}"
+    if host.lost:
+        return f"{host.host} was lost: {host.lost}"
+    return f"the launcher on {host.host} was killed by {signal_name(-(host.returncode or 0))}"
 
 
 @signature("port-taken", "`EADDRINUSE`, `address already in use`")

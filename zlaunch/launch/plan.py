@@ -63,6 +63,8 @@ class PlanInputs:
     """The checkpoint that the job goes on from."""
     address: str = LOOPBACK
     """The address of the first host, for the others."""
+    started_by: str | None = None
+    """What started zlaunch, by its variables."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -148,6 +150,8 @@ class LaunchPlan:
     """When its Trainer saves checkpoints; None if it saves none."""
     address: str = LOOPBACK
     """The address of the first host, for the others."""
+    started_by: str | None = None
+    """What started zlaunch, by its variables; None if nothing but a person did."""
 
     @property
     def on_each_host(self) -> bool:
@@ -233,6 +237,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         launcher=launcher_of(inputs.job, inputs.script, topology.over_ssh and topology.reach is Reach.SSH),
         port=inputs.port,
         address=inputs.address,
+        started_by=inputs.started_by,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)

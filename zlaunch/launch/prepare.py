@@ -108,6 +108,7 @@ def _prepare(
     if surroundings.meeting is not None and not surroundings.meeting.leads:
         layout = RunDir(Path(surroundings.meeting.run_directory))
     inputs = check_facts(job, facts, layout)
+    inputs = replace(inputs, started_by=surroundings.source)
     if (resumption := find_resumption(job, facts.sources.script)) is not None:
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
         inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)

@@ -126,6 +126,8 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             accelerator=job["accelerator"],
             launcher=_LAUNCHER.validate_python(job["launcher"]),
             port=inputs.port,
+            address=inputs.address,
+            started_by=inputs.started_by,
             program=inputs.script,
             values=expected,
             ds_config=ds_config,

@@ -27,6 +27,7 @@ def plan_json(plan: LaunchPlan, estimate: "Estimate | None") -> str:
         "script": list(plan.script),
         "argv": list(plan.argv),
         "precision": plan.precision,
+        "within": plan.started_by,
         "ranks": [asdict(slot) for slot in plan.topology.slots()],
         "micro_batch": plan.values[MICRO],
         "grad_accum": plan.values[ACCUMULATION],

@@ -1,0 +1,176 @@
+"""A zlaunch on every node, as Kubernetes starts them: two on this machine, whose variables make them one job."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.abilities import unable
+from tests.cluster.test_hosts import wait_until, working_in
+from tests.running import ZLAUNCH, zlaunch
+from zlaunch.hosts.ports import free_port
+
+pytestmark = pytest.mark.job
+
+SLEEP = "import time\nprint('ready', flush=True)\ntime.sleep(1000)\n"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A zlaunch that was started as one of two."""
+
+    process: "subprocess.Popen[bytes]"
+    out: Path
+    err: Path
+
+    def wait(self, seconds: float = 240) -> int:
+        return self.process.wait(seconds)
+
+    @property
+    def said(self) -> str:
+        return " ".join(self.err.read_text().split())
+
+
+def node(cwd: Path, number: int, port: int, *words: object, within: tuple[str, ...] = ()) -> Node:
+    """Start one of two nodes."""
+    variables = {
+        "NNODES": "2",
+        "NODE_RANK": str(number),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    out, err = cwd / f"out-{number}", cwd / f"err-{number}"
+    argv = [*within, *ZLAUNCH, "train", *map(str, words)]
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            argv, cwd=cwd, env={**os.environ, **variables}, stdout=stdout, stderr=stderr
+        )
+    return Node(process, out, err)
+
+
+@contextmanager
+def two(cwd: Path, *words: object, other: tuple[object, ...] | None = None) -> Iterator[tuple[Node, Node]]:
+    """Start both nodes, the second perhaps with other words, and leave neither."""
+    port = free_port()
+    nodes = node(cwd, 0, port, *words), node(cwd, 1, port, *(words if other is None else other))
+    try:
+        yield nodes
+    finally:
+        for one in nodes:
+            one.process.kill()
+            one.process.wait()
+
+
+def test_a_node_that_has_other_arguments_is_named_and_nothing_starts(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    with two(tmp_path, "show.py", "--", "1", other=("show.py", "--", "2")) as nodes:
+        assert [one.wait() for one in nodes] == [65, 65]
+    for one in nodes:
+        assert re.search(r"node 1 \(\S+\) has another arguments of the script", one.said), one.said
+        assert "`2`, not `1`" in one.said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_of_one_node_is_an_error_of_both(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    with two(tmp_path, "show.py", other=("nowhere.py",)) as nodes:
+        assert [one.wait() for one in nodes] == [66, 66]
+    assert "node 1: " in nodes[0].said
+    assert all("nowhere.py" in one.said for one in nodes)
+
+
+def test_a_node_that_does_not_come_is_named(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    one = node(tmp_path, 0, free_port(), "show.py", "--join-timeout", "1")
+    assert one.wait() == 69
+    assert "node 1 of 2 did not connect" in one.said
+
+
+def test_a_dry_run_meets_nobody_and_says_what_it_assumes(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    one = node(tmp_path, 0, free_port(), "show.py", "--dry-run")
+    assert one.wait() == 0
+    shown = one.out.read_text()
+    assert "within  NNODES=2 NODE_RANK=0 MASTER_ADDR=127.0.0.1" in shown
+    assert "4 ranks on 2 hosts" in " ".join(shown.split())
+    assert "--nnodes=2 --node-rank=0 --nproc-per-node=2" in shown
+
+
+@contextmanager
+def asleep(cwd: Path) -> Iterator[tuple[Node, Node]]:
+    (cwd / "sleep.py").write_text(SLEEP)
+    with two(cwd, "sleep.py", "--gpus", "1", "--run-dir", "r") as nodes:
+        logs = [cwd / "r" / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
+        wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
+        yield nodes
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_signal_to_either_node_stops_both(number: int, tmp_path: Path) -> None:
+    with asleep(tmp_path) as nodes:
+        nodes[number].process.send_signal(signal.SIGTERM)
+        assert [one.wait(30) for one in nodes] == [143, 143]
+        assert all("stopped the job with SIGTERM" in one.said for one in nodes)
+        wait_until(lambda: not working_in(tmp_path), 15)
+
+
+def test_a_node_that_is_killed_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    with asleep(tmp_path) as nodes:
+        nodes[1].process.kill()
+        assert nodes[0].wait(60) == 1
+        assert re.search(r"\S+/1 was lost: it closed the connection", nodes[0].said), nodes[0].said
+        wait_until(lambda: not working_in(tmp_path), 15)
+
+
+def test_the_other_node_ends_when_the_first_is_killed(tmp_path: Path) -> None:
+    with asleep(tmp_path) as nodes:
+        nodes[0].process.kill()
+        assert nodes[1].wait(60) == 69
+        assert "node 0" in nodes[1].said
+        assert "is gone" in nodes[1].said
+        wait_until(lambda: not working_in(tmp_path), 15)
+
+
+def test_a_run_directory_that_nodes_do_not_share_is_collected_on_the_first(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        unable("a file system of its own for a node needs root")
+    (tmp_path / "show.py").write_text(
+        "import os, sys\nprint('rank', os.environ['RANK'], 'is here')\nsys.exit(3 * int(os.environ['RANK']))\n"
+    )
+    (tmp_path / "runs").mkdir()
+    words = ("show.py", "--gpus", "1", "--run-dir", "runs/r")
+    own = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0/runs" && exec "$@"', str(tmp_path))
+    port = free_port()
+    nodes = node(tmp_path, 0, port, *words), node(tmp_path, 1, port, *words, within=own)
+    assert [one.wait() for one in nodes] == [3, 3], nodes[0].said
+    run = tmp_path / "runs" / "r"
+    assert [(run / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)] == [
+        "rank 0 is here\n",
+        "rank 1 is here\n",
+    ]
+    assert json.loads((run / "ranks" / "rank-1.json").read_text())["returncode"] == 3
+    assert all("exited with status 3 on rank 1" in one.said for one in nodes)
+
+
+def losses(out: str) -> list[str]:
+    return re.findall(r"^step \d+: loss ([\d.]+)$", out, re.MULTILINE)
+
+
+def test_two_nodes_train_as_one_host_does(tmp_path: Path) -> None:
+    from tests.jobs.test_training import OWN_LOOP
+
+    words = (OWN_LOOP, "--stage", "3", "--", "--steps", "10")
+    whole = zlaunch("train", *words, cwd=tmp_path)
+    assert whole.status == 0, whole.err
+    words = (OWN_LOOP, "--stage", "3", "--gpus", "1", "--", "--steps", "10")
+    with two(tmp_path, *words) as nodes:
+        assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
+    assert len(losses(whole.out)) > 1
+    assert losses(nodes[0].out.read_text()) == losses(whole.out)

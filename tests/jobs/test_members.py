@@ -14,7 +14,8 @@ import pytest
 
 from tests.abilities import unable
 from tests.cluster.test_hosts import wait_until, working_in
-from tests.running import ZLAUNCH, zlaunch
+from tests.cluster.ways import losses, on_one_host, words
+from tests.running import ZLAUNCH
 from zlaunch.hosts.ports import free_port
 
 pytestmark = pytest.mark.job
@@ -159,18 +160,8 @@ def test_a_run_directory_that_nodes_do_not_share_is_collected_on_the_first(tmp_p
     assert all("exited with status 3 on rank 1" in one.said for one in nodes)
 
 
-def losses(out: str) -> list[str]:
-    return re.findall(r"^step \d+: loss ([\d.]+)$", out, re.MULTILINE)
-
-
-def test_two_nodes_train_as_one_host_does(tmp_path: Path) -> None:
-    from tests.jobs.test_training import OWN_LOOP
-
-    words = (OWN_LOOP, "--stage", "3", "--", "--steps", "10")
-    whole = zlaunch("train", *words, cwd=tmp_path)
-    assert whole.status == 0, whole.err
-    words = (OWN_LOOP, "--stage", "3", "--gpus", "1", "--", "--steps", "10")
-    with two(tmp_path, *words) as nodes:
+@pytest.mark.parametrize("stage", [2, 3])
+def test_two_nodes_train_as_one_host_does(stage: int, tmp_path: Path) -> None:
+    with two(tmp_path, *words(stage), "--gpus", "1") as nodes:
         assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
-    assert len(losses(whole.out)) > 1
-    assert losses(nodes[0].out.read_text()) == losses(whole.out)
+    assert losses(tmp_path / "r") == on_one_host(stage)

@@ -13,6 +13,7 @@ from zlaunch.diagnosis.evidence import (
     Evidence,
     JobEvidence,
     RankEvidence,
+    SaveEvidence,
     StallEvidence,
     filled,
 )
@@ -49,6 +50,7 @@ def collect_evidence(
     *,
     oom_kills: int = 0,
     is_diverged: bool = False,
+    save: SaveEvidence | None = None,
 ) -> Evidence:
     """Collect all that is known; what cannot be read is left out.
 
@@ -70,6 +72,7 @@ def collect_evidence(
         by_command=was_commanded(run_dir),
         stall=stall,
         is_diverged=is_diverged,
+        save=save,
     )
 
 

@@ -33,7 +33,8 @@ from zlaunch.launch.backends import BACKENDS, launcher_of
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.launch.save_plan import SavePlan, plan_saves
-from zlaunch.process import RANK_PROGRAM, ours
+from zlaunch.launch.time_limit import TimeLimit, time_limit
+from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
 
@@ -143,6 +144,8 @@ class LaunchPlan:
     """The checkpoint that it goes on from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
+    limit: TimeLimit | None = None
+    """When it must have ended."""
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -223,6 +226,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         op_cache=inputs.op_cache,
         resume=position,
         saves=plan_saves(script, job.script_args, position),
+        limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
     )
 
 

@@ -31,20 +31,24 @@ class TimeLimit:
     seconds: float
     """Between the start of the run and its end."""
 
+    save_within: float | None = None
+    """How long the user lets the ranks take."""
+
     def lead(self, save_seconds: float, step_seconds: float = 0.0) -> float:
         """How long before the end the ranks are asked to save."""
-        needed = 1.5 * save_seconds + 3 * step_seconds + MARGIN_SECONDS
-        return min(needed, MOST_OF_ALL * self.seconds)
+        needed = self.save_within or 1.5 * save_seconds + MARGIN_SECONDS
+        return min(needed + 3 * step_seconds, MOST_OF_ALL * self.seconds)
 
 
 def time_limit(options: PreemptOptions, environ: Mapping[str, str], started: float) -> TimeLimit | None:
     """Take the user's limit, which counts from the start of zlaunch, or else that of the Slurm job."""
     if (seconds := options.time_limit) is not None:
-        return TimeLimit(started + seconds, "`--time-limit`", seconds)
+        return TimeLimit(started + seconds, "`--time-limit`", seconds, options.save_within)
     ends = _slurm_end(environ)
     if ends is None:
         return None
-    return TimeLimit(ends, f"the limit of Slurm job {environ[SLURM_JOB]}", max(0.0, ends - started))
+    source = f"the limit of Slurm job {environ[SLURM_JOB]}"
+    return TimeLimit(ends, source, max(0.0, ends - started), options.save_within)
 
 
 def _slurm_end(environ: Mapping[str, str]) -> float | None:

@@ -124,8 +124,8 @@ class SaveAndStop:
     @property
     def has_ended_scripts(self) -> bool:
         """Whether scripts have ended because of the request, and not at their own end."""
-        reached = read_record(self._layout.rank_heartbeat(0), HeartbeatRecord).get("step")
-        return self._step is not None and reached == self._step and not self._is_trained()
+        heartbeat = read_record(self._layout.rank_heartbeat(0), HeartbeatRecord)
+        return "saves_step" in heartbeat and not self._is_trained()
 
     def _ask(self, by: str, within: float, *, is_limit: bool = False) -> None:
         self._asked_at, self._within, self._is_limit = time.time(), within, is_limit
@@ -139,8 +139,7 @@ class SaveAndStop:
         elif limit is not None:
             lead = limit.lead(self._save_seconds, progress.seconds_per_step or 0.0)
             if now >= limit.ends - lead:
-                within = min(self._options.save_within or lead, max(0.0, limit.ends - now))
-                self._ask(f"{limit.source} ({duration(limit.seconds)})", within, is_limit=True)
+                self._ask(f"{limit.source} ({duration(limit.seconds)})", limit.ends - now, is_limit=True)
 
     def _observe(self, progress: Progress) -> None:
         """Note when the last step was first seen, and how long a save takes."""

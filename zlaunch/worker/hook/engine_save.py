@@ -1,7 +1,9 @@
 """Save a training without a Trainer on request, at the end of a step, and end its script.
 
 The script need not know of it: its engine saves to where it has saved before, with the same options, or
-accelerate does if the script trains with it.
+accelerate does if the script trains with it. An engine is saved when the next step begins, so the script has
+logged the last one. What accelerate saves tells how far the data was read, so it saves as soon as the
+optimizer and the schedules have taken the step.
 """
 
 import contextlib
@@ -64,10 +66,10 @@ class EngineSaver:
             return
         self._steps = engine.global_steps
         self._due = self._request.at(self._steps)
-        if self._due is not None and not self._has_more_to_do():
+        if self._due is not None and self._accelerated() is not None and not self._has_more_to_do():
             self._save_and_end()
 
-    def forward(self, _: object) -> None:
+    def begins(self) -> None:
         """Save before the next step begins, at the latest; a script that counts its steps has done so."""
         if not self._engines or not self._is_on():
             return
@@ -140,6 +142,7 @@ class EngineSaver:
         due, self._due, self._is_done = self._due, None, True
         if due is None:
             return
+        self._heartbeat.note(saves_step=due.step)
         if self._accelerated() is not None:
             self._save_state(due)
         else:

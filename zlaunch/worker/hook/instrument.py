@@ -110,13 +110,13 @@ class Instrumentation:
 
     def _wrapped(self, function: Callable[..., object], phase: str) -> Callable[..., object]:
         begin, done, failed = self._begin, self._done, self._failed  # fewer lookups per call
-        before = self._saver.forward if phase == phases.FORWARD else None
+        before = self._saver.begins if phase in (phases.FORWARD, phases.TRAINING) else None
         after = self._saver.stepped if phase in (phases.STEPPING, phases.TRAINING) else None
 
         @functools.wraps(function)
         def traced(*args: object, **kwargs: object) -> object:
             if before is not None:
-                before(args[0])
+                before()
             outer = begin(phase, args, kwargs)
             try:
                 result = function(*args, **kwargs)

@@ -38,6 +38,7 @@ def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder, re
         ) -> None:
             heartbeat.note(step=state.global_step)
             if request.at(state.global_step) is not None:
+                heartbeat.note(saves_step=state.global_step)
                 control.should_save = control.should_training_stop = True
                 control.should_evaluate = False  # there may be no time for it
                 args.save_only_model = False  # nothing could go on from that

@@ -118,7 +118,7 @@ programs: .venv/installed
 	@touch $@
 
 # System packages for tests on several hosts and on NVMe. Only root can install them.
-APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
+APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps slurm-wlm munge
 # Only for tests of pages. Ubuntu has no package of this name; any Chromium or Chrome on the PATH will do.
 BROWSER := chromium
 

@@ -22,7 +22,7 @@ from zlaunch.launch.time_limit import save_seconds, scheduler_of
 from zlaunch.process import SAVES
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
-from zlaunch.rundir.record import HeartbeatRecord, ProgramRecord
+from zlaunch.rundir.record import HeartbeatRecord, ProgramRecord, RankRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.saved_by_run import output_dir_of
 from zlaunch.units import duration
@@ -117,6 +117,8 @@ class SaveAndStop:
             return None
         found = None if self._step is None or self._is_trained() else self._saved()
         checkpoint = None if found is None else shown(found.checkpoint.folder)
+        if found is None and not self._is_over:
+            self._explain_end()
         return SaveEvidence(
             *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint), self._is_limit
         )
@@ -182,6 +184,18 @@ class SaveAndStop:
         if self._known is None or self._plan.program.interface is ConfigInterface.NONE:
             return None
         return str(self._known)
+
+    def _explain_end(self) -> None:
+        """Say why the ranks have ended without a checkpoint, although nothing has stopped them for it."""
+        ranks = read_rank_records(self._layout, RankRecord).values()
+        if any(rank.get("stopped_by") for rank in ranks):
+            self._step, self._why_not = (
+                None,
+                "its ranks got the signal, too, and could not save",
+            )
+            self._advice = "have SIGUSR1 sent, which ranks ignore: `#SBATCH --signal=USR1@90`"
+        elif self._step is None:
+            self._why_not = "its ranks ended before a step to save could be chosen"
 
     def _cannot(self, why: str, advice: str = "") -> None:
         self._why_not, self._advice = why, advice

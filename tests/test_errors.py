@@ -18,6 +18,7 @@ def test_the_exit_statuses_are_those_that_were_frozen() -> None:
         "REFUSED": 65,
         "NO_INPUT": 66,
         "UNAVAILABLE": 69,
+        "SAVED": 75,
     }
 
 

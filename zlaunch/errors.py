@@ -19,6 +19,8 @@ class ExitStatus(IntEnum):
     REFUSED = 65
     NO_INPUT = 66
     UNAVAILABLE = 69
+    SAVED = 75
+    """The training was asked to stop, and has saved: start it again. `EX_TEMPFAIL` of sysexits."""
 
 
 class Severity(Enum):

@@ -30,6 +30,8 @@ TICK_SECONDS = 0.2
 RANK_PROGRAM = "zlaunch.worker.rank"
 OLD_RANK_PROGRAM = "zlaunch.rank"  # in run.sh files that an older release wrote
 RELAYED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAVES = signal.SIGUSR1
+"""Asks zlaunch to save and stop. Programs below ignore it: a scheduler may send it to all of them at once."""
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _START = Path(__file__).absolute().with_name("worker") / "start.py"
@@ -130,7 +132,7 @@ class Stopped(KeyboardInterrupt):
 def signals_as_exceptions() -> Iterator[None]:
     """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    handlers = _handle(_raise_stopped)
+    handlers = _handle(_raise_stopped, (*RELAYED, SAVES))
     try:
         yield
     finally:
@@ -144,17 +146,24 @@ def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
 
 def defer_signals() -> None:
     """Deliver signals that ask this process to stop later: at `heed_signals`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*RELAYED, SAVES))
 
 
 def heed_signals() -> None:
     """Deliver signals at once, and those that were deferred."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, RELAYED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*RELAYED, SAVES))
 
 
-def _handle(handler: Callable[[int, FrameType | None], Any]) -> dict[signal.Signals, Any]:
+def ignore_request_to_save() -> None:
+    """Let this process and those that it starts ignore the signal, unless they handle it themselves."""
+    signal.signal(SAVES, signal.SIG_IGN)
+
+
+def _handle(
+    handler: Callable[[int, FrameType | None], Any], numbers: Sequence[signal.Signals]
+) -> dict[signal.Signals, Any]:
     """Handle signals that ask this process to stop, unless they are ignored; return the handlers before."""
-    numbers = [number for number in RELAYED if signal.getsignal(number) is not signal.SIG_IGN]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
     return {number: signal.signal(number, handler) for number in numbers}
 
 
@@ -165,6 +174,9 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
 
 class Child:
     """A running program and its descendants."""
+
+    handled: tuple[signal.Signals, ...] = RELAYED
+    """The signals that this process handles as long as the program runs."""
 
     def __init__(
         self,
@@ -193,7 +205,7 @@ class Child:
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
         self._process: subprocess.Popen[bytes] | None = None
-        self._handlers = _handle(self.on_signal)
+        self._handlers = _handle(self.on_signal, self.handled)
         heed_signals()
         try:
             self._process = subprocess.Popen(
@@ -203,7 +215,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=begin,  # noqa: PLW1509 - no threads here
+                preexec_fn=partial(_begin, begin),  # noqa: PLW1509 - no threads here
             )
         except BaseException:
             self._let_go()
@@ -281,6 +293,11 @@ class Child:
             return None
 
 
+def _begin(begin: Callable[[], None]) -> None:
+    ignore_request_to_save()
+    begin()
+
+
 class LauncherProcess(Child):
     """A program that starts ranks: they get the grace period even if the program itself ended at once."""
 
@@ -302,18 +319,24 @@ class LauncherProcess(Child):
 class Foreground(LauncherProcess):
     """A launcher in a terminal: a second signal of the same kind kills it at once."""
 
+    handled = (*RELAYED, SAVES)
     _sent: frozenset[int] = frozenset()
+    save_first: Callable[[int], bool] | None = None
+    """Whether the program is to save first; it is then stopped by `on_signal` without a frame."""
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Pass on the first signal of each kind; at the second, stop waiting.
 
         A request that came through a file has no frame and does not count: its sender may send a signal too.
         """
+        is_repeated = frame is not None and number in self._sent
         if frame is not None:
-            if number in self._sent:
-                self._deadline = 0.0
-            self._sent |= {number}
-        super().on_signal(number, frame)
+            self._sent |= {number} - {SAVES}
+            if self.save_first is not None and not is_repeated and self.save_first(number):
+                return
+        super().on_signal(signal.SIGTERM if number == SAVES else number, frame)
+        if is_repeated:
+            self._deadline = 0.0
 
 
 def is_alive(process: "psutil.Process") -> bool:
@@ -343,6 +366,13 @@ def whereabouts() -> Whereabouts:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
         namespace = str(Path("/proc/self/ns/pid").readlink())
     return Whereabouts(os.uname().nodename, boot, namespace)
+
+
+def process_started() -> float:
+    """When this process was started, in seconds since 1970."""
+    import psutil
+
+    return psutil.Process().create_time()
 
 
 def may_signal(pid: int) -> bool:

@@ -170,7 +170,7 @@ def _configure(folder: Path) -> None:
     (folder / "slurm.conf").write_text(
         f"""ClusterName=zlaunch
 SlurmctldHost={socket.gethostname()}({_CONTROLLER})
-SlurmctldPort={17000 + _NUMBER}
+SlurmctldPort={17100 + _NUMBER}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge

@@ -24,7 +24,7 @@ from tests.diagnosis.deaths import (
     run,
     stopped,
 )
-from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, SaveEvidence, StallEvidence
 
 KILLED = printed("Loading weights:  40%\n", -signal.SIGKILL, rank=0, phase="loading the model", step=0)
 OOM_HOST = machine(
@@ -672,7 +672,16 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             StallEvidence(70.0, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,)), stopped(0), stopped(1)
         ),
     ),
+    "preempted": (
+        run(printed("", 0), save=SaveEvidence("SIGUSR1", 7, checkpoint="out/checkpoint-7")),
+        run(stopped(0), stopped_by=15, save=SaveEvidence("SIGTERM", 7, checkpoint="out/checkpoint-7")),
+    ),
     "stopped": (
+        run(
+            stopped(0), stopped_by=15, save=SaveEvidence("SIGTERM", why_not="it had not taken its first step")
+        ),
+        run(stopped(0), stopped_by=15, save=SaveEvidence("SIGTERM", 7, within=25.0)),
+        run(stopped(0), stopped_by=2, save=SaveEvidence("SIGUSR1", 7, checkpoint="out/checkpoint-7")),
         run(stopped(0, stopped_by=2, returncode=-2), stopped_by=2),
         run(stopped(0, stopped_by=15, returncode=-15), stopped_by=15, by_command=True),
         run(

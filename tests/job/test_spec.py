@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.errors import WrongUsage
-from zlaunch.job.spec import Device, GpuChoice, Offload, parse_gpus, parse_offload, parse_override
+from zlaunch.job.spec import (
+    Device,
+    GpuChoice,
+    Offload,
+    parse_duration,
+    parse_gpus,
+    parse_offload,
+    parse_override,
+)
 
 DEVICES: tuple[Device, ...] = ("none", "cpu", "nvme")
 
@@ -123,3 +131,25 @@ def test_a_monstrous_override_is_a_value_or_wrong_usage(value: str) -> None:
 def test_any_text_is_an_override_or_wrong_usage(text: str) -> None:
     with suppress(WrongUsage):
         assert parse_override(text)[0] == text.partition("=")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("3:30:00", 12600),
+        ("1-00:00:00", 86400),
+        ("5:30", 330),
+        ("90m", 5400),
+        ("2h", 7200),
+        ("1.5h", 5400),
+        ("12600", 12600),
+    ],
+)
+def test_a_time_is_written_as_a_clock_or_with_a_unit(text: str, seconds: float) -> None:
+    assert parse_duration(text, "--time-limit") == seconds
+
+
+@given(st.text("0123456789:-.smhd ") | st.text())
+def test_any_text_is_a_time_or_wrong_usage(text: str) -> None:
+    with suppress(WrongUsage):
+        assert parse_duration(text, "--time-limit") > 0

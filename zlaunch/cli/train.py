@@ -19,9 +19,11 @@ from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import (
     STAGES,
     JobSpec,
+    PreemptOptions,
     RestartPolicy,
     RunOptions,
     parse_debug,
+    parse_duration,
     parse_gpus,
     parse_offload,
     parse_override,
@@ -138,6 +140,25 @@ def train(
             help="When the loss stays NaN; rollback: go on from the newest checkpoint that was saved before."
         ),
     ] = "report",
+    on_preempt: Annotated[
+        Literal["save", "stop"] | None,
+        typer.Option(
+            help="What SIGTERM does (default: save under Slurm and Kubernetes, else stop); SIGUSR1 saves.",
+            show_default=False,
+        ),
+    ] = None,
+    save_within: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=1.0,
+            help="Time to save and stop (default: 25 after SIGTERM, otherwise 300).",
+        ),
+    ] = None,
+    time_limit: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Save and stop before this time is over: 3:30:00, 90m or 12600."),
+    ] = None,
     debug: Annotated[
         str | None,
         typer.Option(metavar="RANK[:PORT]", help="Make a rank wait for a debugger (default port: 5678)."),
@@ -185,7 +206,17 @@ def train(
         save=save,
         may_ask=not no_ask,
         config_flags=named,
-        wishes=RunOptions(show_ranks, on_stall, stall_after, RestartPolicy(max_restarts, on_oom, on_nan)),
+        wishes=RunOptions(
+            show_ranks,
+            on_stall,
+            stall_after,
+            RestartPolicy(max_restarts, on_oom, on_nan),
+            PreemptOptions(
+                on_preempt,
+                save_within,
+                None if time_limit is None else parse_duration(time_limit, "--time-limit"),
+            ),
+        ),
         **told_by_file(context),
     )
     if _asks_for_help(spec):

@@ -14,6 +14,7 @@ from zlaunch.diagnosis.evidence import (
     HostEvidence,
     JobEvidence,
     RankEvidence,
+    SaveEvidence,
     StallEvidence,
     filled,
 )
@@ -52,6 +53,7 @@ def collect_evidence(
     *,
     oom_kills: int = 0,
     is_diverged: bool = False,
+    save: SaveEvidence | None = None,
 ) -> Evidence:
     """Collect all that is known; what cannot be read is left out.
 
@@ -76,6 +78,7 @@ def collect_evidence(
         by_command=was_commanded(run_dir),
         stall=stall,
         is_diverged=is_diverged,
+        save=save,
     )
 
 

@@ -30,7 +30,8 @@ def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
 
 
 _FIRST = (
-    *(memory.host_out_of_memory, op_build.stale_build_lock, network.host_lost, network.collective_timeout),
+    *(exits.preempted, memory.host_out_of_memory, op_build.stale_build_lock),
+    *(network.host_lost, network.collective_timeout),
     *(exits.stalled, exits.stopped, exits.stumbled),
 )
 MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)

@@ -1,5 +1,6 @@
 """The evidence of a run that has ended, as plain values."""
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
@@ -107,6 +108,26 @@ class StallEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class SaveEvidence:
+    """A request to save and stop, and what came of it."""
+
+    by: str
+    """Who asked: `SIGUSR1`, `the time limit of 2 h`."""
+    step: int | None = None
+    """The step after which all ranks were to save; None if nothing could be saved."""
+    why_not: str = ""
+    """Why nothing could be saved."""
+    advice: str = ""
+    """What to do so that it can be."""
+    within: float = 0.0
+    """Seconds that the ranks had for it."""
+    checkpoint: str | None = None
+    """The complete checkpoint of that step, if the training has not reached its end."""
+    is_limit: bool = False
+    """Whether a time limit asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobEvidence:
     """The job that was run."""
 
@@ -167,3 +188,11 @@ class Evidence:
     """Whether zlaunch ended it because its loss was not finite any more."""
     hosts: tuple[HostEvidence, ...] = ()
     """Empty where zlaunch started only one launcher."""
+    save: SaveEvidence | None = None
+    """The request to save and stop, if there was one."""
+
+    @property
+    def is_preempted(self) -> bool:
+        """Whether it was saved as asked, so that it can go on later."""
+        is_saved = self.save is not None and self.save.checkpoint is not None
+        return is_saved and self.stopped_by != signal.SIGINT

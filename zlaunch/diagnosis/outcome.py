@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 from zlaunch.diagnosis.root_cause import ENDS_PROGRAMS
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.errors import ExitStatus
 from zlaunch.rundir import phases
 
 STALLED_STATUS = 124
 """The same as that of `timeout`."""
+
+PREEMPTED_STATUS = int(ExitStatus.SAVED)
+"""Saved, start again."""
 
 IN_VAIN = frozenset({"loss-not-a-number", "autotuning-left-on"})
 """Verdicts on jobs that finished without a usable result."""
@@ -20,7 +24,7 @@ class Outcome:
     """How a job ended."""
 
     how: str
-    """`finished`, `stumbled`, `failed`, `stopped` or `stalled`."""
+    """`finished`, `stumbled`, `failed`, `stopped`, `preempted` or `stalled`."""
     exit_status: int
     returncode: int
     """That of the deciding process, as in `subprocess`: -n for signal n."""
@@ -34,12 +38,24 @@ def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     A rank that was stopped did not fail: another rank or the user ended the job. A rank without a return
     code was lost together with its rank program.
     """
+    if evidence.is_preempted:
+        return Outcome("preempted", PREEMPTED_STATUS, 0, verdict)
     if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
     if evidence.is_diverged:
         return _outcome("failed", 1, verdict)
     if evidence.stopped_by is not None:
-        return _outcome("stopped", -evidence.stopped_by, verdict)
+        return _stopped(evidence, -evidence.stopped_by, verdict)
+    return _ended(evidence, verdict)
+
+
+def _stopped(evidence: Evidence, returncode: int, verdict: Verdict) -> Outcome:
+    out_of_time = evidence.save is not None and evidence.save.is_limit
+    status = STALLED_STATUS if out_of_time else exit_status(returncode)
+    return Outcome("stopped", status, returncode, verdict)
+
+
+def _ended(evidence: Evidence, verdict: Verdict) -> Outcome:
     ranks = evidence.ranks
     if ranks and all(rank.finished for rank in ranks):
         clean = evidence.launcher_returncode == 0

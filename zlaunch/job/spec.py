@@ -19,6 +19,28 @@ STEP_PATIENCE_SECONDS = 60.0
 OnStall = Literal["report", "stop"]
 OnOom = Literal["stop", "retry"]
 OnNan = Literal["report", "stop", "rollback"]
+OnPreempt = Literal["save", "stop"]
+
+GRACE_SECONDS = 25.0
+"""How long ranks may take to save after SIGTERM: Slurm and Kubernetes kill after 30 s by default."""
+SAVE_SECONDS = 300.0
+"""The same after another request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptOptions:
+    """What a run does before something else ends it: it saves, stops, and can go on later."""
+
+    on_preempt: OnPreempt | None = None
+    """What SIGTERM does; None: save if a scheduler has started zlaunch, which sends it before it kills."""
+    save_within: float | None = None
+    """Seconds that the ranks may take; None for a default that depends on who asks."""
+    time_limit: float | None = None
+    """Seconds after which the run must have ended; None for the limit of Slurm, if there is one."""
+
+    def seconds(self, *, is_preempted: bool) -> float:
+        """How long the ranks may take to save."""
+        return self.save_within or (GRACE_SECONDS if is_preempted else SAVE_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +56,8 @@ class MonitorOptions:
     """A rank with a debugger, whose pauses are not stalls."""
     ends_on_nan: bool = False
     """Whether a loss that stays NaN or infinite ends the run."""
+    preempt: PreemptOptions = PreemptOptions()
+    """What it does when it is asked to save and stop."""
     is_plain: bool = False
     """Whether output is shown without progress bars and control characters, as in a pipe."""
 
@@ -56,6 +80,7 @@ class RunOptions:
     on_stall: OnStall = "report"
     stall_after: float = STEP_PATIENCE_SECONDS
     policy: RestartPolicy = RestartPolicy()
+    preempt: PreemptOptions = PreemptOptions()
 
     def monitor_options(
         self, world_size: int, interactive: bool, debugged: int | None = None
@@ -64,7 +89,8 @@ class RunOptions:
         ranks = ranks_to_show(self.show_ranks, world_size, interactive)
         ends_on_nan = self.policy.on_nan != "report"
         return MonitorOptions(
-            ranks, self.on_stall, self.stall_after, debugged, ends_on_nan, is_plain=not interactive
+            *(ranks, self.on_stall, self.stall_after, debugged, ends_on_nan, self.preempt),
+            is_plain=not interactive,
         )
 
 
@@ -220,6 +246,25 @@ def parse_gpus(text: str) -> GpuChoice:
     if len(set(devices)) != len(devices):
         raise WrongUsage(f"`--gpus {text}` names a device twice")
     return GpuChoice(devices=devices)
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Parse `3:30:00`, `90m`, `2h` or seconds; raise WrongUsage for anything else."""
+    if found := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    elif found := _AMOUNT.fullmatch(text):
+        total = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    else:
+        total = 0.0
+    if total <= 0:
+        raise WrongUsage(f"`{option} {text}` is not a time", f"write `{option} 3:30:00`, `90m` or `12600`")
+    return total
+
+
+_CLOCK = re.compile(r"(?:([0-9]{1,4})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
+"""Like Slurm's; without hours, `5:30` is five minutes and a half."""
+_AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
 
 
 def parse_debug(text: str) -> Debug:

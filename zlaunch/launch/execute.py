@@ -16,6 +16,7 @@ from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.members import Meeting, Start, new_token
 from zlaunch.launch.monitoring.monitor import JobMonitor
+from zlaunch.launch.monitoring.preemption import SaveAndStop
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
@@ -111,25 +112,45 @@ def _run(
     if meeting is not None:
         meeting.begin(Start(read_record(layout.job, JobRecord)["control_port"], token))
     stop = partial(job.on_signal, signal.SIGTERM, None)
+    saving = SaveAndStop(plan, options.preempt, os.environ, stop, reporter)
+    job.save_first = saving.on_signal
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     try:
-        returncode = job.wait(partial(_follow, plan, monitor, job, meeting))
+        returncode = job.wait(partial(_follow, plan, monitor, job, saving, meeting))
     finally:
         monitor.end()
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
-    stopped_by = None if is_ended else job.stopped_by
+    stopped_by, save = None if is_ended else job.stopped_by, saving.evidence()
+    if stopped_by is None and save is not None and save.checkpoint is None and saving.has_ended_scripts:
+        stopped_by = signal.SIGTERM  # as far as their script goes, they have finished
     killed = (oom_kills() or 0) - (killed_before or 0)
     return collect_evidence(
-        layout, returncode, stopped_by, monitor.stall, oom_kills=killed, is_diverged=monitor.is_diverged
+        layout,
+        returncode,
+        stopped_by,
+        monitor.stall,
+        oom_kills=killed,
+        is_diverged=monitor.is_diverged,
+        save=save,
     )
 
 
-def _follow(plan: LaunchPlan, monitor: JobMonitor, job: Foreground, meeting: Meeting | None) -> None:
+def _follow(
+    plan: LaunchPlan,
+    monitor: JobMonitor,
+    job: Foreground,
+    saving: SaveAndStop,
+    meeting: Meeting | None,
+) -> None:
     """Monitor the job; end it on request, or if a rank of several hosts has failed."""
+    if job.stopped_by is None:
+        saving.tick(monitor.progress)
+    monitor.is_saving = saving.is_asked
     if not monitor.tick():
         return
     for sent in () if meeting is None else meeting.signals():
-        job.on_signal(sent, None)
+        if not saving.on_signal(sent):
+            job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
     if plan.topology.over_ssh and any(

@@ -34,7 +34,8 @@ from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.launch.save_plan import SavePlan, plan_saves
-from zlaunch.process import RANK_PROGRAM, ours
+from zlaunch.launch.time_limit import TimeLimit, time_limit
+from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
 
@@ -152,6 +153,8 @@ class LaunchPlan:
     """The address of the first host, for the others."""
     started_by: str | None = None
     """What started zlaunch, by its variables; None if nothing but a person did."""
+    limit: TimeLimit | None = None
+    """When it must have ended."""
 
     @property
     def on_each_host(self) -> bool:
@@ -254,6 +257,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         op_cache=inputs.op_cache,
         resume=position,
         saves=plan_saves(script, job.script_args, position),
+        limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
     )
 
 

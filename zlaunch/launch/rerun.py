@@ -24,6 +24,8 @@ from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_plan import plan_saves
+from zlaunch.launch.time_limit import time_limit
+from zlaunch.process import process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -147,6 +149,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             op_cache=inputs.op_cache,
             resume=position,
             saves=plan_saves(inputs.script, inputs.job.script_args, position),
+            limit=time_limit(inputs.job.wishes.preempt, inputs.environ, process_started()),
         )
 
 

@@ -4,6 +4,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable
+from functools import partial
 
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
@@ -85,6 +86,12 @@ def follow(meeting: Meeting) -> Ending:
             _carry_out(meeting, word)
 
 
+def _forward(meeting: Meeting, number: int) -> bool:
+    """Leave it to the leader what a signal means for the job."""
+    meeting.tell({"signal": int(number)})
+    return True
+
+
 def _carry_out(meeting: Meeting, start: Start) -> None:
     environment = {
         **without_cluster_variables(os.environ),
@@ -96,6 +103,7 @@ def _carry_out(meeting: Meeting, start: Start) -> None:
         node = Foreground(
             argv, environment, log, GRACE_SECONDS, tell=lambda number: meeting.tell({"signal": int(number)})
         )
+        node.save_first = partial(_forward, meeting)
         try:
             node.wait(meeting.keep)
         except MemberFailed:

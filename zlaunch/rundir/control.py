@@ -1,4 +1,4 @@
-"""Control files, which ask the ranks of a run on all hosts to stop or to write their stacks."""
+"""Control files, which ask the ranks of a run on all hosts to save, to stop or to write their stacks."""
 
 import signal
 
@@ -7,6 +7,8 @@ from zlaunch.rundir.layout import RunDir
 
 COMMAND = "zlaunch runs stop"
 """Written into the stop file by that command."""
+SAVE_COMMAND = f"`{COMMAND} --save`"
+"""Written into the request to save by that command."""
 
 COORDINATOR = "because a host failed"
 """Written there by the coordinator of several hosts."""
@@ -40,6 +42,30 @@ def was_commanded(run_dir: RunDir) -> bool:
         return run_dir.stop.read_text().endswith(f" {COMMAND}")
     except (OSError, ValueError):
         return False
+
+
+def ask_for_save(run_dir: RunDir, by: str) -> None:
+    """Ask the zlaunch of a run to have it saved and stopped."""
+    write_whole(run_dir.ask_save, by)
+
+
+def who_asked_for_save(run_dir: RunDir) -> str | None:
+    """Read who asked to save and stop, if anybody did."""
+    try:
+        return run_dir.ask_save.read_text() or None
+    except (OSError, ValueError):
+        return None
+
+
+def write_save_at(run_dir: RunDir, step: int | None, directory: str = "") -> None:
+    """Have all ranks save after a step, and end; None only makes the file, before the ranks start.
+
+    It is written in place: opening a file on a network file system reads its newest content, while a file
+    that was missing may stay so for half a minute.
+    """
+    text = "" if step is None else f"{step} {directory}\n"
+    with run_dir.save_at.open("w") as file:
+        file.write(text)
 
 
 def ask_for_stacks(run_dir: RunDir) -> None:

@@ -58,6 +58,10 @@ class RunDir(_Root):
     """Loss, learning rate and phases of the first rank, one line for each step."""
     stop = _Below("stop")
     """The signal that all ranks pass on, and its sender; this also works on other hosts."""
+    ask_save = _Below("ask-save")
+    """Who asked the run to save and stop, from another process."""
+    save_at = _Below("save-at")
+    """The step after which all ranks save and end, and where an engine saves if its script has not yet."""
     ask_stacks = _Below("ask-stacks")
     """How many times the ranks were asked for their stacks."""
     logs = _Below("logs")
@@ -80,7 +84,7 @@ class RunDir(_Root):
     @property
     def control_files(self) -> tuple[Path, ...]:
         """What tells ranks something while they run."""
-        return (self.stop, self.ask_stacks)
+        return (self.stop, self.ask_stacks, self.save_at)
 
     def node_record(self, node: int) -> Path:
         """How the part of a job on one host ended."""

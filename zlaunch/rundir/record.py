@@ -232,6 +232,8 @@ class HeartbeatRecord(TypedDict, total=False):
     steps: int | None
     first_step: int
     trained: bool
+    saves_step: int
+    """The step after which it saves and ends, because it was asked to."""
     loss: float | None
     first_loss: float | None
     loss_step: int

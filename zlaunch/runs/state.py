@@ -23,6 +23,8 @@ class State(Enum):
     FAILED = "failed"
     STOPPED = "stopped"
     STALLED = "stalled"
+    PREEMPTED = "preempted"
+    """It was asked to save and stop, and has saved."""
     LOST = "lost"
     """Its zlaunch was killed; the guard may have recorded that."""
     UNKNOWN = "unknown"

@@ -11,7 +11,7 @@ import psutil
 
 from zlaunch.errors import Unavailable
 from zlaunch.process import may_signal
-from zlaunch.rundir.control import COMMAND, write_stop
+from zlaunch.rundir.control import COMMAND, SAVE_COMMAND, ask_for_save, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.owner import is_running, owner_process
 from zlaunch.runs.state import RunSummary, State
@@ -39,6 +39,17 @@ def stop_run(run: RunSummary) -> str:
     with contextlib.suppress(psutil.Error):
         process.terminate()
     return f"zlaunch (process {process.pid})"
+
+
+def save_run(run: RunSummary) -> str:
+    """Ask a running run to save and stop, and say who was asked."""
+    run_dir = RunDir(run.files.root)
+    try:
+        ask_for_save(run_dir, SAVE_COMMAND)
+    except OSError as error:
+        file = os.path.relpath(run_dir.ask_save)
+        raise Unavailable(f"`{file}` cannot be written: {error.strerror}") from None
+    return f"zlaunch, through {os.path.relpath(run_dir.ask_save)},"
 
 
 def wait_until_over(root: Path, seconds: float) -> RunSummary:

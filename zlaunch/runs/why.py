@@ -15,6 +15,7 @@ HEADS = {
     State.STUMBLED: "finished training in",
     State.FAILED: "failed after",
     State.STOPPED: "stopped after",
+    State.PREEMPTED: "preempted after",
     State.STALLED: "stalled; stopped after",
     State.LOST: "lost after",
     State.UNKNOWN: "state unknown after",

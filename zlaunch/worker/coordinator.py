@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from zlaunch.process import end_like, start_with_pipes
-from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
+from zlaunch.rundir.control import COORDINATOR, ask_for_save, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
@@ -96,6 +96,8 @@ class _Host:
             is_shared = (self._run_dir.ranks / Path(marker).name).exists()
             self.changes = None if is_shared else Changes(self._run_dir)
             channel.send({"shared": is_shared})
+        if isinstance(by := message.get("save"), str):
+            ask_for_save(self._run_dir, by)
         if isinstance(failed := message.get("failed"), str):
             self._note({"error": failed})
         if isinstance(returncode := message.get("ended"), int):

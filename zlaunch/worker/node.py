@@ -14,10 +14,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.process import SAFE_PATH, LauncherProcess
+from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess
 from zlaunch.rundir.control import read_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
@@ -54,6 +55,7 @@ class _Node:
         """Whether the coordinator sees this run directory; None until it has answered."""
         self._next_look = 0.0
         self.child: LauncherProcess | None = None
+        self._is_asked_to_save = False
 
     def prepare(self) -> None:
         """Go to the working directory, and make the run directory unless it is there; raise OSError."""
@@ -70,13 +72,20 @@ class _Node:
 
     def run(self, log: IO[bytes]) -> int:
         """Start the launcher and wait for its end."""
+        signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
         environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
         self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS)
         return self.child.wait(self.tick)
 
+    def _ask_to_save(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_asked_to_save = True
+
     def tick(self) -> None:
         """Obey the coordinator, and send it what is new."""
+        if self._is_asked_to_save:
+            self._is_asked_to_save = False
+            self._channel.send({"save": SAVES.name})
         for message in self._channel.receive():
             if isinstance(shared := message.get("shared"), bool):
                 self._is_shared = shared

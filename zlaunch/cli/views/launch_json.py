@@ -38,6 +38,7 @@ def plan_json(plan: LaunchPlan, estimate: "Estimate | None") -> str:
         "environment": variables,
         "native_ops": [op.name for op in plan.ops],
         "resume": None if plan.resume is None else str(plan.resume.resumption.saved.checkpoint.folder),
+        "time_limit": None if plan.limit is None else asdict(plan.limit),
         "warnings": findings_json(plan.warnings),
         "estimate": None if estimate is None else {"fit": estimate.fit.value, **asdict(estimate.need)},
     }

@@ -21,6 +21,7 @@ from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.resume import DataPosition
 from zlaunch.launch.save_plan import SavePlan
+from zlaunch.launch.time_limit import limit_words, save_seconds
 from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
 
@@ -51,8 +52,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
         case Handover.ACCELERATE if not plan.program.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
-    if plan.program.interface is ConfigInterface.TRAINER:
-        yield "saves", _saves(plan)
+    yield from _save_rows(plan)
     if plan.resume is not None:
         yield from _resume_rows(plan.resume)
     if plan.debug is not None:
@@ -60,6 +60,14 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
+
+
+def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
+    if plan.program.interface is ConfigInterface.TRAINER:
+        yield "saves", _saves(plan)
+    if plan.limit is not None:
+        each = None if plan.saves is None else plan.saves.each
+        yield "limit", limit_words(plan.limit, save_seconds(each))
 
 
 def _job(plan: LaunchPlan) -> str:

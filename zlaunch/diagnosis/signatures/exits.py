@@ -4,7 +4,7 @@ import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
-from zlaunch.diagnosis.evidence import StallEvidence
+from zlaunch.diagnosis.evidence import SaveEvidence, StallEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
 from zlaunch.diagnosis.signature import signature
@@ -38,6 +38,24 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
     return tuple(f"rank {number}: {clip(stall.where[number], 100)}" for number in (*shown[:2], *others))
 
 
+@signature("preempted", "a request to save and stop, and a complete checkpoint of the step that it named")
+def preempted(case: Case) -> Reading | None:
+    """A scheduler, a time limit or a user asked the job to save and stop, and it can go on later."""
+    save = case.evidence.save
+    if save is None or not case.evidence.is_preempted:
+        return None
+    cause = f"{save.by} asked to save and stop: step {save.step} is saved in {save.checkpoint}"
+    return Reading(cause, is_local=False)
+
+
+def _not_saved(save: SaveEvidence) -> str:
+    """Say why a request to save and stop has only stopped the job."""
+    if save.step is None:
+        return f"{save.by} stopped the job: {save.why_not}"
+    late = f"there was no complete checkpoint of step {save.step} after {duration(save.within)}"
+    return f"{save.by} asked to save and stop, and {late}"
+
+
 @signature("stopped", "zlaunch received a signal, and no rank had failed by itself")
 def stopped(case: Case) -> Reading | None:
     """A user or the system stopped the job."""
@@ -48,12 +66,14 @@ def stopped(case: Case) -> Reading | None:
     stall = case.evidence.stall
     still = () if stall is None else (f"no progress for {duration(stall.seconds)} before", *_places(stall))
     who = "a user" if number == signal.SIGINT else "a user or the system"
-    with_it = f"{who} stopped the job with {signal_name(number)}"
-    return Reading(
-        "`zlaunch runs stop` ended the job" if case.evidence.by_command else with_it,
-        (*((f"at step {step}",) if step else ()), *still)[:3],
-        is_local=False,
-    )
+    cause, save = f"{who} stopped the job with {signal_name(number)}", case.evidence.save
+    if case.evidence.by_command:
+        cause = "`zlaunch runs stop` ended the job"
+    elif save is not None and number != signal.SIGINT:
+        cause = _not_saved(save)
+    advice = () if save is None else (save.advice,)
+    facts = (*((f"at step {step}",) if step else ()), *still)[:3]
+    return Reading(cause, facts, advice, is_local=False)
 
 
 @signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")

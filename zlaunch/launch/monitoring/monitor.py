@@ -12,7 +12,7 @@ from zlaunch.diagnosis.stall_text import silence
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.monitoring.log_tail import LogTail
-from zlaunch.launch.monitoring.progress import Snapshot, no_progress
+from zlaunch.launch.monitoring.progress import Progress, Snapshot, no_progress
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
@@ -52,6 +52,8 @@ class JobMonitor:
         self._stop = stop
         self._reporter = reporter
         self._progress = no_progress(time.monotonic())
+        self.is_saving = False
+        """Whether the job was asked to save and stop, which has a time limit of its own: it cannot stall."""
         several = len(options.show_ranks) > 1
         self._logs = [
             LogTail(
@@ -88,6 +90,11 @@ class JobMonitor:
         self._check_loss()
         self._check_stall(now)
         return True
+
+    @property
+    def progress(self) -> Progress:
+        """The state of the job when it was last sampled."""
+        return self._progress
 
     def confirm_interrupt(self) -> None:
         """Report once that Ctrl-C was received, and what a second one does."""
@@ -177,7 +184,7 @@ class JobMonitor:
             self._stop()
 
     def _check_stall(self, now: float) -> None:
-        if self._options.debugged is not None:
+        if self._options.debugged is not None or self.is_saving:
             return
         silent = self._progress.stalled_seconds(now, self._options.stall_after)
         if silent is None:

@@ -20,6 +20,7 @@ from zlaunch.worker.hook.imports import UNSEEN
 from zlaunch.worker.hook.instrument import Instrumentation
 from zlaunch.worker.hook.own_file import open_apart
 from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
+from zlaunch.worker.hook.save_request import SaveRequest
 from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def install(root: str, is_debugged: bool = False) -> None:
         from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
 
         also[GROUPS] = lift_timeouts
-    instrumentation = Instrumentation(heartbeat, program, also)
+    instrumentation = Instrumentation(heartbeat, program, SaveRequest(run_dir.save_at), also)
     instrumentation.install()
     sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))
 

@@ -43,6 +43,8 @@ class Heartbeat:
         self.phase = ""
         self.counts_steps = True
         """Whether DeepSpeed's engine counts the steps, rather than a Trainer or the script."""
+        self.is_trainer = False
+        """Whether a Trainer trains, which saves checkpoints itself."""
         self.enter(phases.STARTING)
         self.register_exit()
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.engine_callback import EngineFacts
+from zlaunch.worker.hook.engine_save import MODULES, EngineSaver
 from zlaunch.worker.hook.heartbeat import Heartbeat
 from zlaunch.worker.hook.imports import ImportWatch, unseen, without_first
 from zlaunch.worker.hook.program_record import ProgramRecorder
+from zlaunch.worker.hook.save_request import SaveRequest
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -66,10 +68,13 @@ class Instrumentation:
         self,
         heartbeat: Heartbeat,
         program: ProgramRecorder,
+        request: SaveRequest,
         also: Mapping[str, Callable[[ModuleType], None]],
     ) -> None:
         """`also`: module → what else to do with it."""
-        self._heartbeat, self._program, self._also = heartbeat, program, also
+        self._heartbeat, self._program, self._request = heartbeat, program, request
+        self._saver = EngineSaver(heartbeat, request)
+        self._also = {**also, **dict.fromkeys(MODULES, self._saver.watch)}
         self._engine = EngineFacts(heartbeat)
 
     def install(self) -> None:
@@ -100,13 +105,18 @@ class Instrumentation:
     def _add_callback(self, module: ModuleType) -> None:
         from zlaunch.worker.hook.trainer_callback import make_callback
 
-        module.DEFAULT_CALLBACKS.append(make_callback(module.TrainerCallback, self._heartbeat, self._program))
+        callback = make_callback(module.TrainerCallback, self._heartbeat, self._program, self._request)
+        module.DEFAULT_CALLBACKS.append(callback)
 
     def _wrapped(self, function: Callable[..., object], phase: str) -> Callable[..., object]:
         begin, done, failed = self._begin, self._done, self._failed  # fewer lookups per call
+        before = self._saver.begins if phase in (phases.FORWARD, phases.TRAINING) else None
+        after = self._saver.stepped if phase in (phases.STEPPING, phases.TRAINING) else None
 
         @functools.wraps(function)
         def traced(*args: object, **kwargs: object) -> object:
+            if before is not None:
+                before()
             outer = begin(phase, args, kwargs)
             try:
                 result = function(*args, **kwargs)
@@ -115,6 +125,8 @@ class Instrumentation:
                 error.__traceback__ = without_first(error)
                 raise  # without an argument, so that no frame is added
             done(phase, outer, args, kwargs)
+            if after is not None:
+                after(args[0])
             return result
 
         return unseen(traced)
@@ -139,6 +151,8 @@ class Instrumentation:
             self._program.engine(cast("DeepSpeedEngine", args[0]))
         if phase == phases.SAVING:
             self._program.saved(args, kwargs, within=outer == phases.SAVING)
+            if outer != phases.SAVING and hasattr(args[0], "save_checkpoint"):
+                self._saver.saved(args, kwargs)
         facts = {} if outer in WITHIN else self._engine.after(phase, args)
         self._heartbeat.enter(_following(phase, outer), **facts)
 

@@ -1,0 +1,222 @@
+"""Save and stop a job on request: choose the step after which all ranks save, and wait for their end.
+
+Saving is collective, so all ranks must do it after the same step. None of them waits for the others to agree:
+zlaunch names a step that no rank can have passed when all of them see it.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from zlaunch.checkpoint.newest import newest_complete
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.diagnosis.evidence import SaveEvidence
+from zlaunch.files import shown
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import PreemptOptions
+from zlaunch.launch.monitoring.progress import Progress
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.time_limit import save_seconds, scheduler_of
+from zlaunch.process import SAVES
+from zlaunch.rundir import control, phases
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import HeartbeatRecord, ProgramRecord, RankRecord
+from zlaunch.rundir.run_files import read_run_files
+from zlaunch.runs.saved_by_run import output_dir_of
+from zlaunch.units import duration
+
+LATENCY_SECONDS = 0.25
+"""From when heartbeats are read until all ranks of this host see which step was chosen."""
+SHARED_LATENCY_SECONDS = 6.0
+"""The same on several hosts: ranks flush their heartbeats every two seconds, and both ways take a moment."""
+
+FASTEST_STEP_SECONDS = 1e-4
+
+
+def save_step(last: int, elapsed: float, seconds_per_step: float, latency: float) -> int:
+    """Choose the step after which all ranks save.
+
+    `last` is the last step that any rank has reported, `elapsed` the most time since its end. No rank may
+    have ended the chosen step when all of them see it, `latency` seconds from now: a step takes at least half
+    of the usual time. It is the first such step, because a long one may leave no time for another.
+    """
+    each = max(seconds_per_step, FASTEST_STEP_SECONDS)
+    return last + int(2 * (elapsed + latency) / each) + 1
+
+
+class SaveAndStop:
+    """The request to save and stop one job, from when it is made to the end of the ranks."""
+
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        options: PreemptOptions,
+        environ: Mapping[str, str],
+        stop: Callable[[], None],
+        reporter: Reporter,
+    ) -> None:
+        """Begin without a request; `stop` ends the job."""
+        self._plan, self._layout, self._options = plan, plan.layout, options
+        self._stop, self._reporter = stop, reporter
+        asked = options.on_preempt
+        self._sigterm_saves = scheduler_of(environ) is not None if asked is None else asked == "save"
+        is_shared = plan.topology.over_ssh or len(plan.topology.hosts) > 1
+        self._latency = SHARED_LATENCY_SECONDS if is_shared else LATENCY_SECONDS
+        self._known = plan.program.known_output_dir(plan.script[1:])
+        self._by: str | None = None
+        self._is_limit = False
+        self._asked_at = self._deadline = self._within = 0.0
+        self._step: int | None = None
+        self._why_not = self._advice = ""
+        self._is_over = False
+        """Whether the job was stopped."""
+        self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
+        """The last step, the most recent time at which it had not ended, and when it was last looked."""
+        self._saving: float | None = None
+        self._save_seconds = save_seconds(None if plan.saves is None else plan.saves.each)
+        control.write_save_at(self._layout, None)
+
+    def on_signal(self, number: int) -> bool:
+        """Whether a signal asks to save rather than to stop; called within a signal handler."""
+        if number != SAVES and not (number == signal.SIGTERM and self._sigterm_saves):
+            return False
+        if number != SAVES and control.read_stop(self._layout) is not None:  # `zlaunch runs stop` sends both
+            return False
+        within = self._options.seconds(is_preempted=number != SAVES)
+        if self._by is None:
+            self._ask(signal.Signals(number).name, within)
+        elif number != SAVES:
+            self._deadline = min(self._deadline, time.monotonic() + within)
+        return True
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the job was asked to save and stop."""
+        return self._by is not None
+
+    def tick(self, progress: Progress) -> None:
+        """Take the next step of the request, or look whether there is one."""
+        now = time.monotonic()
+        self._observe(progress)
+        if self._by is None:
+            self._look(progress)
+        elif self._is_over:
+            return
+        elif self._step is None and not self._why_not:
+            self._choose(now, progress)
+        elif now > self._deadline:
+            took = f"within {duration(self._within)}"
+            done = "the ranks have not ended" if self._step is None else f"step {self._step} is not saved"
+            self._end(f"{done} {took}: ending the job")
+
+    def evidence(self) -> SaveEvidence | None:
+        """Say what came of the request, after the end of the job."""
+        if self._by is None:
+            return None
+        found = None if self._step is None or self._is_trained() else self._saved()
+        checkpoint = None if found is None else shown(found.checkpoint.folder)
+        if found is None and not self._is_over:
+            self._explain_end()
+        return SaveEvidence(
+            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint), self._is_limit
+        )
+
+    @property
+    def has_ended_scripts(self) -> bool:
+        """Whether scripts have ended because of the request, and not at their own end."""
+        heartbeat = read_record(self._layout.rank_heartbeat(0), HeartbeatRecord)
+        return "saves_step" in heartbeat and not self._is_trained()
+
+    def _ask(self, by: str, within: float, *, is_limit: bool = False) -> None:
+        self._asked_at, self._within, self._is_limit = time.time(), within, is_limit
+        self._deadline = time.monotonic() + within
+        self._by = by
+
+    def _look(self, progress: Progress) -> None:
+        limit, now = self._plan.limit, time.time()
+        if (by := control.who_asked_for_save(self._layout)) is not None:
+            self._ask(by, self._options.seconds(is_preempted=False))
+        elif limit is not None:
+            lead = limit.lead(self._save_seconds, progress.seconds_per_step or 0.0)
+            if now >= limit.ends - lead:
+                self._ask(f"{limit.source} ({duration(limit.seconds)})", limit.ends - now, is_limit=True)
+
+    def _observe(self, progress: Progress) -> None:
+        """Note when the last step was first seen, and how long a save takes."""
+        step, not_before, looked = self._seen
+        if progress.last.time > looked:
+            not_before = looked if progress.step != step else not_before
+            self._seen = (progress.step, not_before, progress.last.time)
+        phase, since = progress.first.get("phase"), progress.first.get("since", 0.0)
+        if phase == phases.SAVING:
+            self._saving = since
+        elif self._saving is not None:
+            self._save_seconds, self._saving = max(0.0, since - self._saving), None
+
+    def _choose(self, now: float, progress: Progress) -> None:
+        heartbeats = read_rank_records(self._layout, HeartbeatRecord)
+        first = heartbeats.get(0, HeartbeatRecord())
+        last = max((one.get("step", 0) for one in heartbeats.values()), default=0)
+        if first.get("trained"):
+            self._why_not = "its training was over, but the script had not ended"
+            self._say(f"the training is over, and its script has {duration(self._within)} to end")
+        elif last <= first.get("first_step", last):
+            self._cannot("it had not taken its first step, so there was nothing to save")
+        elif (directory := self._directory()) is None:
+            self._cannot("it is not known where its script saves", "`--save DIR` names a directory")
+        else:
+            step, not_before, looked = self._seen
+            elapsed = now - (looked if last > step else not_before)
+            each = progress.seconds_per_step
+            if each is None and elapsed < 2 * self._latency:
+                return  # until it is known whether steps are fast
+            self._step = save_step(last, elapsed, elapsed if each is None else each, self._latency)
+            control.write_save_at(self._layout, self._step, directory)
+            self._say(f"saving after step {self._step}, then stopping, within {duration(self._within)}")
+
+    def _directory(self) -> str | None:
+        """Return where an engine saves first; empty if a Trainer or the script knows, None if nobody does."""
+        program = read_record(self._layout.rank_program(0), ProgramRecord)
+        if program.get("trainer_args") or program.get("saved_checkpoint"):
+            return ""
+        if self._known is None or self._plan.program.interface is ConfigInterface.NONE:
+            return None
+        return str(self._known)
+
+    def _explain_end(self) -> None:
+        """Say why the ranks have ended without a checkpoint, although nothing has stopped them for it."""
+        ranks = read_rank_records(self._layout, RankRecord).values()
+        if any(rank.get("stopped_by") for rank in ranks):
+            self._step, self._why_not = (
+                None,
+                "its ranks got the signal, too, and could not save",
+            )
+            self._advice = "have SIGUSR1 sent, which ranks ignore: `#SBATCH --signal=USR1@90`"
+        elif self._step is None:
+            self._why_not = "its ranks ended before a step to save could be chosen"
+
+    def _cannot(self, why: str, advice: str = "") -> None:
+        self._why_not, self._advice = why, advice
+        self._end(f"ending the job: {why}")
+
+    def _end(self, why: str) -> None:
+        self._is_over = True
+        self._say(why)
+        self._stop()
+
+    def _say(self, text: str) -> None:
+        self._reporter.note(f"{self._by}: {text}")
+
+    def _is_trained(self) -> bool:
+        heartbeat = read_record(self._layout.rank_heartbeat(0), HeartbeatRecord)
+        return 0 < (heartbeat.get("steps") or 0) <= heartbeat.get("step", 0)
+
+    def _saved(self) -> Summary | None:
+        """Read the checkpoint that was asked for, if it is complete."""
+        folder: Path | None = output_dir_of(read_run_files(self._layout.root)) or self._known
+        if folder is None:
+            return None
+        since = self._asked_at - SHARED_LATENCY_SECONDS  # clocks of other hosts differ
+        return newest_complete(folder, since, lambda one: one.step in (None, self._step))

@@ -1,0 +1,84 @@
+"""When a run must have ended: `--time-limit`, or the limit of the Slurm job that it runs in."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zlaunch.job.spec import PreemptOptions
+from zlaunch.process import output_of
+from zlaunch.units import duration
+
+SLURM_JOB, SLURM_END = "SLURM_JOB_ID", "SLURM_JOB_END_TIME"
+KUBERNETES = "KUBERNETES_SERVICE_HOST"
+_ASK_SECONDS = 10.0
+
+BYTES_PER_SECOND = 200e6
+"""What a shared file system writes of a checkpoint, at least."""
+UNKNOWN_SAVE_SECONDS = 30.0
+MARGIN_SECONDS = 15.0
+"""For the end of the step before, and of the ranks."""
+MOST_OF_ALL = 0.5
+"""At most this share of the time is kept for saving."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """When the time of a run is over, and who says so."""
+
+    ends: float
+    """Seconds since 1970."""
+    source: str
+    seconds: float
+    """Between the start of the run and its end."""
+
+    save_within: float | None = None
+    """How long the user lets the ranks take."""
+
+    def lead(self, save_seconds: float, step_seconds: float = 0.0) -> float:
+        """How long before the end the ranks are asked to save."""
+        needed = self.save_within or 1.5 * save_seconds + MARGIN_SECONDS
+        return min(needed + 3 * step_seconds, MOST_OF_ALL * self.seconds)
+
+
+def time_limit(options: PreemptOptions, environ: Mapping[str, str], started: float) -> TimeLimit | None:
+    """Take the user's limit, which counts from the start of zlaunch, or else that of the Slurm job."""
+    if (seconds := options.time_limit) is not None:
+        return TimeLimit(started + seconds, "`--time-limit`", seconds, options.save_within)
+    ends = _slurm_end(environ)
+    if ends is None:
+        return None
+    source = f"the limit of Slurm job {environ[SLURM_JOB]}"
+    return TimeLimit(ends, source, max(0.0, ends - started), options.save_within)
+
+
+def _slurm_end(environ: Mapping[str, str]) -> float | None:
+    """Read when Slurm ends the job; older releases set no variable for it."""
+    job = environ.get(SLURM_JOB, "")
+    if not job.isdecimal():
+        return None
+    if (told := environ.get(SLURM_END, "")).isdecimal():
+        return float(told)
+    said = output_of(["squeue", "--noheader", f"--jobs={job}", "--format=%e"], _ASK_SECONDS)
+    try:
+        return time.mktime(time.strptime((said or "").strip(), "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
+
+
+def save_seconds(nbytes: int | None) -> float:
+    """Estimate how long a save takes before there was one."""
+    return UNKNOWN_SAVE_SECONDS if nbytes is None else nbytes / BYTES_PER_SECOND
+
+
+def scheduler_of(environ: Mapping[str, str]) -> str | None:
+    """Name the scheduler that has started zlaunch, and that sends SIGTERM before it kills."""
+    if job := environ.get(SLURM_JOB):
+        return f"Slurm job {job}"
+    return "Kubernetes" if environ.get(KUBERNETES) else None
+
+
+def limit_words(limit: TimeLimit, save: float) -> str:
+    """Write when a run is asked to save, and why then."""
+    at = time.strftime("%H:%M:%S", time.localtime(limit.ends - limit.lead(save)))
+    end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
+    return f"saves and stops at {at}, in time for {end}: {limit.source}, {duration(limit.seconds)}"

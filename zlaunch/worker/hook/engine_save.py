@@ -1,0 +1,195 @@
+"""Save a training without a Trainer on request, at the end of a step, and end its script.
+
+The script need not know of it: its engine saves to where it has saved before, with the same options, or
+accelerate does if the script trains with it. An engine is saved when the next step begins, so the script has
+logged the last one. What accelerate saves tells how far the data was read, so it saves as soon as the
+optimizer and the schedules have taken the step.
+"""
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from zlaunch.worker.hook.heartbeat import Heartbeat
+from zlaunch.worker.hook.imports import unseen, without_first
+from zlaunch.worker.hook.save_request import SaveAt, SaveRequest
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
+ACCELERATOR, SCHEDULER, DEEPSPEED_SCHEDULER = (
+    "accelerate.accelerator",
+    "accelerate.scheduler",
+    "accelerate.utils.deepspeed",
+)
+MODULES = (ACCELERATOR, SCHEDULER, DEEPSPEED_SCHEDULER)
+
+_NUMBER = re.compile(r"(.*?)(\d+)")
+
+
+class _LastSave(NamedTuple):
+    """How an engine was saved last, and its counters then."""
+
+    directory: str
+    options: Mapping[str, object]
+    counters: tuple[int, ...]
+
+
+class EngineSaver:
+    """Watches the ends of steps, and saves once if that is asked for."""
+
+    def __init__(self, heartbeat: Heartbeat, request: SaveRequest) -> None:
+        self._heartbeat, self._request = heartbeat, request
+        self._engines: dict[int, DeepSpeedEngine] = {}
+        """Those that have taken a step."""
+        self._steps = 0
+        self._saves: dict[int, _LastSave] = {}
+        self._accelerator: Any = None
+        self._state_saved: _LastSave | None = None
+        self._due: SaveAt | None = None
+        self._is_done = False
+
+    def _is_on(self) -> bool:
+        """Whether to look: not with a Trainer, which saves itself, nor in threads and forked processes."""
+        return not self._is_done and not self._heartbeat.is_trainer and self._heartbeat.is_here()
+
+    def stepped(self, engine: Any) -> None:
+        """Look after the end of a step, and only once: gradients of the next one may follow."""
+        if not self._is_on() or not hasattr(engine, "global_steps"):
+            return
+        self._engines[id(engine)] = engine
+        if not self._heartbeat.counts_steps or engine.global_steps == self._steps:
+            return
+        self._steps = engine.global_steps
+        self._due = self._request.at(self._steps)
+        if self._due is not None and self._accelerated() is not None and not self._has_more_to_do():
+            self._save_and_end()
+
+    def begins(self) -> None:
+        """Save before the next step begins, at the latest; a script that counts its steps has done so."""
+        if not self._engines or not self._is_on():
+            return
+        if not self._heartbeat.counts_steps and self._heartbeat.step != self._steps:
+            self._steps = self._heartbeat.step
+            self._due = self._request.at(self._steps)
+        if self._due is not None:
+            self._save_and_end()
+
+    def saved(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Remember how the script has an engine saved."""
+        with contextlib.suppress(Exception):
+            engine, *given = args
+            names = ("save_dir", "tag", "client_state", "save_latest", "exclude_frozen_parameters")
+            options = {**dict(zip(names, given, strict=False)), **kwargs}
+            directory = os.path.abspath(str(options.pop("save_dir")))  # noqa: PTH100
+            options.pop("tag", None)
+            self._saves[id(engine)] = _LastSave(directory, options, _counters(engine))
+
+    def watch(self, module: ModuleType) -> None:
+        """Follow accelerate, if a script trains with it."""
+        if module.__name__ == ACCELERATOR:
+            module.Accelerator.__init__ = self._then(module.Accelerator.__init__, self._accelerates)
+            module.Accelerator.save_state = self._then(module.Accelerator.save_state, self._saved_state)
+        elif module.__name__ == SCHEDULER:
+            module.AcceleratedScheduler.step = self._then(module.AcceleratedScheduler.step, self._scheduled)
+        else:
+            wrapper = module.DeepSpeedSchedulerWrapper
+            wrapper.step = self._then(wrapper.step, self._scheduled)
+
+    def _then(self, function: Callable[..., object], after: Callable[..., None]) -> Callable[..., object]:
+        @functools.wraps(function)
+        def followed(*args: object, **kwargs: object) -> object:
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = without_first(error)
+                raise
+            after(*args, **kwargs)
+            return result
+
+        return unseen(followed)
+
+    def _accelerates(self, accelerator: object, *_: object, **__: object) -> None:
+        self._accelerator = accelerator
+
+    def _saved_state(self, _: object, output_dir: Any = None, *__: object, **options: object) -> None:
+        with contextlib.suppress(Exception):
+            directory = "" if output_dir is None else os.path.abspath(os.fspath(output_dir))  # noqa: PTH100
+            self._state_saved = _LastSave(directory, options, _counters(self._accelerated()))
+
+    def _scheduled(self, scheduler: object, *_: object, **__: object) -> None:
+        schedulers = getattr(self._accelerator, "_schedulers", ())
+        if self._due is not None and schedulers and schedulers[-1] is scheduler:
+            self._save_and_end()
+
+    def _accelerated(self) -> Any:
+        """Return the engine of accelerate, if it is one that takes the steps."""
+        wrapper = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
+        engine = getattr(wrapper, "engine", None)
+        return engine if id(engine) in self._engines else None
+
+    def _has_more_to_do(self) -> bool:
+        """Whether the script has to do more before a step has ended: `save_state` saves that, too."""
+        accelerator = self._accelerator
+        has_own = any(getattr(accelerator, name, ()) for name in ("_schedulers", "_custom_objects"))
+        return self._accelerated() is not None and has_own
+
+    def _save_and_end(self) -> None:
+        due, self._due, self._is_done = self._due, None, True
+        if due is None:
+            return
+        self._heartbeat.note(saves_step=due.step)
+        if self._accelerated() is not None:
+            self._save_state(due)
+        else:
+            for engine in self._engines.values():
+                self._save(engine, due)
+        raise SystemExit(0)
+
+    def _save_state(self, due: SaveAt) -> None:
+        last, now = self._state_saved, _counters(self._accelerated())
+        if getattr(self._accelerator.project_configuration, "automatic_checkpoint_naming", False):
+            self._accelerator.save_state()
+            return
+        directory = f"{due.directory}/step_{due.step}" if last is None else _renamed(last, now, due.step)
+        self._accelerator.save_state(directory, **({} if last is None else last.options))
+
+    def _save(self, engine: Any, due: SaveAt) -> None:
+        last = self._saves.get(id(engine))
+        if last is None:
+            if due.directory and len(self._engines) == 1:
+                engine.save_checkpoint(due.directory)
+            return
+        options = {**last.options, "save_latest": True}
+        if isinstance(state := options.get("client_state"), Mapping):
+            options["client_state"] = _brought_up(state, last.counters, _counters(engine))
+        engine.save_checkpoint(last.directory, **options)
+
+
+def _counters(engine: Any) -> tuple[int, ...]:
+    """Return what a script may count of an engine, and the same from 0 on."""
+    counted = [getattr(engine, name, -1) for name in ("global_steps", "micro_steps", "global_samples")]
+    return (*counted, *(one - 1 for one in counted))
+
+
+def _brought_up(state: Mapping[str, object], then: Sequence[int], now: Sequence[int]) -> dict[str, object]:
+    """Replace in a script's own state what has counted steps, micro-batches or samples."""
+    return {
+        key: now[then.index(value)] if type(value) is int and value > 0 and value in then else value
+        for key, value in state.items()
+    }
+
+
+def _renamed(last: _LastSave, now: Sequence[int], step: int) -> str:
+    """Name a directory as the script would: `step_20` becomes `step_23`, beside `epoch_1` it is new."""
+    parent, _, name = last.directory.rpartition("/")
+    found = _NUMBER.fullmatch(name)
+    if found is None:
+        return last.directory
+    number = int(found[2])
+    is_step = number in last.counters
+    return f"{parent}/{found[1]}{now[last.counters.index(number)]}" if is_step else f"{parent}/step_{step}"

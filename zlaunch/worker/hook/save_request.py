@@ -1,0 +1,44 @@
+"""Whether all ranks are to save after a step, and end: asked by a file in the run directory."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_BYTES = 8192
+
+
+class SaveAt(NamedTuple):
+    """What zlaunch has asked for."""
+
+    step: int
+    directory: str
+    """Where an engine saves whose script has not saved yet; empty if that is not known."""
+
+
+class SaveRequest:
+    """Reads the file at each end of a step, which takes some microseconds."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = str(file)
+
+    def at(self, step: int) -> SaveAt | None:
+        """Return the request if it is about this step; every rank must be asked for the same one.
+
+        The file is opened each time: that reads what another host has written to a network file system.
+        """
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            text = os.read(descriptor, MOST_BYTES)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return _parse(text, step) if text.endswith(b"\n") else None
+
+
+def _parse(text: bytes, step: int) -> SaveAt | None:
+    number, _, directory = os.fsdecode(text[:-1]).partition(" ")
+    return SaveAt(step, directory) if number == str(step) else None

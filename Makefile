@@ -118,7 +118,9 @@ programs: .venv/installed
 	@touch $@
 
 # System packages for tests on several hosts and on NVMe. Only root can install them.
-APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps slurm-wlm munge
+APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
+# Only for tests of clusters.
+CLUSTER_PACKAGES := slurm-wlm munge
 # Only for tests of pages. Ubuntu has no package of this name; any Chromium or Chrome on the PATH will do.
 BROWSER := chromium
 
@@ -134,7 +136,7 @@ browser:
 .PHONY: system-packages
 system-packages: browser
 	@missing=""; \
-	for package in $(APT_PACKAGES); do \
+	for package in $(APT_PACKAGES) $(CLUSTER_PACKAGES); do \
 	    dpkg-query -W -f '$${Status}' $$package 2>/dev/null | grep -q "ok installed" || missing="$$missing $$package"; \
 	done; \
 	if [ -z "$$missing" ]; then exit 0; fi; \

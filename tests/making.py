@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from zlaunch.hosts.interpreter import NAMES, Interpreter, Package
 from zlaunch.hosts.machine import Gpu, Machine
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.source import Source, SourceKind
@@ -60,7 +60,7 @@ def local(*devices: int) -> Topology:
 
 
 def over_ssh(*hosts: Host) -> Topology:
-    return Topology(hosts, over_ssh=True)
+    return Topology(hosts, reach=Reach.SSH)
 
 
 _LEAVES: st.SearchStrategy[Any] = (

@@ -90,6 +90,35 @@ def start_with_pipes(
     )
 
 
+class PipedProgram:
+    """A program that gets messages on its stdin and sends some on its stdout; it dies with this process."""
+
+    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> None:
+        """Start it; its stderr goes to a file."""
+        self._process = start_with_pipes(argv, environment, errors)
+
+    def take_streams(self) -> tuple[int, int]:
+        """Return the descriptors to read its stdout and to write its stdin; the caller closes them."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        taken = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
+        self._process.stdout.close()
+        self._process.stdin.close()
+        return taken
+
+    def wait(self, seconds: float) -> int | None:
+        """Return its exit status, or minus the signal; None if it has not ended by then."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; the parent may have ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.each import each
 from zlaunch.errors import WrongUsage, ZlaunchError
-from zlaunch.hosts.topology import Host, Topology, parse_hostfile, read_hostfile, select
+from zlaunch.hosts.topology import Host, Reach, Topology, parse_hostfile, read_hostfile, select
 from zlaunch.launch.backends import deepspeed, torchrun
 from zlaunch.launch.backends.target import Target
 
@@ -27,9 +27,9 @@ TARGETS = {"a module": MODULE, "a script": SCRIPT, "a program": PROGRAM}
 
 HERE = Topology((Host("localhost", (0, 1)),))
 APART = Topology((Host("localhost", (2, 5)),))
-TWO = Topology((Host("w0", (0, 1, 2, 3)), Host("w1", (1, 3))), over_ssh=True)
-ONE_LEFT = Topology((Host("w1", (0,)),), over_ssh=True)
-NAMED = Topology((Host("10.0.0.1", (0,)), Host("gpu-1.example.org", (0, 1))), over_ssh=True)
+TWO = Topology((Host("w0", (0, 1, 2, 3)), Host("w1", (1, 3))), reach=Reach.SSH)
+ONE_LEFT = Topology((Host("w1", (0,)),), reach=Reach.SSH)
+NAMED = Topology((Host("10.0.0.1", (0,)), Host("gpu-1.example.org", (0, 1))), reach=Reach.SSH)
 
 
 def runner_reads(target: Target, topology: Topology, accelerator: str = "cuda") -> Any:

@@ -9,7 +9,7 @@ from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.placement import assign_ranks, choose_slots, most_slots, refuse_contradictions
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 FOUR_GPUS = machine(gpu(0), gpu(1), gpu(2), gpu(3))
@@ -100,11 +100,11 @@ def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], 
 
 
 def test_hosts_are_used_as_they_are() -> None:
-    assert _place(FOUR_GPUS, HOSTS) == Topology(tuple(HOSTS), over_ssh=True)
+    assert _place(FOUR_GPUS, HOSTS) == Topology(tuple(HOSTS), reach=Reach.SSH)
 
 
 def test_a_filter_chooses_among_the_hosts() -> None:
-    assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True)
+    assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), reach=Reach.SSH)
 
 
 @pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (4, 64, 4), (1, 1, 1), (0, 4, 4), (0, 1, 2)])

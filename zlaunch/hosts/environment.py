@@ -57,7 +57,7 @@ def job_environment(
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
     why = "forwarded to every host"
     given = {name: Variable(value, why) for name, value in forwarded(environ).items()}
-    return {**(given if topology.over_ssh else {}), **chosen}
+    return {**(given if topology.spans_hosts else {}), **chosen}
 
 
 def is_exported(name: str) -> bool:
@@ -84,7 +84,7 @@ def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -
     if not machine.gpus:
         return {"DS_ACCELERATOR": Variable("cpu", "this machine has no accelerator")}
     order = {"CUDA_DEVICE_ORDER": Variable("PCI_BUS_ID", "device numbers are those of nvidia-smi")}
-    if topology.over_ssh:
+    if topology.spans_hosts:
         return order
     chosen = ",".join(str(device) for host in topology.hosts for device in host.devices)
     if chosen == environ.get("CUDA_VISIBLE_DEVICES"):

@@ -23,7 +23,7 @@ def refuse_contradictions(job: JobSpec) -> None:
 
 def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
-    return Topology(select(hosts, job.include, job.exclude), over_ssh=True, reach=Reach.SSH)
+    return Topology(select(hosts, job.include, job.exclude), reach=Reach.SSH)
 
 
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:

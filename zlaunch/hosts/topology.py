@@ -58,9 +58,12 @@ class Topology:
     """The hosts of a job, in the order of their ranks."""
 
     hosts: tuple[Host, ...]
-    over_ssh: bool = False
-    """Whether there is a hostfile, even if a filter leaves a single host."""
     reach: Reach = Reach.HERE
+
+    @property
+    def spans_hosts(self) -> bool:
+        """Whether ranks may run on other hosts, even if a filter leaves a single one."""
+        return self.reach is not Reach.HERE
 
     @property
     def world_size(self) -> int:

@@ -87,7 +87,7 @@ def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
 def _own_environment(plan: LaunchPlan) -> dict[str, str]:
     """Inherit the environment, except for secrets that DeepSpeed's runner would log with its exports."""
     environ = without_cluster_variables(os.environ)
-    if not plan.topology.over_ssh:
+    if not plan.topology.spans_hosts:
         return environ
     given = environ.items()
     return {name: value for name, value in given if not (is_secret(name, value) and is_exported(name))}
@@ -100,7 +100,7 @@ def _run(
     reporter: Reporter,
     meeting: Meeting | None,
 ) -> Evidence:
-    layout, over_ssh = plan.layout, plan.topology.over_ssh
+    layout, over_ssh = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
@@ -153,7 +153,7 @@ def _follow(
             job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
-    if plan.topology.over_ssh and any(
+    if plan.topology.spans_hosts and any(
         record.get("returncode") and record.get("stopped_by") is None
         for record in read_rank_records(plan.layout, RankRecord).values()
     ):

@@ -121,7 +121,7 @@ def inspect(
     here = survey(request, python, machine)
     if sources.hosts is None:
         topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
-        sources = replace(sources, hosts=topology if topology.over_ssh else None)
+        sources = replace(sources, hosts=topology if topology.spans_hosts else None)
     else:
         hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
     return Facts(sources, model, model_error, here, hosts, dict(os.environ), surroundings.address)

@@ -120,7 +120,7 @@ class Meeting:
             for number, (name, one) in enumerate(zip(self.names, told, strict=True))
             if number != self.member.number
         }
-        return Topology(hosts, over_ssh=True, reach=Reach.JOINED), surveys
+        return Topology(hosts, Reach.JOINED), surveys
 
     def agree(self, parts: Mapping[str, object]) -> None:
         """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""

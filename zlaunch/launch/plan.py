@@ -159,7 +159,7 @@ class LaunchPlan:
     @property
     def on_each_host(self) -> bool:
         """Whether zlaunch itself starts a launcher on each of several hosts."""
-        return self.launcher == "torchrun" and self.topology.over_ssh
+        return self.launcher == "torchrun" and self.topology.spans_hosts
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class LaunchPlan:
         return self.launcher == "deepspeed" and self.program.wants_local_rank
 
     def _argv(self, target: Target) -> tuple[str, ...]:
-        target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.over_ssh else None)
+        target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.spans_hosts else None)
         backend = BACKENDS[self.launcher]
         module, *words = backend.build_argv(target, self.topology, self.accelerator, self.port)
         return (*self.python.module(module), *words)
@@ -237,7 +237,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=launcher_of(inputs.job, inputs.script, topology.over_ssh and topology.reach is Reach.SSH),
+        launcher=launcher_of(inputs.job, inputs.script, topology.reach is Reach.SSH),
         port=inputs.port,
         address=inputs.address,
         started_by=inputs.started_by,

@@ -89,7 +89,7 @@ def spec_of(files: RunFiles) -> JobSpec:
     job, run_dir = files.job, RunDir(files.root)
     with _enough_is_recorded(files):
         spec, topology, swap_dirs = job["spec"], topology_of(job), job["swap_dirs"]
-        devices, over_ssh = topology.hosts[0].devices, topology.over_ssh
+        devices, over_ssh = topology.hosts[0].devices, topology.spans_hosts
         here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
         return _SPEC.validate_python(
             {
@@ -193,8 +193,9 @@ def topology_of(job: JobRecord) -> Topology:
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
     ]
-    reach = Reach(job["reach"]) if "reach" in job else Reach.SSH if job["over_ssh"] else Reach.HERE
-    return Topology(tuple(hosts), job["over_ssh"], reach)
+    recorded = Reach.SSH if job["over_ssh"] else Reach.HERE  # by releases that did not record it
+    reach = Reach(job.get("reach", recorded.value))
+    return Topology(tuple(hosts), reach)
 
 
 def _values(files: RunFiles, config: Mapping[str, object]) -> Values:

@@ -23,10 +23,6 @@ def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
         reporter.dry_run(plan, prepared.estimate)
         preflight.check(prepared, plan)
         return 0
-    from zlaunch.launch.attempts import run_attempts  # what judges a run is not needed above
+    from zlaunch.launch.together import run_alone, take_part  # what judges a run is not needed above
 
-    if meeting is None:
-        return run_attempts(prepared, preflight).exit_status
-    from zlaunch.launch.together import take_part  # nor is what only several members need
-
-    return take_part(prepared, preflight, meeting, run_attempts)
+    return run_alone(prepared, preflight) if meeting is None else take_part(prepared, preflight, meeting)

@@ -21,6 +21,7 @@ from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import PRIVATE, nearest, write_whole
 from zlaunch.hosts.environment import inherited
+from zlaunch.hosts.topology import Reach
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
@@ -130,7 +131,7 @@ def write_run_files(
     job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(inputs))
-    if plan.topology.over_ssh:
+    if plan.topology.spans_hosts:
         hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
         run_dir.hostfile.write_text("".join(hosts))
     write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
@@ -170,7 +171,7 @@ def command_script(plan: LaunchPlan) -> str:
     which DeepSpeed's runner would hand to their shells unquoted.
     """
     exports = [f"export {name}={variable.shown(name)}" for name, variable in plan.environment.items()]
-    argv = plan.watched_argv if plan.topology.over_ssh else plan.argv
+    argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     lines = [
         "#!/bin/sh",
@@ -179,7 +180,7 @@ def command_script(plan: LaunchPlan) -> str:
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
-        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.over_ssh else []),
+        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.spans_hosts else []),
         shlex.join(argv),
     ]
     return "\n".join(lines) + "\n"
@@ -218,7 +219,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "train_batch_size": whole(values[TOTAL]) or total,
         "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
         "run_directory": str(plan.layout.root),
-        "over_ssh": plan.topology.over_ssh,
+        "over_ssh": plan.topology.spans_hosts,
         "reach": plan.topology.reach.value,
         "script_sha256": file_sha256(Path(plan.script[0])),
         "resumed_step": None if plan.resume is None else plan.resume.resumption.saved.step,

@@ -53,10 +53,10 @@ class Surroundings:
             case Member() as member:
                 devices = _devices(member, job, machine)
                 names = [f"{member.kind} {number}" for number in range(member.count)]
-                return Topology(tuple(Host(name, devices) for name in names), True, Reach.JOINED)
+                return Topology(tuple(Host(name, devices) for name in names), Reach.JOINED)
             case Allocation() as allocation:
                 devices = assign_ranks(job, machine).hosts[0].devices
-                return Topology(tuple(Host(name, devices) for name in allocation.hosts), True, Reach.SRUN)
+                return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         return assign_ranks(job, machine)
 
     def find_hosts(

@@ -3,12 +3,12 @@
 import os
 import signal
 import tempfile
-from collections.abc import Callable
 from functools import partial
 
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.hosts.cluster_environment import without_cluster_variables
+from zlaunch.launch.attempts import run_attempts
 from zlaunch.launch.members import Ending, Meeting, MemberFailed, Start
 from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.plan import LaunchPlan
@@ -24,12 +24,12 @@ GRACE_SECONDS = 15.0
 _COLUMNS = 80
 
 
-def take_part(
-    prepared: Prepared,
-    preflight: Preflight,
-    meeting: Meeting,
-    lead: Callable[[Prepared, Preflight], Outcome],
-) -> int:
+def run_alone(prepared: Prepared, preflight: Preflight) -> int:
+    """Run a job that no other zlaunch takes part in, and return its exit status."""
+    return run_attempts(prepared, preflight).exit_status
+
+
+def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int:
     """Compare the plans of all members, run the job, and return its exit status.
 
     Raises MemberFailed if another member has another plan, cannot take part, or is gone.
@@ -37,7 +37,7 @@ def take_part(
     plan = preflight.plan(prepared)
     meeting.agree(_parts(plan, prepared))
     if meeting.leads:
-        outcome = lead(prepared, preflight)
+        outcome = run_attempts(prepared, preflight)
         meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
     member = meeting.member

@@ -8,14 +8,13 @@ import hmac
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from zlaunch.process import end_like, start_with_pipes
+from zlaunch.process import PipedProgram, end_like
 from zlaunch.rundir.control import COORDINATOR, ask_for_save, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
@@ -44,7 +43,7 @@ class _Host:
         self.plan = plan
         self._run_dir = run_dir
         self.channel: Channel | None = None
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: PipedProgram | None = None
         self.changes: Changes | None = None
         """The control files to send; None where the host shares the run directory."""
         self.record = NodeRecord(node=number, host=self.name, started=time.time())
@@ -62,13 +61,8 @@ class _Host:
         if argv := self.plan["start"]:
             log = self._run_dir.node_log(self.number)
             with log.open("wb") as errors:
-                self.process = start_with_pipes(argv, os.environ, errors)
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            reader, writer = os.dup(self.process.stdout.fileno()), os.dup(self.process.stdin.fileno())
-            self.process.stdout.close()
-            self.process.stdin.close()
-            self.welcome(Channel(reader, writer))
+                self.process = PipedProgram(argv, os.environ, errors)
+            self.welcome(Channel(*self.process.take_streams()))
 
     def welcome(self, channel: Channel) -> None:
         """Send the order to a host that is there."""
@@ -118,9 +112,7 @@ class _Host:
         silent = f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
         if self.process is None:
             return silent if self.channel.silent_seconds > ALIVE_SECONDS * 2 else "it closed the connection"
-        try:
-            status = self.process.wait(1)
-        except subprocess.TimeoutExpired:
+        if (status := self.process.wait(1)) is None:
             return silent
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return f"`{Path(self.plan['start'][0]).name}` {how}"
@@ -143,12 +135,8 @@ class _Host:
         """Close the connection, which ends what still runs there."""
         if self.channel is not None:
             self.channel.close(linger=1.0)
-        if self.process is not None:
-            try:
-                self.process.wait(3)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        if self.process is not None and self.process.wait(3) is None:
+            self.process.kill()
 
 
 def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:

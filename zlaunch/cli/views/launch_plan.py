@@ -56,7 +56,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.resume is not None:
         yield from _resume_rows(plan.resume)
     if plan.debug is not None:
-        host = f" of {plan.debug.host}" if plan.topology.over_ssh else ""
+        host = f" of {plan.debug.host}" if plan.topology.spans_hosts else ""
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
@@ -141,7 +141,7 @@ def _resumed(position: DataPosition) -> str:
 
 def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
-    if plan.accelerator == "cpu" and not plan.topology.over_ssh:
+    if plan.accelerator == "cpu" and not plan.topology.spans_hosts:
         uses_it = plan.program.interface is not ConfigInterface.NONE
         so = ", so DeepSpeed's CPU accelerator is used" if uses_it else ""
         return f"{count} on the CPU: no accelerator was found{so}"

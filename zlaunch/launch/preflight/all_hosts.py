@@ -26,7 +26,7 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
 
     Raises Unavailable if the program that starts ranks on other hosts is not installed.
     """
-    if plan.topology.over_ssh and which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
+    if plan.topology.spans_hosts and which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
         raise Unavailable(
             f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
             f"install {STARTER} (Debian: `apt-get install {STARTER}`)",
@@ -47,7 +47,7 @@ def _check_this_machine(
 ) -> tuple[Finding, ...]:
     named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
     needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
-    if plan.topology.over_ssh:  # ranks are started by a login, whose limit may differ from ours
+    if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
     free = free_resources([one.path for one in needs.writes])
     return check_resources(needs, replace(free, missing=missing))

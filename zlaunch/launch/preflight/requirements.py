@@ -115,7 +115,7 @@ def requirements_of(
     machine: Machine,
 ) -> ResourceRequirements:
     """Work out what a job needs on one of its machines, named as its topology names it."""
-    over_ssh = plan.topology.over_ssh
+    over_ssh = plan.topology.spans_hosts
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
     used = {device for host in hosts for device in host.devices}
     job = _job(plan, inputs, model, forecast, sum(len(host.devices) for host in hosts))

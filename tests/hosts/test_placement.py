@@ -91,7 +91,6 @@ def test_a_filter_that_names_no_host_here_is_wrong_usage(on: Machine) -> None:
     [
         ({"gpus": GpuChoice(count=1), "include": "localhost:2"}, "both choose devices"),
         ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "applies only to this machine"),
-        ({"launcher": "torchrun", "hostfile": Path("hosts")}, "cannot start ranks on other hosts"),
     ],
 )
 def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], complaint: str) -> None:

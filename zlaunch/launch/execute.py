@@ -92,6 +92,7 @@ def _run(
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
+    control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
     stop = partial(job.on_signal, signal.SIGTERM, None)

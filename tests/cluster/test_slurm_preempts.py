@@ -86,9 +86,9 @@ def test_a_warning_to_all_processes_of_a_step_saves_and_the_script_requeues_itse
 
 
 def test_the_time_limit_of_a_job_is_known_and_saves_in_time(slurm: Slurm, folder: Path) -> None:
-    words = shlex.join([*ZLAUNCH, *job("--save-within", "20", "--", "--steps", "4000")])
+    words = shlex.join([*ZLAUNCH, *job("--save-within", "60", "--", "--steps", "4000")])
     log = f"--output={folder}/%j.log"
-    number = slurm.ask("sbatch", "--parsable", "--time=1", log, batch(folder, f"exec {words}"))
+    number = slurm.ask("sbatch", "--parsable", "--time=2", log, batch(folder, f"exec {words}"))
     assert slurm.wait(number, "FAILED", "TIMEOUT")["ExitCode"] == "75:0"
     text = " ".join((folder / f"{number}.log").read_text().split())
     assert f"the limit of Slurm job {number}" in text.partition("importing")[0]

@@ -18,7 +18,7 @@ from zlaunch.rundir.layout import RunDir
 pytestmark = pytest.mark.job
 
 TRAINER = (
-    *("--max_steps", "60", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "20"),
+    *("--max_steps", "60", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "30"),
     *("--per_device_train_batch_size", "1", "--sequence_length", "16"),
 )
 
@@ -134,6 +134,7 @@ def interrupted(
             "train", "--run-dir", run, *words, cwd=folder, env={**ACTIVATED, **(env or {})}, stderr=file
         )
     until(lambda: job.poll() is not None or step_of(layout) >= step)
+    assert job.returncode is None, err.read_text()
     os.kill(job.pid, number)
     return Result(job.wait(300), "", err.read_text())
 
@@ -184,8 +185,8 @@ def test_a_trainer_saves_on_a_signal_and_goes_on_with_the_same_losses(
     own = ("--stage", stage, "--save", f"whole-{stage}", "--", *TRAINER)
     assert zlaunch("train", "--run-dir", whole, *own, cwd=folder, env=ACTIVATED).status == 0
     job = ("--stage", stage, "--save", f"out-{stage}", "--", *TRAINER)
-    common = ("--resume", f"whole-{stage}/checkpoint-20")  # the weights of a new model are random
-    result = interrupted(folder, first, number, *common, *job, step=22 + os.getpid() % 12, env=env)
+    common = ("--resume", f"whole-{stage}/checkpoint-30")  # the weights of a new model are random
+    result = interrupted(folder, first, number, *common, *job, step=32 + os.getpid() % 9, env=env)
     assert (result.status, ending(folder, first)["how"]) == (75, "preempted"), result.err
     step = ending(folder, first)["verdict"]["cause"].partition("step ")[2].split()[0]
     name = signal.Signals(number).name
@@ -193,7 +194,7 @@ def test_a_trainer_saves_on_a_signal_and_goes_on_with_the_same_losses(
     assert saved in said(result)
     assert f"zlaunch train --resume out-{stage}/checkpoint-{step} --stage {stage}" in said(result)
     resumed(folder, rest, *job)
-    assert losses(folder, first, rest) == losses(folder, whole)[20:]
+    assert losses(folder, first, rest) == losses(folder, whole)[30:]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ def test_a_run_leaves_a_record_of_its_known_shape(folder: Path) -> None:
     zlaunch("train", "script.py", "--run-dir", "r", cwd=folder)
     assert {path.name for path in (folder / "r").iterdir()} == {
         "ds_config.json", "environment.json", "job.json", "logs", "how-it-ended.json", "metrics.jsonl", "provenance.json", "ranks",
-        "run.sh", "steps.jsonl",
+        "run.sh", "save-at", "steps.jsonl",
     }  # fmt: skip
 
 

@@ -107,6 +107,7 @@ def _run(
     killed_before = oom_kills()
     if_killed = _if_killed(plan, environment)
     environment[TOKEN] = token = new_token()
+    control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
     if meeting is not None:

@@ -6,7 +6,7 @@ Nothing is written and nothing is started here.
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +22,9 @@ from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Topology, too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
-from zlaunch.job.script import Handover, OwnConfig
+from zlaunch.job.script import RESUME, Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
-from zlaunch.job.trainer_args import take_ds_config
+from zlaunch.job.trainer_args import flags, take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
@@ -115,9 +115,15 @@ def _prepare(
     elif job.resume is not None:
         reporter.note(nothing_yet(job, facts.sources.script), "resume")
         inputs = replace(inputs, job=replace(job, resume=None))
+    elif _is_requeued(facts.environ) and RESUME.removeprefix("--") not in dict(flags(job.script_args)):
+        reporter.note("Slurm has requeued this job, which begins anew: `--resume latest` goes on", "resume")
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
     return Prepared(inputs, facts, run_dir, beside, surroundings=surroundings)
+
+
+def _is_requeued(environ: Mapping[str, str]) -> bool:
+    return environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:

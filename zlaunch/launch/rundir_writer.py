@@ -173,6 +173,7 @@ def command_script(plan: LaunchPlan) -> str:
     exports = [f"export {name}={variable.shown(name)}" for name, variable in plan.environment.items()]
     argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
+    asked = [str(plan.layout.stop), str(plan.layout.save_at)]
     lines = [
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
@@ -180,7 +181,7 @@ def command_script(plan: LaunchPlan) -> str:
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
-        *([f"rm -f {shlex.quote(str(plan.layout.stop))}"] if plan.topology.spans_hosts else []),
+        *([f"rm -f {shlex.join(asked)}"] if plan.topology.spans_hosts else []),
         shlex.join(argv),
     ]
     return "\n".join(lines) + "\n"

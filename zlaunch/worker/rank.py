@@ -14,7 +14,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from zlaunch.process import SAFE_PATH, Child, end_like, lifeline
+from zlaunch.process import SAFE_PATH, Child, end_like, ignore_request_to_save, lifeline
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.read import parse_record
@@ -138,6 +138,7 @@ def main(run_dir: RunDir) -> int:
         hint = "use a run directory that all hosts share: `--run-dir DIR`"
         print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
+    ignore_request_to_save()
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
     killed_before = oom_kills()

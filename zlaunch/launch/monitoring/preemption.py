@@ -76,7 +76,6 @@ class SaveAndStop:
         """The last step, the most recent time at which it had not ended, and when it was last looked."""
         self._saving: float | None = None
         self._save_seconds = save_seconds(None if plan.saves is None else plan.saves.each)
-        control.write_save_at(self._layout, None)
 
     def on_signal(self, number: int) -> bool:
         """Whether a signal asks to save rather than to stop; called within a signal handler."""
@@ -173,7 +172,15 @@ class SaveAndStop:
             if each is None and elapsed < 2 * self._latency:
                 return  # until it is known whether steps are fast
             self._step = save_step(last, elapsed, elapsed if each is None else each, self._latency)
+            self._write(directory)
+
+    def _write(self, directory: str) -> None:
+        try:
             control.write_save_at(self._layout, self._step, directory)
+        except OSError as error:
+            self._step = None
+            self._cannot(f"{shown(self._layout.save_at)} could not be written: {error.strerror}")
+        else:
             self._say(f"saving after step {self._step}, then stopping, within {duration(self._within)}")
 
     def _directory(self) -> str | None:

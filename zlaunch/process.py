@@ -74,6 +74,11 @@ def ours(module: str, *args: str, python: str | None = None) -> list[str]:
     return [python or sys.executable, str(_START), module, *args]
 
 
+def is_start_program(argv: Sequence[str]) -> bool:
+    """Whether a command line is one of `ours`, whose program takes its directory off the path itself."""
+    return [*argv[1:2]] == [str(_START)]
+
+
 def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a program that reads stdin and writes stdout; its stderr is discarded."""
     return subprocess.Popen(

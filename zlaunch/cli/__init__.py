@@ -62,6 +62,11 @@ COMMANDS = (
         LazyCommand("checkpoint.export", "Write a model for `from_pretrained` from a checkpoint."),
     ),
     group(
+        "nvme",
+        "Measure drives for offload to NVMe.",
+        LazyCommand("nvme.tune", "Measure a drive, and write the fastest `aio` section for it."),
+    ),
+    group(
         "runs",
         "List, show, explain, stop and repeat runs.",
         LazyCommand("runs.list:list_runs", "List runs, how they ended and why."),

@@ -12,6 +12,7 @@ from zlaunch.cli import options
 from zlaunch.cli.job_file import find_job_file, read_job_file
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.doctor.at_hand import find_at_hand
+from zlaunch.doctor.collective import all_reduce
 from zlaunch.doctor.examine import Targets, examine
 from zlaunch.doctor.questions import Questions
 from zlaunch.doctor.report import judge
@@ -39,6 +40,12 @@ def doctor(
         int,
         typer.Option(min=0, max=65535, metavar="N", help="Port of the rendezvous (default: any free one)."),
     ] = 0,
+    collective: Annotated[
+        bool,
+        typer.Option(
+            "--collective", help="Also measure a real all-reduce over all hosts; takes half a minute."
+        ),
+    ] = False,
     python: options.Python = None,
     as_json_: options.AsJson = False,
 ) -> None:
@@ -63,8 +70,9 @@ def doctor(
     view = DoctorView(len(names))
     targets = Targets(names, "srun" if slurm else "ssh", port)
     examined = examine(targets, questions, socket.gethostname(), view.waiting)
+    more = all_reduce(examined, targets, socket.gethostname(), view.reducing) if collective else []
     view.done()
-    report = judge(examined, at_hand.subject)
+    report = judge(examined, at_hand.subject, more)
     console.data(*([as_json(report)] if as_json_ else table_lines(report)))
     if report.status is Status.ERROR:
         raise typer.Exit(ExitStatus.UNAVAILABLE)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
 
 from zlaunch.doctor.checks import speed_text
 from zlaunch.doctor.examine import Clock, Examined, median_offset
@@ -114,7 +113,7 @@ def _short(seconds: float) -> str:
 
 def _networks(hosts: Sequence[Examined]) -> Iterator[HostRow]:
     """The interface with which each host reaches the first one."""
-    found = {one.name: _interface(one, hosts[0]) for one in hosts}
+    found = {one.name: one.interface(hosts[0]) for one in hosts}
     used = {name: interface for name, interface in found.items() if interface is not None}
     common = usual({name: interface["mtu"] for name, interface in used.items()})
     for name, interface in used.items():
@@ -126,15 +125,6 @@ def _networks(hosts: Sequence[Examined]) -> Iterator[HostRow]:
             hint = f"on {name}: `ip link set {interface['name']} mtu {common}`"
             what = f"{text}, but MTU {common} on the others: large messages may stall"
             yield name, Row("interface", Status.WARNING, what, hint)
-
-
-def _interface(one: Examined, first: Examined) -> dict[str, Any] | None:
-    """The interface of a host with the address it uses; of the first one, with the one it was reached at."""
-    if one.facts is None or "network" not in one.facts:
-        return None
-    reached = one.facts["network"]["reached_at"]
-    source = reached if one is first or one.reach is None else one.reach.source or reached
-    return next((each for each in one.facts["network"]["interfaces"] if each["address"] == source), None)
 
 
 def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostRow]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.doctor.host import MARK
-from zlaunch.doctor.questions import Questions
-from zlaunch.process import ours, with_pipes
+from zlaunch.process import with_pipes
 from zlaunch.secrets import is_secret
 
 ANSWER_SECONDS = 60.0
@@ -90,26 +89,20 @@ class Conversation:
             self.process.stdin.close()
 
 
-def remote_words(questions: Questions) -> str:
-    """The command for a host: this Python in this directory, like DeepSpeed's runner."""
+def remote_words(program: Sequence[str]) -> str:
+    """The line of shell that runs a program on a host, in this directory, like DeepSpeed's runner."""
     exported = (
         f"{name}={value}"
         for name, value in os.environ.items()
         if name.startswith("PYTHON") and not is_secret(name, value)
     )
-    program = shlex.join(["env", *exported, *ours("zlaunch.doctor.host", questions.to_json())])
-    return f"echo {_REACHED.decode().strip()}; cd {shlex.quote(str(Path.cwd()))} && exec {program}"
+    words = shlex.join(["env", *exported, *program])
+    return f"echo {_REACHED.decode().strip()}; cd {shlex.quote(str(Path.cwd()))} && exec {words}"
 
 
-def local_words(questions: Questions) -> list[str]:
+def local_words(program: Sequence[str]) -> list[str]:
     """The command for this machine."""
-    return [
-        "sh",
-        "-c",
-        f'echo {_REACHED.decode().strip()}; exec "$@"',
-        "sh",
-        *ours("zlaunch.doctor.host", questions.to_json()),
-    ]
+    return ["sh", "-c", f'echo {_REACHED.decode().strip()}; exec "$@"', "sh", *program]
 
 
 class Conversations:

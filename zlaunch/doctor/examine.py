@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zlaunch.doctor.conversation import (
     ANSWER_SECONDS,
@@ -20,6 +21,7 @@ from zlaunch.doctor.questions import Facts, Questions
 from zlaunch.doctor.ssh_errors import CONNECT_SECONDS, explain
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import local_names
+from zlaunch.process import ours
 
 _CLOCK_ROUNDS, _CLOCK_SECONDS = 2, 5.0
 _TOO_LATE, _BROKEN = 124, 255
@@ -58,6 +60,15 @@ class Examined:
     clock: Clock | None = None
     reach: Reach | None = None
 
+    def interface(self, first: "Examined") -> Mapping[str, Any] | None:
+        """The interface that leads to the first host; of the first one, that which it was reached at."""
+        if self.facts is None or "network" not in self.facts:
+            return None
+        network = self.facts["network"]
+        reached = network["reached_at"]
+        source = reached if self is first or self.reach is None else self.reach.source or reached
+        return next((one for one in network["interfaces"] if one["address"] == source), None)
+
 
 @dataclass(frozen=True)
 class Targets:
@@ -86,10 +97,11 @@ def examine(
     `told` gets the names of the hosts that have not answered yet.
     """
     names, route = targets.names, targets
-    own = {"localhost", hostname} if route.via == "srun" else local_names(hostname)
-    remote = remote_words(questions._replace(environ=forwarded(os.environ)))
+    there = questions._replace(environ=forwarded(os.environ))
     commands = {
-        name: local_words(questions) if name in own and route.via == "ssh" else route.command(name, remote)
+        name: local_words(_asking(questions))
+        if is_local(name, targets, hostname)
+        else targets.command(name, remote_words(_asking(there)))
         for name in names
     }
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
@@ -98,6 +110,15 @@ def examine(
         clocks = _clocks(talks)
         reaches = _reaches(talks, names, targets.port) if len(names) > 1 else {}
         return [_examined(one, clocks.get(one.name), reaches.get(one.name), route) for one in talks.all]
+
+
+def _asking(questions: Questions) -> list[str]:
+    return ours("zlaunch.doctor.host", questions.to_json())
+
+
+def is_local(name: str, targets: Targets, hostname: str) -> bool:
+    """Whether a host is this machine, so that no ssh is needed; srun starts programs everywhere."""
+    return targets.via == "ssh" and name in local_names(hostname)
 
 
 def _examined(one: Conversation, clock: Clock | None, reach: Reach | None, route: Targets) -> Examined:

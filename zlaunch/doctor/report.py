@@ -1,6 +1,6 @@
 """The rows of all hosts as one table, in which only hosts that deviate are named."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zlaunch.doctor.between import compare
@@ -31,12 +31,14 @@ class DoctorReport:
         return len(self.rows) == 1
 
 
-def judge(hosts: Sequence[Examined], subject: JobNeeds) -> DoctorReport:
-    """Judge the facts of all hosts."""
+def judge(hosts: Sequence[Examined], subject: JobNeeds, more: Iterable[tuple[str, Row]] = ()) -> DoctorReport:
+    """Judge the facts of all hosts; `more` are rows of other measurements."""
     rows: dict[str, list[Row]] = {one.name: [*_own(one, subject)] for one in hosts}
     if len(hosts) > 1:
         for name, row in compare(hosts):
             _add(rows[name], row)
+    for name, row in more:
+        _add(rows[name], row)
     return DoctorReport(hosts, {name: tuple(found) for name, found in rows.items()})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from zlaunch import console
 from zlaunch.console import visible
-from zlaunch.doctor.report import DoctorReport, merged
+from zlaunch.doctor.report import DoctorReport, merged, named
 from zlaunch.doctor.row import Row, Status
 from zlaunch.units import brief, plural
 
@@ -29,9 +29,9 @@ class DoctorView:
         done = f"{self._total - len(names)} of {plural(self._total, 'host')} examined"
         self._line.show(done, f"· waiting for {', '.join(names[:MOST_WAITING])}{more}")
 
-    def busy(self, what: str) -> None:
-        """Show what is done next."""
-        self._line.show(what)
+    def reducing(self, names: Sequence[str]) -> None:
+        """Show that an all-reduce is measured."""
+        self._line.show("measuring an all-reduce", f"· waiting for {named(names)}" if names else "")
 
     def done(self) -> None:
         """Remove the line."""

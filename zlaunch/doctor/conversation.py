@@ -22,7 +22,7 @@ ANSWER_SECONDS = 60.0
 _REACHED, _ENDED = b"zlaunch asks\n", b"zlaunch heard "
 _HEAR_ALL = f'timeout --foreground "$0" "$@" 2>&1; echo "{_ENDED.decode()}$?"'
 """The shell keeps the output however ssh ends; an ssh master process holds no pipe of ours."""
-_END_SECONDS = 2.0
+_END_SECONDS = 1.0
 
 
 class Conversation:

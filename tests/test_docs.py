@@ -20,7 +20,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def unknown_options(command: list[str]) -> list[str]:
     """Name the options that the command does not have."""
-    depth = 2 if command[:1] in (["checkpoint"], ["config"], ["runs"]) else 1
+    depth = 2 if command[:1] in (["checkpoint"], ["config"], ["nvme"], ["runs"]) else 1
     known = {word for line in SURFACE if line[1 : 1 + depth] == command[:depth] for word in line[1 + depth :]}
     known |= {f"--no-{word.removeprefix('--')}" for word in known}
     return [word for word in command[depth:] if re.match(r"--?[a-z]", word) and word not in known]

@@ -76,6 +76,11 @@ def ours(module: str, *args: str, python: str | None = None) -> list[str]:
     return [python or sys.executable, str(_START), module, *args]
 
 
+def is_start_program(argv: Sequence[str]) -> bool:
+    """Whether a command line is one of `ours`, whose program takes its directory off the path itself."""
+    return [*argv[1:2]] == [str(_START)]
+
+
 def start_with_pipes(
     argv: Sequence[str], environment: Mapping[str, str], errors: int | IO[bytes] = subprocess.DEVNULL
 ) -> "subprocess.Popen[bytes]":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.making import PYTHON, interpreter
+from tests.running import run
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.hosts.interpreter import (
     NAMES,
@@ -17,6 +18,7 @@ from zlaunch.hosts.interpreter import (
     find_python,
     inspect_python,
 )
+from zlaunch.process import ours
 
 
 def program(file: Path, text: str) -> Path:
@@ -210,3 +212,12 @@ def test_ninja_is_where_its_package_put_it(tmp_path: Path) -> None:
     (site / "there.pth").write_text(f"{there / 'lib'}\n")
     found: Interpreter = inspect_python(here / "bin" / "python")
     assert found.programs == (str(here / "bin"), str(there / "bin"))
+
+
+def test_a_program_of_ours_sees_the_packages_of_the_first_folder_on_pythonpath(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").touch()
+    program = "import sys; from zlaunch.hosts.interpreter import *; print(inspect_python(None).packages['deepspeed'])"
+    (tmp_path / "zl_ask.py").write_text(program)
+    said = run(*ours("zl_ask"), cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    assert str(tmp_path / "deepspeed") in said.out

@@ -25,6 +25,7 @@ COMMANDS = (
     LazyCommand("train", "Start a ZeRO job and monitor it to its end.", JobCommand, **PASSED_ON),
     LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", JobCommand),
     LazyCommand("plan", "Find the fastest configuration that fits.", JobCommand),
+    LazyCommand("doctor", "Examine this machine, or the hosts of a job, before anything starts."),
     LazyCommand("tour", "Measure what ZeRO does: one small model at every stage."),
     group(
         "config",
@@ -59,6 +60,11 @@ COMMANDS = (
         LazyCommand("checkpoint.reshard", "Convert a checkpoint for other ranks, stage or offload."),
         LazyCommand("checkpoint.prune", "Delete all but the newest complete checkpoints."),
         LazyCommand("checkpoint.export", "Write a model for `from_pretrained` from a checkpoint."),
+    ),
+    group(
+        "nvme",
+        "Measure drives for offload to NVMe.",
+        LazyCommand("nvme.tune", "Measure a drive, and write the fastest `aio` section for it."),
     ),
     group(
         "runs",

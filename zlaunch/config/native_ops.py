@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from zlaunch.dsconfig.schema.root import DsConfig
+if TYPE_CHECKING:  # pydantic; a host that looks for compiled ops reads no ds_config
+    from zlaunch.dsconfig.schema.root import DsConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ _BY_OPTIMIZER: Mapping[str, tuple[str | None, str]] = {
 """`optimizer.type` in lower case → its op on the GPU, and offloaded."""
 
 
-def needed_ops(config: DsConfig, accelerator: str, trainer_optimizer: str) -> tuple[NativeOp, ...]:
+def needed_ops(config: "DsConfig", accelerator: str, trainer_optimizer: str) -> tuple[NativeOp, ...]:
     """List the ops that a job compiles before its first step, in order of use."""
     return tuple(OPS[name] for name in _needed(config, accelerator, trainer_optimizer) if name is not None)
 
 
-def _needed(config: DsConfig, accelerator: str, trainer_optimizer: str) -> Iterator[str | None]:
+def _needed(config: "DsConfig", accelerator: str, trainer_optimizer: str) -> Iterator[str | None]:
     zero, optimizer = config.zero_optimization, config.optimizer
     is_offloaded = "offload_optimizer" in zero.offloads
     if accelerator == "cpu":

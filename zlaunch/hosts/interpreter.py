@@ -23,7 +23,7 @@ from typing import Any
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.job.module_files import find_module
 from zlaunch.job.trainer_releases import numbers_of
-from zlaunch.process import ours, words_of
+from zlaunch.process import is_start_program, ours, words_of
 
 OLDEST = (3, 10)
 NAMES = (
@@ -154,7 +154,8 @@ def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
 @contextmanager
 def _without_own_folder() -> Iterator[None]:
     """Take the directory of zlaunch's program, or with `python -m` the working directory, off the path."""
-    own = [] if getattr(sys.flags, "safe_path", False) else [sys.path.pop(0)]
+    is_off = getattr(sys.flags, "safe_path", False) or is_start_program(sys.orig_argv)
+    own = [] if is_off else [sys.path.pop(0)]
     try:
         yield
     finally:

@@ -14,10 +14,11 @@ from pathlib import Path
 from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.op_cache import extensions_dir, is_stale, lock_holder
+from zlaunch.hosts.interpreter import Interpreter
+from zlaunch.hosts.op_cache import OpCache, extensions_dir, is_stale, lock_holder
 from zlaunch.launch.compiled_ops import CompiledOps
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import RELAYED, Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
@@ -44,25 +45,44 @@ class NotBuilt(Unavailable):
 
 
 def build_missing(
-    plan: LaunchPlan, environment: Mapping[str, str], reporter: Reporter, if_killed: Sequence[str]
+    plan: LaunchPlan, environment: Mapping[str, str], reporter: BuildReporter, if_killed: Sequence[str]
 ) -> signal.Signals | None:
     """Make the ops of a plan ready; return the signal that ended it, if one did.
 
     `if_killed` is run if zlaunch is killed meanwhile. Raises NotBuilt with the compiler's first error if an
     op cannot be built.
     """
-    cache = plan.op_cache
-    if cache is None:
+    if plan.op_cache is None:
         return None
-    folder = extensions_dir(plan.python, environment)  # a repeated run keeps the one that was recorded
-    ops = CompiledOps(folder, plan.python, cache.key, environment.get("PATH"))
+    wanted = WantedOps(plan.ops, plan.python, plan.op_cache, plan.layout)
+    return build_wanted(wanted, environment, reporter, if_killed)
+
+
+@dataclass(frozen=True)
+class WantedOps:
+    """Native ops that something needs."""
+
+    ops: Sequence[NativeOp]
+    python: Interpreter
+    cache: OpCache
+    layout: RunDir
+    """Where the output of the compiler is kept."""
+
+
+def build_wanted(
+    wanted: WantedOps, environment: Mapping[str, str], reporter: BuildReporter, if_killed: Sequence[str]
+) -> signal.Signals | None:
+    """Make ops ready, as `build_missing` does."""
+    cache = wanted.cache
+    folder = extensions_dir(wanted.python, environment)  # a repeated run keeps the one that was recorded
+    ops = CompiledOps(folder, wanted.python, cache.key, environment.get("PATH"))
     if folder == cache.folder != cache.standard and (adopted := ops.adopt(cache.standard)):
         reporter.note(f"copied {', '.join(adopted)} from {cache.standard}")
-    missing = {op: why for op in plan.ops if (why := ops.why_not_ready(op)) is not None}
+    missing = {op: why for op in wanted.ops if (why := ops.why_not_ready(op)) is not None}
     if missing:
         verb = "checking" if all(map(ops.is_compiled, missing)) else "compiling"
         reporter.note(f"{verb} {plural(len(missing), 'native op')}, once; kept in {folder}")
-    build = _Build(ops, environment, plan.layout, reporter, if_killed)
+    build = _Build(ops, environment, wanted.layout, reporter, if_killed)
     for number, (op, why) in enumerate(missing.items(), start=1):
         title = f"{op.name} ({number} of {len(missing)})"
         reporter.note(f"{title}: {'; '.join(filter(None, [op.why, why]))}")
@@ -77,7 +97,7 @@ class _Build:
     ops: CompiledOps
     environment: Mapping[str, str]
     layout: RunDir
-    reporter: Reporter
+    reporter: BuildReporter
     if_killed: Sequence[str]
 
     def __call__(self, op: NativeOp, title: str) -> signal.Signals | None:
@@ -115,7 +135,7 @@ def _is_newer(file: Path, when: float) -> bool:
     return file.exists() and file.stat().st_mtime > when
 
 
-def await_lock(lock: Path, reporter: Reporter) -> None:
+def await_lock(lock: Path, reporter: BuildReporter) -> None:
     """Wait for another build of the same op, or remove the lock that a killed build has left behind."""
     name, is_told = lock.parent.name, False
     while lock.exists():

@@ -16,11 +16,18 @@ if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.runs.saved_by_run import SavedByRun
 
 
-class Reporter(Protocol):
-    """Shows a launch, or records it."""
+class BuildReporter(Protocol):
+    """Shows what precedes a start."""
 
     def note(self, text: str, label: str | None = None) -> None:
         """Show a sentence; `label` is the row of the plan's summary it belongs to."""
+
+    def busy(self, what: str, elapsed: str) -> None:
+        """A slow step before the start."""
+
+
+class Reporter(BuildReporter, Protocol):
+    """Shows a launch, or records it."""
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show findings that do not stop the launch."""
@@ -30,9 +37,6 @@ class Reporter(Protocol):
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         """The run directory is written; the job starts next, and the output of ranks is shown or not."""
-
-    def busy(self, what: str, elapsed: str) -> None:
-        """A slow step before the start."""
 
     def job_output(self, chunk: bytes) -> None:
         """New output of the ranks that are shown."""

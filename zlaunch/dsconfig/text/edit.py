@@ -95,6 +95,11 @@ def _moved(document: Document, path: KeyPath, section: str) -> str:
     return _added(rest, (), f"{json.dumps(section)}: {{{member}}}")
 
 
+def add_member(document: Document, target: KeyPath, key: str, value: Any) -> str:
+    """Append a member to an object, and return the new text; comments and layout stay."""
+    return _added(document, target, f"{json.dumps(key)}: {json.dumps(value)}")
+
+
 def _added(document: Document, target: KeyPath, member: str) -> str:
     """Append a member to an object, indented like the others, after a comment about the last one."""
     text, span = document.text, document.spans[target]

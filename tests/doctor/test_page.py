@@ -1,0 +1,36 @@
+"""Every command of docs/doctor.md, in its order."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.bed import Bed, hosts, missing
+from tests.running import ACTIVATED, CONFIGS, ROOT, run
+
+pytestmark = pytest.mark.hosts
+
+
+@pytest.fixture
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    if lacking := missing():
+        pytest.skip(f"hosts need {', '.join(lacking)}")
+    with hosts(tmp_path_factory.mktemp("bed")) as bed:
+        yield bed
+
+
+def test_every_command_of_the_page_does_what_it_says(libaio: None, bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "ds_config.json").write_text((CONFIGS / "zero3_cpu.json").read_text())
+    (tmp_path / "drive").mkdir()
+    page = (ROOT / "docs" / "doctor.md").read_text("utf-8")
+    commands = re.findall(r"^    (zlaunch .*)$", page, re.MULTILINE)
+    assert len(commands) == 4
+    programs = bed.environment()["PATH"]
+    environment = {"PATH": f"{bed.programs}:{ACTIVATED['PATH']}:{programs}", "HF_HUB_OFFLINE": "1"}
+    for command in commands:
+        here = command.replace("/local_nvme", str(tmp_path / "drive"))
+        result = run("sh", "-c", here, cwd=tmp_path, env=environment)
+        assert result.status == 0, (command, result.out, result.err)
+    assert '"overlap_events"' in result.out

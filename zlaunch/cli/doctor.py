@@ -1,0 +1,104 @@
+"""`zlaunch doctor`: examine this machine, or the hosts of a job, before anything starts."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.cli import options
+from zlaunch.cli.job_file import find_job_file, read_job_file
+from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
+from zlaunch.doctor.at_hand import find_at_hand
+from zlaunch.doctor.collective import all_reduce
+from zlaunch.doctor.examine import Targets, examine
+from zlaunch.doctor.questions import Questions
+from zlaunch.doctor.report import judge
+from zlaunch.doctor.row import Status
+from zlaunch.doctor.slurm import allocated_hosts
+from zlaunch.errors import ExitStatus, InputMissing, WrongUsage
+from zlaunch.hosts.topology import read_hostfile
+
+
+def doctor(
+    script: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCRIPT]", help="Training script, whose bytes must be equal on all hosts."),
+    ] = None,
+    ds_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="ds_config whose needs are checked (default: the one at hand)."),
+    ] = None,
+    hostfile: options.Hostfile = None,
+    hosts: Annotated[str | None, typer.Option(metavar="A,B", help="Hosts to examine over ssh.")] = None,
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Examine all hosts of this allocation of Slurm, with srun.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=65535, metavar="N", help="Port of the rendezvous (default: any free one)."),
+    ] = 0,
+    collective: Annotated[
+        bool,
+        typer.Option(
+            "--collective", help="Also measure a real all-reduce over all hosts; takes half a minute."
+        ),
+    ] = False,
+    python: options.Python = None,
+    as_json_: options.AsJson = False,
+) -> None:
+    """Examine this machine, or the hosts of a job, before anything starts.
+
+    Checks versions, CUDA, GPUs, memory, disks, native ops and the network. With several hosts, also logs in
+    to each without a password, compares versions, files and clocks, and connects to the first one.
+
+    The exit status is 69 if something that prevents training is wrong.
+    """
+    names = _names(hostfile, hosts, slurm=slurm)
+    if script is not None and not script.is_file():
+        raise InputMissing(f"there is no script `{script}`")
+    at_hand = find_at_hand(ds_config, _from_job_file("ds_config"), len(names) > 1)
+    files = [file for file in (script, ds_config) if file is not None] if len(names) > 1 else []
+    questions = Questions(
+        python=None if python is None else str(python),
+        files=tuple(str(file.absolute()) for file in files),
+        paths=at_hand.paths,
+        ops=at_hand.ops,
+    )
+    view = DoctorView(len(names))
+    targets = Targets(names, "srun" if slurm else "ssh", port)
+    examined = examine(targets, questions, socket.gethostname(), view.waiting)
+    more = all_reduce(examined, targets, socket.gethostname(), view.reducing) if collective else []
+    view.done()
+    report = judge(examined, at_hand.subject, more)
+    console.data(*([as_json(report)] if as_json_ else table_lines(report)))
+    if report.status is Status.ERROR:
+        raise typer.Exit(ExitStatus.UNAVAILABLE)
+
+
+def _names(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[str]:
+    """The hosts to examine, in the order of their ranks; raise WrongUsage for two ways to name them."""
+    given = [
+        flag
+        for flag, value in (("--hostfile", hostfile), ("--hosts", hosts), ("--slurm", slurm or None))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise WrongUsage(f"`{given[0]}` and `{given[1]}` both name the hosts", "keep one of them")
+    if hostfile is not None:
+        return [line.host.name for line in read_hostfile(hostfile)]
+    if hosts is not None:
+        names = [*dict.fromkeys(one.strip().partition(":")[0] for one in hosts.split(","))]
+        if any(not name or name.startswith("-") for name in names):
+            raise WrongUsage(f"`--hosts {hosts}` is not a list of hosts", "write `--hosts a,b`")
+        return names
+    return allocated_hosts(os.environ) if slurm else ["localhost"]
+
+
+def _from_job_file(key: str) -> str | None:
+    """Read a value of `zlaunch.yaml`."""
+    file = find_job_file()
+    value = None if file is None else read_job_file(file).value.get(key)
+    return value if isinstance(value, str) else None

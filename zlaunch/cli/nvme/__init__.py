@@ -1,0 +1,1 @@
+"""Commands about drives for offload to NVMe."""

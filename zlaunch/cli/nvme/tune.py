@@ -1,0 +1,136 @@
+"""`zlaunch nvme tune`: measure a drive, and write the fastest `aio` section for it."""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zlaunch import console
+from zlaunch.cli import options
+from zlaunch.doctor.nvme.merge import merge_aio
+from zlaunch.doctor.nvme.tune import (
+    FILES,
+    MOST_MEASUREMENTS,
+    Measurement,
+    TuneRequest,
+    Tuning,
+    check_drive,
+)
+from zlaunch.doctor.nvme.tune import (
+    tune as tune_drive,
+)
+from zlaunch.dsconfig.read import read
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.probe import probe_machine
+from zlaunch.launch.reporter import BuildReporter
+from zlaunch.process import Stopped, end_like
+from zlaunch.units import memory
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+DEFAULT_BYTES = 400 << 20
+_PIECE = 16 << 20
+"""Every setting can split a file of such pieces."""
+
+
+def _size(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    num_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    if num_bytes < _PIECE:
+        raise typer.BadParameter(f"{text} is not a size of at least 16M, such as 400M or 1G")
+    return num_bytes // _PIECE * _PIECE
+
+
+class TuneView(BuildReporter):
+    """Shows the build of `async_io`, and the best setting so far."""
+
+    def __init__(self) -> None:
+        """Prepare to show progress."""
+        self._line = console.ProgressLine()
+
+    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in BuildReporter
+        self._line.clear()
+        console.say(text)
+
+    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
+        self._line.show(what, elapsed)
+
+    def measured(self, count: int, best: Measurement | None) -> None:
+        """Show how many measurements were made."""
+        so_far = "" if best is None else f"· best so far: {_speeds(best)}"
+        self._line.show("measuring", f"{count} of {MOST_MEASUREMENTS} {so_far}")
+
+    def done(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
+def tune(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Directory on the drive.")],
+    size: Annotated[
+        int | None,
+        typer.Option(
+            parser=_size, metavar="SIZE", help="Size of each of the two test files (default: 400M)."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=3600, metavar="N", help="Time limit for the first round.")
+    ] = 120,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the section into this ds_config; keeps FILE.bak."
+        ),
+    ] = None,
+    python: options.Python = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure a drive, and write the fastest `aio` section for it.
+
+    Measures with the engine of DeepSpeed's `ds_io`, in two files that are deleted in the end. The fastest
+    setting is the one that reads and writes the same amount in the least time, as offload does.
+    """
+    if output is not None:
+        if str(output) == "-":
+            raise WrongUsage("`--output -` is not possible", "leave it out: the section is printed anyway")
+        read(output)  # before minutes of measuring
+    interpreter = inspect_python(python)
+    machine = probe_machine(os.environ, interpreter)
+    request = TuneRequest(folder.absolute(), size or DEFAULT_BYTES, seconds, interpreter, machine)
+    check_drive(request)
+    view = TuneView()
+    console.say(
+        f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and at most about {seconds:.0f} s"
+    )
+    try:
+        found = tune_drive(request, view, view.measured)
+    except Stopped as stop:
+        view.done()
+        console.say(f"stopped by {stop.number.name}; the test files are deleted")
+        end_like(-stop.number)
+    view.done()
+    _show(found, as_json=as_json)
+    if output is not None:
+        kept = merge_aio(output, found.best.aio)
+        console.say(
+            f"wrote `aio` to {output}; the old file is {kept}" if kept else f"{output} has it already"
+        )
+
+
+def _show(found: Tuning, *, as_json: bool) -> None:
+    best, worst = found.best, found.measured[-1]
+    if as_json:
+        speeds = [{**one.aio, "read": one.read, "write": one.write} for one in found.measured]
+        console.data(json.dumps({"aio": best.aio, "unit": "GB/s", "measured": speeds}, indent=2))
+        return
+    tried = len(found.measured)
+    everything = f"all {tried}" if tried == found.num_settings else f"{tried} of {found.num_settings}"
+    console.say(f"{everything} settings measured; the best: {_speeds(best)}; the worst: {_speeds(worst)}")
+    console.data(json.dumps({"aio": best.aio}, indent=2))
+
+
+def _speeds(one: Measurement) -> str:
+    return f"{one.read:.2f} GB/s read, {one.write:.2f} GB/s written"

@@ -1,0 +1,91 @@
+"""Shows what `zlaunch doctor` found: one table for all hosts, or JSON."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from zlaunch import console
+from zlaunch.console import visible
+from zlaunch.doctor.report import DoctorReport, merged, named
+from zlaunch.doctor.row import Row, Status
+from zlaunch.units import brief, plural
+
+MOST_WAITING = 3
+
+
+class DoctorView:
+    """Shows which hosts have not answered yet."""
+
+    def __init__(self, total: int) -> None:
+        """Prepare to wait for a number of hosts."""
+        self._total = total
+        self._line = console.ProgressLine(in_pipes=False)
+
+    def waiting(self, names: Sequence[str]) -> None:
+        """Show for which hosts the doctor still waits."""
+        if not names:
+            return
+        more = f" and {len(names) - MOST_WAITING} more" if len(names) > MOST_WAITING else ""
+        done = f"{self._total - len(names)} of {plural(self._total, 'host')} examined"
+        self._line.show(done, f"· waiting for {', '.join(names[:MOST_WAITING])}{more}")
+
+    def reducing(self, names: Sequence[str]) -> None:
+        """Show that an all-reduce is measured."""
+        self._line.show("measuring an all-reduce", f"· waiting for {named(names)}" if names else "")
+
+    def done(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
+def table_lines(report: DoctorReport) -> Iterator[str]:
+    """Write the table, what to type under each row, and a count of what is wrong."""
+    rows = next(iter(report.rows.values())) if report.is_one else merged(report)
+    width = max(len(row.name) for row in rows)
+    for row in rows:
+        yield from _row_lines(row, width)
+    yield ""
+    yield from console.paragraph(summary(report, rows))
+
+
+def _row_lines(row: Row, width: int) -> Iterator[str]:
+    start = f"{row.status.value:<8} {row.name:<{width}}  "
+    indent = " " * len(start)
+    first, *rest = console.paragraph(visible(row.value), indent) or [indent]
+    yield (start + first[len(indent) :]).rstrip()
+    yield from rest
+    if row.hint:
+        hint, *more = console.paragraph(f"hint: {visible(row.hint)}", " " * 9)
+        yield hint
+        yield from (f"      {line}" for line in more)
+
+
+def summary(report: DoctorReport, rows: Sequence[Row]) -> str:
+    """Count errors and warnings, and say how long the hosts took."""
+    counts = Counter(row.status for row in rows)
+    errors, warnings = counts[Status.ERROR], counts[Status.WARNING]
+    found = [plural(n, noun) for n, noun in ((errors, "error"), (warnings, "warning")) if n]
+    verdict = ", ".join(found) or "nothing is wrong"
+    if report.is_one:
+        return verdict
+    answered = [one for one in report.hosts if one.facts is not None]
+    slowest = max(answered, key=lambda one: one.seconds, default=None)
+    time = "" if slowest is None else f"; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
+    return f"{verdict}; {len(answered)} of {plural(len(report.hosts), 'host')} answered{time}"
+
+
+def as_json(report: DoctorReport) -> str:
+    """Write everything that was found as one JSON object."""
+    hosts = {
+        one.name: {
+            "seconds": round(one.seconds, 3),
+            "rows": [_members(row) for row in report.rows[one.name]],
+            "facts": one.facts,
+        }
+        for one in report.hosts
+    }
+    return json.dumps({"status": report.status.value, "hosts": hosts}, indent=2)
+
+
+def _members(row: Row) -> dict[str, object]:
+    return {"name": row.name, "status": row.status.value, "value": row.value, "hint": row.hint}

@@ -1,0 +1,41 @@
+"""How the GPUs of a host are connected: the tables of `nvidia-smi topo -m` and of torch.
+
+Tested with recorded tables; not verified on a GPU by this project.
+"""
+
+import re
+from collections.abc import Sequence
+
+_CELL = re.compile(r"NV\d+|X|PIX|PXB|PHB|NODE|SYS|N/A")
+
+
+def read_matrix(text: str) -> list[list[str]]:
+    """Read `nvidia-smi topo -m`: for each GPU, how it is connected to each (`NV18`, `PIX`, `SYS`, `X`)."""
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
+    gpus = [
+        row
+        for row in rows
+        if row and re.fullmatch(r"GPU\d+", row[0]) and row[1:2] and _CELL.fullmatch(row[1])
+    ]
+    return [row[1 : len(gpus) + 1] for row in gpus]
+
+
+def slow_pairs(text: str) -> list[tuple[int, int]]:
+    """Pairs of GPUs without NVLink between them."""
+    matrix = read_matrix(text)
+    return [
+        (one, other)
+        for one, row in enumerate(matrix)
+        for other, link in enumerate(row)
+        if one < other and not link.startswith("NV")
+    ]
+
+
+def unreachable_pairs(peers: Sequence[Sequence[bool]]) -> list[tuple[int, int]]:
+    """Pairs of GPUs that cannot read each other's memory."""
+    return [
+        (one, other)
+        for one, row in enumerate(peers)
+        for other, can in enumerate(row)
+        if one < other and not (can and peers[other][one])
+    ]

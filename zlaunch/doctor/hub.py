@@ -1,0 +1,78 @@
+"""Whether the model hub can be reached, as huggingface_hub would. Slow modules are imported late."""
+
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+SECONDS = 5.0
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_PROXIES = ("https_proxy", "http_proxy", "all_proxy")
+_TRUE = frozenset({"1", "on", "yes", "true"})
+
+
+def reach_hub(environ: Mapping[str, str], seconds: float = SECONDS) -> dict[str, Any]:
+    """Try to open a connection to the hub, or to the proxy in front of it, and ask for a page.
+
+    The answer names the `endpoint`, the variable that forbids it (`offline`), the `proxy`, and the `error`.
+    """
+    endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    offline = next((name for name in OFFLINE if environ.get(name, "").lower() in _TRUE), None)
+    proxy = _proxy(endpoint, environ)
+    found = {"endpoint": endpoint, "offline": offline, "proxy": proxy and _bare(proxy), "error": None}
+    if offline is not None:
+        return found
+    started = time.monotonic()
+    found["error"] = _connect(proxy or endpoint, seconds) or _ask(endpoint, proxy, seconds)
+    return {**found, "seconds": time.monotonic() - started}
+
+
+def _bare(url: str) -> str:
+    """A proxy without the user and password that its URL may contain."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _proxy(endpoint: str, environ: Mapping[str, str]) -> str | None:
+    parts = urlsplit(endpoint)
+    given = {name.lower(): value for name, value in environ.items() if value}
+    excluded = [one.strip().lstrip(".") for one in given.get("no_proxy", "").split(",")]
+    host = parts.hostname or ""
+    if any(one and (one in {"*", host} or host.endswith(f".{one}")) for one in excluded):
+        return None
+    usable = [
+        name for name in _PROXIES if name != ("http_proxy" if parts.scheme == "https" else "https_proxy")
+    ]
+    found = next((given[name] for name in usable if name in given), None)
+    return found if found is None or "://" in found else f"http://{found}"
+
+
+def _connect(url: str, seconds: float) -> str | None:
+    parts = urlsplit(url)
+    port = parts.port or {"https": 443, "socks5": 1080, "socks5h": 1080}.get(parts.scheme, 80)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=seconds):
+            return None
+    except OSError as error:
+        return f"{parts.hostname}: {error.strerror or error}"
+
+
+def _ask(endpoint: str, proxy: str | None, seconds: float) -> str | None:
+    """Ask for a page: certificates, and proxies that let nothing pass, show only then."""
+    if proxy is not None and not proxy.startswith("http"):
+        return None
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import ProxyHandler, Request, build_opener
+
+    proxies = {} if proxy is None else {"http": proxy, "https": proxy}
+    request = Request(endpoint, method="HEAD", headers={"User-Agent": "zlaunch"})  # noqa: S310 - the user's own
+    try:
+        with build_opener(ProxyHandler(proxies)).open(request, timeout=seconds):
+            return None
+    except HTTPError as error:
+        status = int(error.code)
+        return f"HTTP status {status}" if status >= 500 or status == 407 else None
+    except (OSError, HTTPException, ValueError) as error:
+        return str(getattr(error, "reason", error)) or type(error).__name__

@@ -1,12 +1,13 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from zlaunch import console
-from zlaunch.cli import options
+from zlaunch.cli import options, submission
 from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members, to_json
@@ -144,6 +145,17 @@ def train(
         bool,
         typer.Option("--no-ask", help="Do not run the script to find out its arguments."),
     ] = False,
+    submit: submission.Submit = None,
+    nodes: submission.Nodes = None,
+    time_limit: submission.TimeLimit = None,
+    job_name: submission.JobName = None,
+    account: submission.Account = None,
+    partition: submission.Partition = None,
+    gres: submission.Gres = None,
+    array: submission.Array = None,
+    requeue: submission.Requeue = None,
+    slurm: submission.SlurmOptions = None,
+    detach: submission.Detach = False,
     dry_run: options.DryRun = False,
     job: options.Job = None,
     as_json: options.AsJson = False,
@@ -184,6 +196,18 @@ def train(
     )
     if _asks_for_help(spec):
         raise typer.Exit(show_help(spec))
+    view = LaunchView(as_json=as_json)
+    if submit is not None:
+        asked = submission.Submission(
+            *(submit, nodes, time_limit, job_name, account, partition, gres, array, requeue),
+            slurm=slurm or (),
+            detach=detach,
+        )
+        words = submission.words_of_train(spec.asked or sys.argv)
+        raise typer.Exit(
+            submission.submit_job(asked, spec, words, run_dir, view, context.command, dry_run=dry_run)
+        )
+    submission.refuse_alone(context.params, spec)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         rehearse=rehearse,
@@ -191,7 +215,6 @@ def train(
         dry_run=dry_run,
         auto_stage=stage == "auto",
     )
-    view = LaunchView(as_json=as_json)
     status = run(prepare(spec, run_dir, view), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))

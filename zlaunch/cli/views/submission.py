@@ -32,7 +32,7 @@ class SubmitView(SubmitReporter):
 
     def changed(self, before: JobStatus | None, state: JobStatus) -> None:
         """Show the state, and where the output goes as soon as there is some."""
-        again = before is not None and state.restarts > before.restarts
+        again = bool(state.restarts) and state.name in ("pending", "running")
         words = [f"{state.name}{' again' if again else ''}"]
         words += [f"on {state.where}"] if state.where and not state.is_over else []
         text = " ".join(words)

@@ -1,8 +1,8 @@
 """`zlaunch train --submit`: its options, and the command line that runs on the nodes."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,15 +12,14 @@ from zlaunch import console
 from zlaunch.cli.options import MOST_NODES
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
-from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.job.spec import GpuChoice, JobSpec, parse_duration
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
-from zlaunch.launch.schedulers.time_limit import parse_time_limit
 from zlaunch.launch.submit import check_elsewhere, submit
 
 Submit = Annotated[
-    Literal["slurm"] | None,
+    Literal["slurm", "kubernetes", "ray"] | None,
     typer.Option(help="Submit the job to a scheduler, and follow it to its end."),
 ]
 Nodes = Annotated[
@@ -54,6 +53,26 @@ SlurmOptions = Annotated[
     list[str] | None,
     typer.Option("--slurm", metavar="KEY=VALUE", help="Another option of sbatch, such as qos=high."),
 ]
+Image = Annotated[
+    str | None,
+    typer.Option(metavar="IMAGE", help="With --submit kubernetes: image with zlaunch and the script."),
+]
+Namespace = Annotated[str | None, typer.Option(metavar="NAME", help="With --submit kubernetes: namespace.")]
+Kind = Annotated[
+    Literal["jobset", "trainjob", "pytorchjob"] | None,
+    typer.Option(help="With --submit kubernetes: kind of manifest (default: jobset)."),
+]
+Volumes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volume",
+        metavar="CLAIM:PATH",
+        help="With --submit kubernetes: a persistent volume and where it is mounted.",
+    ),
+]
+Workdir = Annotated[
+    str | None, typer.Option(metavar="DIR", help="With --submit kubernetes: working directory.")
+]
 Detach = Annotated[bool, typer.Option("--detach", help="With --submit: do not follow the job.")]
 
 _OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
@@ -75,37 +94,47 @@ class Submission:
     array: str | None = None
     requeue: bool | None = None
     slurm: Sequence[str] = ()
+    image: str | None = None
+    namespace: str | None = None
+    kind: str | None = None
+    volume: Sequence[str] = ()
+    workdir: str | None = None
     detach: bool = False
 
 
-NAMES = (
-    *(
-        "submit",
-        "nodes",
-        "time_limit",
-        "job_name",
-        "account",
-        "partition",
-        "gres",
-        "array",
-        "requeue",
-        "slurm",
-    ),
-    "detach",
-)
+NAMES = tuple(one.name if one.name != "scheduler" else "submit" for one in fields(Submission))
 """The parameters of the command that are here."""
 
 
 def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
     """Raise WrongUsage for an option that has no effect without `--submit`; one in a file waits for it."""
-    for name in NAMES[1:]:
-        value = given.get(name)
-        is_given = value not in (None, [], ()) and (name, value) != ("detach", False)
-        if is_given and name not in job.places:
-            flag = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+    for name in _typed(given, job):
+        flag = _flag(name, given[name])
+        raise WrongUsage(
+            f"`{flag}` has no effect without `--submit`", f"write `--submit slurm`, or leave `{flag}` out"
+        )
+
+
+def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> None:
+    """Raise WrongUsage for an option of another scheduler; one in a file may be for another day."""
+    others = {name for one in SCHEDULERS.values() for name in one.OWN_OPTIONS}
+    for name in _typed(given, job):
+        if name in others - {*SCHEDULERS[scheduler].OWN_OPTIONS}:
             raise WrongUsage(
-                f"`{flag}` has no effect without `--submit`", f"write `--submit slurm`, or leave `{flag}` out"
+                f"`{_flag(name, given[name])}` has no effect with `--submit {scheduler}`", "leave it out"
             )
+
+
+def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
+    """List the parameters of this module that the command line sets."""
+    for name in NAMES[1:]:
+        is_given = given.get(name) not in (None, [], ()) and (name, given[name]) != ("detach", False)
+        if is_given and name not in job.places:
+            yield name
+
+
+def _flag(name: str, value: object) -> str:
+    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
 
 
 def submit_job(
@@ -121,8 +150,9 @@ def submit_job(
     """Check a job, and submit it or show what would be submitted; return its exit status."""
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
     gpus = _gpus(job.gpus)
-    is_resumable = check_elsewhere(job, asked.nodes or 1, gpus, reporter)
-    own, behind = split_words(words, command)
+    is_resumable = check_elsewhere(job, asked.nodes or 1, gpus, reporter, must_exist=scheduler.SHARES_FILES)
+    left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())
+    own, behind = split_words(words, command, left_out)
     request = SubmitRequest(
         words=own,
         script_args=behind,
@@ -131,7 +161,7 @@ def submit_job(
         run_dir=run_dir,
         nodes=asked.nodes or 1,
         gpus=gpus,
-        time_limit=None if asked.time_limit is None else parse_time_limit(asked.time_limit),
+        time_limit=_seconds(asked.time_limit),
         is_resumable=is_resumable,
         account=asked.account,
         partition=asked.partition,
@@ -139,6 +169,11 @@ def submit_job(
         array=asked.array,
         requeue=asked.requeue is not False,
         options=_options(asked.slurm),
+        image=asked.image,
+        namespace=asked.namespace,
+        kind=asked.kind,
+        volumes=tuple(map(_volume, asked.volume)),
+        workdir=asked.workdir,
     )
     scheduler.check(request)
     if dry_run:
@@ -158,6 +193,17 @@ def _gpus(choice: GpuChoice | None) -> int | None:
     return None if choice is None else choice.count
 
 
+def _seconds(text: str | None) -> int | None:
+    return None if text is None else round(parse_duration(text, "--time-limit"))
+
+
+def _volume(text: str) -> tuple[str, str]:
+    claim, _, path = text.partition(":")
+    if not claim or not path.startswith("/"):
+        raise WrongUsage(f"`--volume {text}` is not CLAIM:PATH", "write `--volume datasets:/data`")
+    return claim, path
+
+
 def _options(texts: Sequence[str]) -> dict[str, str | None]:
     options: dict[str, str | None] = {}
     for text in texts:
@@ -174,7 +220,9 @@ def words_of_train(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(argv[argv.index("train") + 1 :])
 
 
-def split_words(words: Sequence[str], command: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def split_words(
+    words: Sequence[str], command: Any, left_out: Set[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split a command line of `train` at `--`, and leave out the options for the machine that submits."""
     cut = words.index("--") if "--" in words else len(words)
     own, behind = list(words[:cut]), tuple(words[cut + 1 :])
@@ -186,7 +234,7 @@ def split_words(words: Sequence[str], command: Any) -> tuple[tuple[str, ...], tu
         option = params.get(name) or params.get(name.replace("_", "-"))
         takes_value = name.startswith("-") and option is not None and not option.is_flag and not has_value
         length = 2 if takes_value else 1
-        if option is None or not name.startswith("-") or option.name not in (*NAMES, *_NOT_THERE):
+        if option is None or not name.startswith("-") or option.name not in left_out:
             kept += own[place : place + length]
         place += length
     return tuple(kept), behind

@@ -155,6 +155,11 @@ def train(
     array: submission.Array = None,
     requeue: submission.Requeue = None,
     slurm: submission.SlurmOptions = None,
+    image: submission.Image = None,
+    namespace: submission.Namespace = None,
+    kind: submission.Kind = None,
+    volume: submission.Volumes = None,
+    workdir: submission.Workdir = None,
     detach: submission.Detach = False,
     dry_run: options.DryRun = False,
     job: options.Job = None,
@@ -198,10 +203,11 @@ def train(
         raise typer.Exit(show_help(spec))
     view = LaunchView(as_json=as_json)
     if submit is not None:
+        submission.refuse_of_others(context.params, spec, submit)
         asked = submission.Submission(
-            *(submit, nodes, time_limit, job_name, account, partition, gres, array, requeue),
-            slurm=slurm or (),
-            detach=detach,
+            *(submit, nodes, time_limit, job_name, account, partition, gres, array, requeue, slurm or ()),
+            *(image, namespace, kind, volume or (), workdir),
+            detach,
         )
         words = submission.words_of_train(spec.asked or sys.argv)
         raise typer.Exit(

@@ -222,6 +222,25 @@ def parse_gpus(text: str) -> GpuChoice:
     return GpuChoice(devices=devices)
 
 
+def parse_duration(text: str, option: str) -> float:
+    """Parse `3:30:00`, `90m`, `2h` or seconds; raise WrongUsage for anything else."""
+    if found := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    elif found := _AMOUNT.fullmatch(text):
+        total = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+    else:
+        total = 0.0
+    if total <= 0:
+        raise WrongUsage(f"`{option} {text}` is not a time", f"write `{option} 3:30:00`, `90m` or `12600`")
+    return total
+
+
+_CLOCK = re.compile(r"(?:([0-9]{1,4})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
+"""Like Slurm's; without hours, `5:30` is five minutes and a half."""
+_AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
+
+
 def parse_debug(text: str) -> Debug:
     """Parse `1` or `1:5679`; raise WrongUsage for anything else."""
     found = re.fullmatch(r"([0-9]{1,6})(?::([0-9]{1,6}))?", text)

@@ -73,16 +73,22 @@ class SubmitReporter(Protocol):
         """The job goes on, and is not followed any more."""
 
 
-def check_elsewhere(job: JobSpec, nodes: int, gpus: int | None, reporter: Reporter) -> bool:
-    """Check a job as far as that does not depend on its nodes; return whether it can be resumed.
+def check_elsewhere(
+    job: JobSpec, nodes: int, gpus: int | None, reporter: Reporter, *, must_exist: bool
+) -> bool:
+    """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
 
-    Without a number of GPUs, nothing that depends on the number of ranks is checked.
+    Without a number of GPUs, nothing that depends on the number of ranks is checked. Unless it `must_exist`
+    here, the script may be elsewhere, and is not checked then.
     """
     refuse_contradictions(job)
     if job.hostfile is not None:
         raise WrongUsage(
             "`--submit` and `--hostfile` contradict each other: a scheduler chooses the hosts", "keep one"
         )
+    if not must_exist and not job.script.exists():
+        reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
+        return True
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)

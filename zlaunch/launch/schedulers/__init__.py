@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from zlaunch.launch.schedulers import slurm
+from zlaunch.launch.schedulers import kubernetes, ray, slurm
 from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
 
 
 class Scheduler(Protocol):
     """A module of this package."""
 
-    @property
-    def FILE(self) -> str:  # noqa: N802 - a constant of the module
-        """What is written for it, in a word."""
-
-    @property
-    def OWN_OPTIONS(self) -> tuple[str, ...]:  # noqa: N802
-        """The options of the command line that only some schedulers have."""
+    OWN_OPTIONS: tuple[str, ...]
+    """The options of the command line that not all schedulers have."""
+    SHARES_FILES: bool
+    """Whether its nodes see the files of the machine that submits."""
+    HAS_TIME_LIMIT: bool
+    """Whether it ends a job at a time limit; otherwise each zlaunch watches the time itself."""
 
     def check(self, request: SubmitRequest) -> None:
         """Raise WrongUsage for a request that it cannot serve."""
@@ -34,4 +33,4 @@ class Scheduler(Protocol):
         """The command that ends a job."""
 
 
-SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm}
+SCHEDULERS: Mapping[str, Scheduler] = {"slurm": slurm, "kubernetes": kubernetes, "ray": ray}

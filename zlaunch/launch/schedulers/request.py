@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 SAVED = 75
@@ -40,7 +41,7 @@ class SubmitRequest:
     """Options in the words of the scheduler; None for a switch."""
     image: str | None = None
     namespace: str | None = None
-    kind: str = "jobset"
+    kind: str | None = None
     volumes: tuple[tuple[str, str], ...] = ()
     """Claims of volumes, and where they are mounted."""
     workdir: str | None = None
@@ -50,6 +51,11 @@ class SubmitRequest:
     def restarts(self) -> int:
         """How often the job may be started again."""
         return MOST_RESTARTS if self.requeue else 0
+
+    @property
+    def resumes(self) -> bool:
+        """Whether its own command line goes on from the newest checkpoint, in the first start too."""
+        return ("--resume", "latest") in pairwise(self.words) or "--resume=latest" in self.words
 
 
 @dataclass(frozen=True, slots=True)

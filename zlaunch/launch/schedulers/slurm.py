@@ -8,11 +8,11 @@ from pathlib import Path
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers.program import ProgramFailed, ask
 from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
-from zlaunch.launch.schedulers.time_limit import clock
 from zlaunch.rundir.layout import RUNS
 
-FILE = "sbatch script"
-OWN_OPTIONS = ("account", "partition", "gres", "array")
+OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
+SHARES_FILES = True
+HAS_TIME_LIMIT = True
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
@@ -81,7 +81,7 @@ def _directives(request: SubmitRequest) -> list[str]:
         "gres": request.gres,
         "gpus-per-node": None if request.gres or not request.gpus else str(request.gpus),
         "array": request.array,
-        "time": None if limit is None else clock(limit),
+        "time": None if limit is None else _clock(limit),
         "signal": None if limit is None else f"USR1@{min(SIGNAL_SECONDS, limit // 2)}",
         "chdir": str(request.directory),
         "output": str(RUNS / ("slurm-%j.log" if request.array is None else "slurm-%A_%a.log")),
@@ -97,6 +97,14 @@ def _directives(request: SubmitRequest) -> list[str]:
     for key, text in request.options.items():
         lines.append(f"#SBATCH --{key}" if text is None else f"#SBATCH --{key}={_quoted(text)}")
     return lines
+
+
+def _clock(seconds: int) -> str:
+    """Write a time as Slurm reads it."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{minutes}" if days else f"{hours}:{minutes}"
 
 
 def _quoted(text: str) -> str:

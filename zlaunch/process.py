@@ -64,6 +64,58 @@ def words_of(argv: Sequence[str], timeout: float) -> str | None:
     return None
 
 
+class ProgramResult(NamedTuple):
+    """What came of a program."""
+
+    returncode: int
+    out: str
+    err: str
+
+
+def answer_of(argv: Sequence[str], text: str, timeout: float) -> ProgramResult:
+    """Give a program a text as its input and wait for its end.
+
+    Raises FileNotFoundError if there is no such program, TimeoutError if it takes too long.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            input=text,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise TimeoutError from None
+    return ProgramResult(done.returncode, done.stdout, done.stderr)
+
+
+class Printing:
+    """A program that prints into a file until it ends, or is ended."""
+
+    def __init__(self, argv: Sequence[str], file: Path) -> None:
+        """Start the program; raise FileNotFoundError if there is none."""
+        with file.open("wb") as out:
+            self._process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._process.poll() is not None
+
+    def end(self, patience: float = 0.0) -> None:
+        """Wait for its end for some seconds, then end it."""
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            self._process.wait()
+
+
 SAFE_PATH = {"PYTHONSAFEPATH": "launcher"}
 """For launchers: DeepSpeed's runner starts `python -m`, which would import files of the working directory.
 

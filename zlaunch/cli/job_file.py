@@ -214,8 +214,15 @@ class _Translation:
         option = self.own[key]
         if key == SET:
             return self._overrides(value, path)
+        if getattr(option, "multiple", False):
+            return self._several(option, value, path)
         if getattr(option, "is_flag", False):
             return _switch(option, value)
+        return self._one(key, value, path)
+
+    def _one(self, key: str, value: object, path: KeyPath) -> list[str]:
+        """Write an option that has one value."""
+        option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
             choice = _parsed(parse_gpus, text)
@@ -229,6 +236,19 @@ class _Translation:
             return [text]
         flag = max(option.opts, key=len)
         return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+
+    def _several(self, option: Any, value: object, path: KeyPath) -> list[str]:
+        """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
+        if isinstance(value, Mapping):
+            texts = [
+                key if one is True else f"{key}={self._scalar(one, (*path, key))}"
+                for key, one in value.items()
+            ]
+        elif isinstance(value, list):
+            texts = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+        else:
+            texts = [self._scalar(value, path)]
+        return [word for text in texts for word in (max(option.opts, key=len), text)]
 
     def _convert(self, option: Any, text: str) -> None:
         try:

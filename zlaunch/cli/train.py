@@ -1,13 +1,14 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from zlaunch import console
-from zlaunch.cli import options
+from zlaunch.cli import options, submission
 from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members, to_json
@@ -157,7 +158,10 @@ def train(
     ] = None,
     time_limit: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Save and stop before this time is over: 3:30:00, 90m or 12600."),
+        typer.Option(
+            metavar="TIME",
+            help="Save and stop before this time is over, that of the job with --submit: 3:30:00 or 90m.",
+        ),
     ] = None,
     debug: Annotated[
         str | None,
@@ -171,6 +175,21 @@ def train(
         float,
         typer.Option(metavar="SECONDS", min=1.0, help="Seconds to wait for the zlaunch of every other node."),
     ] = 600.0,
+    submit: submission.Submit = None,
+    nodes: submission.Nodes = None,
+    job_name: submission.JobName = None,
+    account: submission.Account = None,
+    partition: submission.Partition = None,
+    gres: submission.Gres = None,
+    array: submission.Array = None,
+    requeue: submission.Requeue = None,
+    slurm: submission.SlurmOptions = None,
+    image: submission.Image = None,
+    namespace: submission.Namespace = None,
+    kind: submission.Kind = None,
+    volume: submission.Volumes = None,
+    workdir: submission.Workdir = None,
+    detach: submission.Detach = False,
     dry_run: options.DryRun = False,
     job: options.Job = None,
     as_json: options.AsJson = False,
@@ -221,6 +240,19 @@ def train(
     )
     if _asks_for_help(spec):
         raise typer.Exit(show_help(spec))
+    view = LaunchView(as_json=as_json)
+    if submit is not None:
+        submission.refuse_of_others(context.params, spec, submit)
+        asked = submission.Submission(
+            *(submit, nodes, time_limit, job_name, account, partition, gres, array, requeue, slurm or ()),
+            *(image, namespace, kind, volume or (), workdir),
+            detach,
+        )
+        words = submission.words_of_train(spec.asked or sys.argv)
+        raise typer.Exit(
+            submission.submit_job(asked, spec, words, run_dir, view, context.command, dry_run=dry_run)
+        )
+    submission.refuse_alone(context.params, spec)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         rehearse=rehearse,
@@ -228,7 +260,6 @@ def train(
         dry_run=dry_run,
         auto_stage=stage == "auto",
     )
-    view = LaunchView(as_json=as_json)
     surroundings = find_surroundings(os.environ, join_timeout, view, dry_run)
     status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
     if as_json and view.run is not None:

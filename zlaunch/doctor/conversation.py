@@ -112,6 +112,7 @@ class Conversations:
         self.all = [Conversation(name, argv, seconds) for name, argv in commands.items()]
         self._selector = selectors.DefaultSelector()
         for one in self.all:
+            assert one.process.stdout is not None
             self._selector.register(one.process.stdout, selectors.EVENT_READ, one)
 
     def wait_for(

@@ -1,0 +1,147 @@
+"""The sbatch script, as a shell runs it; what Slurm makes of it is in tests/cluster/test_submit.py."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import zlaunch
+from zlaunch.errors import WrongUsage
+from zlaunch.launch.schedulers import slurm
+from zlaunch.launch.schedulers.request import SubmitRequest
+
+ODD_ARGS = ("a b", "it's", '"$HOME"', "`f`", "#no", "\\")
+
+
+def request(**known: Any) -> SubmitRequest:
+    given = {
+        "words": ("train.py",),
+        "script_args": ODD_ARGS,
+        "name": "it's a $name",
+        "directory": Path("/here"),
+    }
+    return SubmitRequest(**{**given, **known})
+
+
+def ran(
+    folder: Path, asked: SubmitRequest, *, status: int, restarts: int | None
+) -> tuple[list[str], list[str], int]:
+    """Run a script with programs in place of Slurm's; return what srun and scontrol got, and its exit status."""
+    for name, end in (("srun", status), ("scontrol", 0)):
+        file = folder / name
+        file.write_text(f'#!/bin/sh\nprintf "%s\\0" "$@" > {name}.got\nexit {end}\n')
+        file.chmod(0o755)
+    env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
+    env |= {} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}
+    done = subprocess.run(["bash"], input=slurm.render(asked), cwd=folder, env=env, text=True, check=False)
+    got = [folder / f"{name}.got" for name in ("srun", "scontrol")]
+    words = [file.read_text().split("\0")[:-1] if file.exists() else [] for file in got]
+    return words[0], words[1], done.returncode
+
+
+def test_each_node_runs_zlaunch_with_all_arguments_as_they_are(tmp_path: Path) -> None:
+    srun, scontrol, status = ran(tmp_path, request(), status=3, restarts=None)
+    cut = srun.index("--")
+    assert (tuple(srun[cut + 1 :]), scontrol, status) == (ODD_ARGS, [], 3)
+    assert srun[srun.index("train") : cut] == ["train", "train.py", "--run-dir", "runs/it's a $name-42"]
+
+
+def test_a_job_that_has_saved_is_requeued_and_resumes_in_a_run_directory_of_its_own(tmp_path: Path) -> None:
+    srun, scontrol, status = ran(tmp_path, request(is_resumable=True), status=75, restarts=2)
+    assert (scontrol, status) == (["requeue", "42"], 75)
+    again = srun[srun.index("--run-dir") : srun.index("--")]
+    assert again == ["--run-dir", "runs/it's a $name-42-attempt-3", "--resume", "latest"]
+
+
+@pytest.mark.parametrize(("known", "restarts"), [({}, 100), ({"requeue": False}, 0)])
+def test_a_job_is_not_requeued_for_ever_nor_against_the_wish_of_the_user(
+    known: dict[str, Any], restarts: int, tmp_path: Path
+) -> None:
+    assert ran(tmp_path, request(**known), status=75, restarts=restarts)[1:] == ([], 75)
+
+
+def test_the_options_of_the_user_come_before_those_of_zlaunch() -> None:
+    asked = request(
+        time_limit=90_000, gpus=8, options={"signal": "USR1@600", "exclusive": None, "qos": "high"}
+    )
+    lines = slurm.render(asked).splitlines()
+    wanted = ["--time=1-01:00:00", "--gpus-per-node=8", "--signal=USR1@600", "--exclusive", "--qos=high"]
+    assert [one for one in wanted if f"#SBATCH {one}" not in lines] == []
+    assert [line for line in lines if "signal=USR1@90" in line] == []
+
+
+def test_a_line_break_cannot_end_an_option() -> None:
+    with pytest.raises(WrongUsage, match="line break"):
+        slurm.check(request(name="a\n#SBATCH --account=b"))
+
+
+def test_tasks_of_an_array_have_run_directories_of_their_own() -> None:
+    text = slurm.render(request(array="0-3", run_dir=Path("runs/a")))
+    assert 'run_dir=runs/a-"$SLURM_ARRAY_TASK_ID"' in text
+
+
+RECORD = """JobId=7 JobName=JobState=FAILED
+   JobState={state} Reason={reason} Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code}
+   NodeList=n1
+   StdOut=/here/runs/slurm 7.log
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "status"),
+    [
+        ("COMPLETED", "0:0", 0),
+        ("FAILED", "7:0", 7),
+        ("FAILED", "0:9", 137),
+        ("CANCELLED", "0:15", 143),
+        ("TIMEOUT", "0:0", 143),
+        ("NODE_FAIL", "0:0", 69),
+        ("RUNNING", "0:0", None),
+    ],
+)
+def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, status: int | None) -> None:
+    found = slurm._state(RECORD.format(state=state, reason="None", code=code), request())
+    assert (found.name, found.exit_status, found.output) == (
+        state.lower(),
+        status,
+        Path("/here/runs/slurm 7.log"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--partition", "p"], "`--partition` has no effect without `--submit`"),
+        (["--no-requeue"], "`--no-requeue` has no effect without `--submit`"),
+        (["--submit", "slurm", "--image", "i"], "`--image` has no effect with `--submit slurm`"),
+        (["--submit", "slurm", "--gpus", "0,1"], "names devices, but a scheduler chooses them"),
+        (["--submit", "slurm", "--hostfile", "h"], "contradict each other"),
+        (["--submit", "slurm", "--time-limit", "soon"], "is not a time"),
+        (["--submit", "slurm", "--slurm", "=x"], "is not KEY=VALUE"),
+    ],
+)
+def test_options_that_contradict_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    result = zlaunch("train", "script.py", "--dry-run", *words, cwd=tmp_path)
+    assert (result.status, said in " ".join(result.err.split())) == (2, True), result.err
+
+
+def test_a_wrong_ds_config_is_refused_before_the_job_waits_in_a_queue(tmp_path: Path) -> None:
+    words = ("--submit", "slurm", "--nodes", "2", "--gpus", "8", "--set", "zero_optimization.stagee=3")
+    result = zlaunch("train", *words, cwd=tmp_path, env={"PATH": "/nowhere"})
+    assert (result.status, "unknown-key" in result.err) == (65, True), result.err
+
+
+def test_what_zlaunch_yaml_says_is_written_into_the_script(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    lines = ("script: script.py", "partition: long", "account: mine", "slurm:", "  qos: high", "args: {x: 1}")
+    (tmp_path / "zlaunch.yaml").write_text("\n".join(lines))
+    result = zlaunch("train", "--submit", "slurm", "--dry-run", cwd=tmp_path)
+    assert result.status == 0, result.err
+    assert "#SBATCH --partition=long\n" in result.out
+    assert "#SBATCH --qos=high\n" in result.out
+    assert "train --job none script.py \\" in result.out
+    assert zlaunch("train", "--dry-run", cwd=tmp_path).status == 0

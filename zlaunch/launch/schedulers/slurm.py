@@ -1,0 +1,248 @@
+"""Slurm: one sbatch script, which starts one zlaunch on each node."""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from zlaunch.errors import WrongUsage
+from zlaunch.launch.schedulers.program import ProgramFailed, ask
+from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
+from zlaunch.rundir.layout import RUNS
+
+OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
+SHARES_FILES = True
+HAS_TIME_LIMIT = True
+
+SIGNAL_SECONDS = 90
+"""How long before the time limit the job is asked to save."""
+
+_RUNNING, _PENDING = "RUNNING", "PENDING"
+_OVER: Mapping[str, int] = {
+    "COMPLETED": 0,
+    "FAILED": 1,
+    "CANCELLED": 143,
+    "DEADLINE": 143,
+    "TIMEOUT": 143,
+    "OUT_OF_MEMORY": 137,
+    "PREEMPTED": SAVED,
+    "NODE_FAIL": 69,
+    "BOOT_FAIL": 69,
+    "REVOKED": 69,
+}
+"""States from which a job does not return → the exit status of one that has none of its own."""
+
+_REASONS: Mapping[str, str] = {
+    "Resources": "waiting for nodes to become free",
+    "Priority": "other jobs come first",
+    "BeginTime": "Slurm starts it after a short delay",
+    "Dependency": "waiting for another job",
+    "JobHeldUser": "held: `scontrol release ID` lets it go",
+    "JobHeldAdmin": "held by an administrator",
+    "PartitionTimeLimit": "its time limit is above that of the partition",
+    "PartitionNodeLimit": "it wants more nodes than the partition allows",
+    "PartitionDown": "the partition is down",
+    "ReqNodeNotAvail": "a node it needs is not available",
+    "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": "nodes it "
+    "needs are down, drained or reserved",
+}
+
+
+def check(request: SubmitRequest) -> None:
+    """Raise WrongUsage for what the script cannot have."""
+    for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
+        if "\n" in str(word):
+            raise WrongUsage(f"a line break cannot stand in an sbatch script: {str(word)!r}")
+
+
+def render(request: SubmitRequest) -> str:
+    """Write the sbatch script of a job."""
+    lines = ["#!/bin/bash", *_directives(request), "", *_run_directory(request), "", *_step(request)]
+    if request.requeue:
+        lines += [
+            "",
+            f"# {SAVED}: it has saved a checkpoint before a limit or a preemption, and goes on in a restart.",
+            f'if [ "$status" -eq {SAVED} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {request.restarts} ]; then',
+            '    scontrol requeue "$SLURM_JOB_ID"',
+            "fi",
+        ]
+    return "\n".join([*lines, 'exit "$status"', ""])
+
+
+def _directives(request: SubmitRequest) -> list[str]:
+    """Write the options of the job; those that the user wrote in Slurm's own words come last and count."""
+    limit = request.time_limit
+    own: dict[str, str | None] = {
+        "job-name": request.name,
+        "account": request.account,
+        "partition": request.partition,
+        "nodes": str(request.nodes),
+        "ntasks-per-node": "1",
+        "gres": request.gres,
+        "gpus-per-node": None if request.gres or not request.gpus else str(request.gpus),
+        "array": request.array,
+        "time": None if limit is None else _clock(limit),
+        "signal": None if limit is None else f"USR1@{min(SIGNAL_SECONDS, limit // 2)}",
+        "chdir": str(request.directory),
+        "output": str(RUNS / ("slurm-%j.log" if request.array is None else "slurm-%A_%a.log")),
+        "open-mode": "append",
+    }
+    switches = ["requeue" if request.requeue else "no-requeue"]
+    lines = [
+        f"#SBATCH --{key}={_quoted(value)}"
+        for key, value in own.items()
+        if value and key not in request.options
+    ]
+    lines += [f"#SBATCH --{switch}" for switch in switches]
+    for key, text in request.options.items():
+        lines.append(f"#SBATCH --{key}" if text is None else f"#SBATCH --{key}={_quoted(text)}")
+    return lines
+
+
+def _clock(seconds: int) -> str:
+    """Write a time as Slurm reads it."""
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes = f"{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{minutes}" if days else f"{hours}:{minutes}"
+
+
+def _quoted(text: str) -> str:
+    r"""Put a value in quotes if sbatch would take it apart; within quotes it knows `\\`, and no `$`."""
+    if not re.search(r"""[\s"'\\#]""", text):
+        return text
+    return '"' + re.sub(r"""(["\\])""", r"\\\1", text) + '"'
+
+
+def _run_directory(request: SubmitRequest) -> Iterator[str]:
+    """Choose the run directory on the node, where the number of the job is known."""
+    yield "# Slurm counts how often it has requeued the job. Each start has a run directory of its own."
+    if request.run_dir is None:
+        yield f'run_dir={shlex.quote(str(RUNS / request.name))}-"$SLURM_JOB_ID"'
+    else:
+        task = '-"$SLURM_ARRAY_TASK_ID"' if request.array is not None else ""
+        yield f"run_dir={shlex.quote(str(request.run_dir))}{task}"
+    if request.is_resumable:
+        yield "again=()"
+    yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
+    yield '    run_dir+="-attempt-$((SLURM_RESTART_COUNT + 1))"'
+    if request.is_resumable:
+        yield "    again=(--resume latest)"
+    yield "fi"
+
+
+def _step(request: SubmitRequest) -> Iterator[str]:
+    """Start one zlaunch on each node; a failed one ends the others itself."""
+    cores = request.options.get("cpus-per-task")
+    width = (
+        [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
+    )  # srun does not take it from sbatch
+    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0", *width, "\\"])
+    yield f"    {shlex.join([*own_program(), 'train', *request.words])} \\"
+    behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
+    again = ' "${again[@]}"' if request.is_resumable else ""
+    yield f'    --run-dir "$run_dir"{again}{behind}'
+    yield "status=$?"
+
+
+def submit(text: str, request: SubmitRequest) -> str:
+    """Submit a script, and return the number of the job."""
+    (request.directory / RUNS).mkdir(exist_ok=True)  # Slurm does not create the directory of the log
+    return ask(["sbatch", "--parsable"], text).partition(";")[0]
+
+
+def cancel_command(job: str, request: SubmitRequest) -> str:
+    """What ends a job."""
+    return f"scancel {job}"
+
+
+def look(job: str, request: SubmitRequest) -> JobStatus:
+    """Ask for the state of a job."""
+    try:
+        records = ask(["scontrol", "show", "job", job]).split("\n\n")
+    except ProgramFailed as error:
+        if "Invalid job id" not in error.said:
+            raise
+        return _from_accounting(job)
+    states = [_state(record, request) for record in records]
+    return states[0] if len(states) == 1 else _together(states)
+
+
+def _state(record: str, request: SubmitRequest) -> JobStatus:
+    """Read one record of `scontrol show job`."""
+
+    def member(name: str) -> str | None:
+        found = re.search(rf"(?:^|\s){name}=(\S+)", record)
+        return None if found is None or found[1] in ("(null)", "None", "N/A", "Unknown") else found[1]
+
+    name, number, restarts = member("JobState") or "", member("JobId") or "", int(member("Restarts") or 0)
+    output = re.search(r"^\s*StdOut=(.*)$", record, re.MULTILINE)
+    is_over = name in _OVER
+    return JobStatus(
+        name.lower(),
+        None if name == _RUNNING else _explained(member("Reason")),
+        member("NodeList"),
+        is_over,
+        _exit_status(name, member("ExitCode") or "") if is_over else None,
+        restarts,
+        Path(output[1]) if output and (name not in (_PENDING, "CONFIGURING") or restarts) else None,
+        (_run_dir(request, number, member("ArrayTaskId"), restarts),),
+    )
+
+
+def _explained(reason: str | None) -> str | None:
+    if reason is None:
+        return None
+    words = _REASONS.get(reason)
+    return (
+        reason.replace("_", " ") if words is None else f"{words} ({reason})" if "_" not in reason else words
+    )
+
+
+def _exit_status(name: str, code: str) -> int:
+    """Take the exit status of a job from `CODE:SIGNAL`; one that Slurm ended may have none."""
+    status, _, number = code.partition(":")
+    if status.isdecimal() and int(status):
+        return int(status)
+    if number.isdecimal() and int(number):
+        return 128 + int(number)
+    return _OVER[name]
+
+
+def _run_dir(request: SubmitRequest, number: str, task: str | None, restarts: int) -> Path:
+    """Name the run directory as the script does."""
+    chosen, own = request.run_dir, f"{RUNS / request.name}-{number}"
+    name = own if chosen is None else f"{chosen}-{task}" if request.array is not None else str(chosen)
+    again = f"-attempt-{restarts + 1}" if restarts else ""
+    return request.directory / f"{name}{again}"
+
+
+def _together(states: list[JobStatus]) -> JobStatus:
+    """Sum the states of the tasks of an array up."""
+    names = [state.name for state in states]
+    counts = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
+    is_over = all(state.is_over for state in states)
+    failed = [state.exit_status for state in states if state.exit_status]
+    return JobStatus(
+        counts,
+        next((state.reason for state in states if state.reason), None),
+        is_over=is_over,
+        exit_status=next(iter(failed), 0) if is_over else None,
+        restarts=sum(state.restarts for state in states),
+        runs=tuple(run for state in states for run in state.runs),
+    )
+
+
+def _from_accounting(job: str) -> JobStatus:
+    """Ask the accounting for a job that ended a while ago; raise Unavailable if there is none."""
+    lines = ask(["sacct", "-j", job, "-n", "-P", "-X", "-o", "State,ExitCode"]).splitlines()
+    if not lines:
+        return JobStatus("unknown", "Slurm has forgotten the job", is_over=True, exit_status=1)
+    states = [(line.partition("|")[0].split(" ")[0], line.partition("|")[2]) for line in lines]
+    return _together(
+        [
+            JobStatus(name.lower(), is_over=True, exit_status=_exit_status(name, code))
+            for name, code in states
+            if name in _OVER
+        ]
+    )

@@ -1,0 +1,224 @@
+"""Give a job to a scheduler, and follow it to its end.
+
+The machine that submits is not one that trains: it may have no GPU, and other memory and disks. So only the
+files, the options and the ds_config are checked here; each start checks its nodes itself.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.hosts.interpreter import Interpreter, inspect_python
+from zlaunch.hosts.machine import Gpu, Machine
+from zlaunch.hosts.placement import refuse_contradictions
+from zlaunch.hosts.topology import Host, Topology
+from zlaunch.job.argument_checks import check_script_args
+from zlaunch.job.script import Script
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch import rundir_writer
+from zlaunch.launch.ask import ask
+from zlaunch.launch.chosen_checkpoint import find_resumption
+from zlaunch.launch.facts import read_sources
+from zlaunch.launch.monitoring.log_tail import LogTail
+from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.prepare import own_document
+from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.save_option import told_where_to_save
+from zlaunch.launch.save_plan import plan_saves
+from zlaunch.launch.schedulers import Scheduler
+from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.process import Printing
+
+FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
+"""Time between two questions to a controller, which serves a whole cluster: growing in between."""
+
+PATIENCE_SECONDS = 600.0
+"""How long a controller may give no answer while a job is followed."""
+
+PRINTING_SECONDS = 5.0
+"""How long a program may print the rest of the output of a job that has ended."""
+
+TICK_SECONDS = 0.2
+
+_A_GPU = Gpu(0, "GPU of the cluster", "", 80 << 30, (8, 0))
+"""Stands for GPUs of which nothing is known: they have bf16, as all since Ampere; memory is not checked."""
+
+
+class SubmitReporter(Protocol):
+    """Shows what becomes of a job that was submitted."""
+
+    def submitted(self, job: str, cancel: str) -> None:
+        """The job has an identifier, and a command would end it."""
+
+    def changed(self, before: JobStatus | None, state: JobStatus) -> None:
+        """The state of the job is another one."""
+
+    def output(self, chunk: bytes) -> None:
+        """New output of the job."""
+
+    def unanswered(self, error: Unavailable) -> None:
+        """The scheduler gives no answer; it is asked again."""
+
+    def ended(self, job: str, state: JobStatus) -> None:
+        """The job has ended."""
+
+    def left(self, job: str, cancel: str) -> None:
+        """The job goes on, and is not followed any more."""
+
+
+def check_elsewhere(
+    job: JobSpec, nodes: int, gpus: int | None, reporter: Reporter, *, must_exist: bool
+) -> bool:
+    """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
+
+    Without a number of GPUs, nothing that depends on the number of ranks is checked. Unless it `must_exist`
+    here, the script may be elsewhere, and is not checked then.
+    """
+    refuse_contradictions(job)
+    if job.hostfile is not None:
+        raise WrongUsage(
+            "`--submit` and `--hostfile` contradict each other: a scheduler chooses the hosts", "keep one"
+        )
+    if not must_exist and not job.script.exists():
+        reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
+        return True
+    sources = read_sources(job)
+    job = told_where_to_save(job, sources.script)
+    check_script_args(sources.script, job.script_args)
+    topology = Topology(tuple(Host(f"node-{number}", tuple(range(gpus or 1))) for number in range(nodes)))
+    python = inspect_python(job.python)
+    script = ask(job, sources.script, python, reporter, topology)
+    if job.resume is not None:
+        find_resumption(job, script)
+    if gpus is not None:
+        plan = make_plan(_inputs(job, script, sources.ds_config, topology, python))
+        reporter.warn(plan.warnings)
+    saves = plan_saves(script, job.script_args, None) is not None
+    return saves or script.mentions("save_checkpoint")
+
+
+def _inputs(
+    job: JobSpec, script: Script, ds_config: Document | None, topology: Topology, python: Interpreter
+) -> PlanInputs:
+    """Make the inputs of a plan for nodes of which little is known."""
+    has_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"
+    return PlanInputs(
+        job=job,
+        script=script,
+        base=own_document(script.own_config) if script.own_config else ds_config,
+        model=None,
+        machine=Machine("node-0", os.cpu_count() or 1, 1 << 40, (_A_GPU,) if has_gpus else ()),
+        topology=topology,
+        port=0,
+        layout=next(rundir_writer.candidates(None, job.name)),
+        environ=os.environ,
+        python=python,
+    )
+
+
+@dataclass
+class Follower:
+    """Follows one job: asks for its state, passes its output on."""
+
+    scheduler: Scheduler
+    request: SubmitRequest
+    job: str
+    reporter: SubmitReporter
+
+    def follow(self) -> JobStatus:
+        """Report what changes until the job has ended; raise Unavailable if the scheduler is gone."""
+        before: JobStatus | None = None
+        with ExitStack() as stack:
+            output = _Output(self.reporter.output, stack)
+            pause, answered = FIRST_SECONDS, time.monotonic()
+            while True:
+                try:
+                    state = self.scheduler.look(self.job, self.request)
+                    answered = time.monotonic()
+                except Unavailable as error:
+                    if time.monotonic() - answered > PATIENCE_SECONDS:
+                        raise
+                    self.reporter.unanswered(error)
+                    state = before or JobStatus("unknown")
+                if _shown(state) != _shown(before):
+                    output.pump()
+                    self.reporter.changed(before, state)
+                    before, pause = state, FIRST_SECONDS
+                output.follow(state.output)
+                if state.is_over:
+                    output.finish()
+                    return state
+                output.pump_for(pause)
+                pause = min(MOST_SECONDS, pause * GROWTH)
+
+
+def _shown(state: JobStatus | None) -> JobStatus | None:
+    """Return what is shown of a state."""
+    return None if state is None else replace(state, output=None, runs=())
+
+
+class _Output:
+    """The output of a job: of a file, or of a program that prints it."""
+
+    def __init__(self, show: Callable[[bytes], None], stack: ExitStack) -> None:
+        self._show = show
+        self._stack = stack
+        self._source: Path | tuple[str, ...] | None = None
+        self._tail: LogTail | None = None
+        self._program: Printing | None = None
+
+    def follow(self, source: Path | tuple[str, ...] | None) -> None:
+        """Begin with another source, unless it is the same."""
+        if source is None or source == self._source:
+            return
+        self.finish()
+        self._source = source
+        self._tail = LogTail(source if isinstance(source, Path) else self._printed(source), self._show)
+
+    def _printed(self, argv: tuple[str, ...]) -> Path:
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="zlaunch-log-"))
+        self._program = Printing(argv, Path(folder, "log"))
+        self._stack.callback(self._program.end)
+        return Path(folder, "log")
+
+    def pump(self) -> None:
+        if self._tail is not None:
+            self._tail.pump()
+
+    def pump_for(self, seconds: float) -> None:
+        """Pass output on for some time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.pump()
+            time.sleep(TICK_SECONDS)
+
+    def finish(self) -> None:
+        """Pass the rest on: a program prints it all before it ends."""
+        if self._program is not None:
+            self._program.end(PRINTING_SECONDS)
+            self._program = None
+        if self._tail is not None:
+            self._tail.finish()
+
+
+def submit(scheduler: Scheduler, request: SubmitRequest, reporter: SubmitReporter, *, detach: bool) -> int:
+    """Submit a job, follow it unless it is to be left alone, and return its exit status."""
+    job = scheduler.submit(scheduler.render(request), request)
+    cancel = scheduler.cancel_command(job, request)
+    reporter.submitted(job, cancel)
+    if detach:
+        return 0
+    try:
+        state = Follower(scheduler, request, job, reporter).follow()
+    except KeyboardInterrupt:
+        reporter.left(job, cancel)
+        raise
+    reporter.ended(job, state)
+    return 1 if state.exit_status is None else state.exit_status

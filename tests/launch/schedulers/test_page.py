@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "clusters.md").read_text("utf-8")
 COMMANDS = re.findall(r"^    (zlaunch .*)$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("command", "first"), zip(COMMANDS, FIRST_LINES, strict=True))
+@pytest.mark.parametrize(("command", "first"), [*zip(COMMANDS, FIRST_LINES, strict=True)])
 def test_every_command_of_the_page_writes_what_it_says(command: str, first: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     result = run("sh", "-c", command, cwd=tmp_path, env=ACTIVATED)

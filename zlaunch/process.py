@@ -91,6 +91,16 @@ def with_pipes(argv: Sequence[str], environment: Mapping[str, str]) -> "subproce
     )
 
 
+def with_pipes_at_once(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a program as `with_pipes` does, but one that ends by itself when its stdin is closed.
+
+    Nothing is run between fork and exec, so Python uses vfork: a child need not wait for a core first, which
+    takes 0.1 s for each of many programs on busy cores.
+    """
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=nothing)
+
+
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when its parent ends; the parent may have ended already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

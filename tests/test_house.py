@@ -57,6 +57,7 @@ def test_one_room_prints() -> None:
     assert printers == {
         "console.py",
         "estimate/rehearsal/__main__.py",
+        "doctor/all_reduce.py",
         "doctor/host.py",
         "doctor/peer_access.py",
         "hosts/interpreter.py",

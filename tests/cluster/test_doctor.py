@@ -229,3 +229,14 @@ def test_the_hosts_of_a_hostfile_are_examined(bed: Bed, tmp_path: Path) -> None:
     result = zlaunch("doctor", "--hostfile", bed.hostfile, "--json", cwd=tmp_path, env=variables)
     assert set(rows(result)) == set(NAMES)
     assert Path(sys.executable).name in rows(result)[FIRST]["Python"]["value"]
+
+
+def test_an_all_reduce_over_the_hosts_is_measured_beside_the_speed_of_the_interface(
+    bed: Bed, tmp_path: Path
+) -> None:
+    result = doctor(bed, tmp_path, "--json", "--collective", hosts=NAMES)
+    assert result.status == 0, result.out
+    row = rows(result)[FIRST]["all-reduce"]
+    assert " GB/s per rank, " in row["value"]
+    assert "(gloo, 2 ranks)" in row["value"]
+    assert row["value"].endswith("% of the interface's 10 Gbit/s")

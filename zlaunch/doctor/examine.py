@@ -65,7 +65,7 @@ class Examined:
         if self.facts is None or "network" not in self.facts:
             return None
         network = self.facts["network"]
-        reached = network["reached_at"]
+        reached = network["reached_at"] or next(iter(addresses_of(self.facts)), "")
         source = reached if self is first or self.reach is None else self.reach.source or reached
         return next((one for one in network["interfaces"] if one["address"] == source), None)
 

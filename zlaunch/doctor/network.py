@@ -7,37 +7,41 @@ import struct
 from pathlib import Path
 from typing import Any
 
-_SIOCGIFADDR = 0x8915
+_SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
 _UP = 1
 
 
-def interfaces(folder: Path = _NET) -> list[dict[str, Any]]:
-    """List the interfaces that are up: `name`, `address` (IPv4), `mtu`, `speed` in Mbit/s if it is known."""
-    return [_interface(one) for one in sorted(folder.glob("*")) if _number(one / "flags", 16) & _UP]
+def interfaces() -> list[dict[str, Any]]:
+    """List the interfaces that are up: `name`, `address` (IPv4), `mtu`, `speed` in Mbit/s if it is known.
+
+    The kernel is asked: in a network namespace, /sys may be that of another one.
+    """
+    found = [_interface(name) for _, name in sorted(socket.if_nameindex())]
+    return [one for one in found if one.pop("flags") & _UP]
 
 
-def _interface(folder: Path) -> dict[str, Any]:
-    speed = _number(folder / "speed")  # -1, or an error, for what has none
+def _interface(name: str) -> dict[str, Any]:
+    address, flags, mtu = (_ask(name, what) for what in (_SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU))
     return {
-        "name": folder.name,
-        "address": _address(folder.name),
-        "mtu": _number(folder / "mtu"),
-        "speed": speed if speed > 0 else None,
-        "physical": (folder / "device").exists(),
+        "name": name,
+        "address": address and socket.inet_ntoa(address[4:8]),
+        "mtu": struct.unpack("i", mtu[:4])[0] if mtu else 0,
+        "flags": struct.unpack("h", flags[:2])[0] if flags else 0,
+        "speed": _speed(_NET / name / "speed"),
     }
 
 
-def _number(file: Path, base: int = 10) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        return int(file.read_text().strip(), base)
-    return 0
+def _speed(file: Path) -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # an error for what has none, or -1
+        return max(int(file.read_text()), 0) or None
+    return None
 
 
-def _address(name: str) -> str | None:
+def _ask(name: str, what: int) -> bytes | None:
+    """What follows the name in the answer of the kernel; None for an error, as without an address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
-        found = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        return socket.inet_ntoa(found[20:24])
+        return bytes(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()[:15]))[16:])
     return None
 
 

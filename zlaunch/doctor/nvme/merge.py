@@ -29,7 +29,7 @@ def merged_aio(document: Document, aio: Mapping[str, object]) -> Document:
     if section is None and AIO not in document.value:
         return _parsed(document, add_member(document, (), AIO, dict(aio)))
     if not isinstance(section, dict):
-        finding = Finding("aio-no-section", "`aio` must be an object", 'write `"aio": {}`', where=AIO)
+        finding = Finding("bad-type", "`aio` must be an object", 'write `"aio": {}`', where=AIO)
         raise Refused([document.locate(finding)])
     for key, value in aio.items():
         if key not in document.value[AIO]:

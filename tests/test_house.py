@@ -56,8 +56,8 @@ def test_one_room_prints() -> None:
     }
     assert printers == {
         "console.py",
-        "estimate/rehearsal/__main__.py",
         "doctor/all_reduce.py",
+        "estimate/rehearsal/__main__.py",
         "doctor/host.py",
         "doctor/peer_access.py",
         "hosts/interpreter.py",

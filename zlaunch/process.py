@@ -147,7 +147,6 @@ def start_with_pipes(
     )
 
 
-<<<<<<< HEAD
 class PipedProgram:
     """A program that gets messages on its stdin and sends some on its stdout; it dies with this process."""
 
@@ -175,16 +174,16 @@ class PipedProgram:
         """End it at once."""
         self._process.kill()
         self._process.wait()
-=======
-def with_pipes_at_once(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a program as `with_pipes` does, but one that ends by itself when its stdin is closed.
+
+
+def start_with_pipes_at_once(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
+    """Start a program as `start_with_pipes` does, but one that ends by itself when its stdin is closed.
 
     Nothing is run between fork and exec, so Python uses vfork: a child need not wait for a core first, which
     takes 0.1 s for each of many programs on busy cores.
     """
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=nothing)
->>>>>>> doctor
 
 
 def die_with_parent(parent: int) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.doctor.healthy import GIB, GPU, cpu_host
 from zlaunch.cli.views.doctor import table_lines
 from zlaunch.doctor.checks import JobNeeds
-from zlaunch.doctor.examine import Clock, Examined, Reach
+from zlaunch.doctor.examine import Clock, Examined, Reachability
 from zlaunch.doctor.report import DoctorReport, judge, merged
 from zlaunch.doctor.row import Row, Status
 
@@ -16,7 +16,7 @@ VERSIONS = cpu_host()["python"]["packages"]
 
 
 def answered(name: str, **topics: Any) -> Examined:
-    reach = None if name == NAMES[0] else Reach(29500, {"10.0.0.1": None}, "10.0.0.1")
+    reach = None if name == NAMES[0] else Reachability(29500, {"10.0.0.1": None}, "10.0.0.1")
     return Examined(name, 0.5, cpu_host(**topics), None, Clock(0.0, 0.001), reach)
 
 
@@ -95,7 +95,7 @@ def test_a_skew_that_a_slow_connection_may_explain_is_no_finding() -> None:
 
 
 def test_a_second_address_that_is_not_reachable_is_a_warning() -> None:
-    reach = Reach(29500, {"10.0.0.1": None, "172.17.0.1": "Connection timed out"}, "10.0.0.1")
+    reach = Reachability(29500, {"10.0.0.1": None, "172.17.0.1": "Connection timed out"}, "10.0.0.1")
     other = Examined(NAMES[1], 0.1, cpu_host(), None, None, reach)
     (row,) = found("rendezvous", report(other, size=2))
     assert row == (

@@ -50,6 +50,7 @@ ELSEWHERE: Mapping[str, str] = {
     "newer-argument": "The installed transformers does not have the Trainer argument yet.",
     "both-precisions": "`--bf16` and `--fp16` exclude each other.",
     "fsdp-and-deepspeed": "The Trainer refuses `--fsdp` together with a ds_config, once the model is loaded.",
+    "aio-no-section": "`zlaunch nvme tune -o`: the file has an `aio` that is no object.",
     "not-python": "The training script is not valid Python.",
     "no-optimizer": "The script trains a DeepSpeed engine, and neither the script nor the ds_config defines "
     "an optimizer.",

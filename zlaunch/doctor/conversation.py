@@ -15,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.doctor.host import MARK
-<<<<<<< HEAD
-from zlaunch.process import start_with_pipes
-=======
-from zlaunch.process import with_pipes_at_once
->>>>>>> doctor
+from zlaunch.process import start_with_pipes_at_once
 from zlaunch.secrets import is_secret
 
 ANSWER_SECONDS = 60.0
@@ -36,11 +32,7 @@ class Conversation:
         shell = ["sh", "-c", _HEAR_ALL, str(seconds), *argv]
         self.name = name
         self.started = time.monotonic()
-<<<<<<< HEAD
-        self.process = start_with_pipes(shell, os.environ)
-=======
-        self.process = with_pipes_at_once(shell)
->>>>>>> doctor
+        self.process = start_with_pipes_at_once(shell)
         self.text = b""
         self.answers: list[tuple[float, Any]] = []
         """When each came, and what it was."""

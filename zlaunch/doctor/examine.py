@@ -37,7 +37,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Reach:
+class Reachability:
     """Whether a host can connect to the first one."""
 
     port: int
@@ -58,7 +58,7 @@ class Examined:
     failure: tuple[str, str, str | None] | None = None
     """Row, message and hint, if there is no answer."""
     clock: Clock | None = None
-    reach: Reach | None = None
+    reach: Reachability | None = None
 
     def interface(self, first: "Examined") -> Mapping[str, Any] | None:
         """The interface that leads to the first host; of the first one, that which it was reached at."""
@@ -121,7 +121,7 @@ def is_local(name: str, targets: Targets, hostname: str) -> bool:
     return targets.via == "ssh" and name in local_names(hostname)
 
 
-def _examined(one: Conversation, clock: Clock | None, reach: Reach | None, route: Targets) -> Examined:
+def _examined(one: Conversation, clock: Clock | None, reach: Reachability | None, route: Targets) -> Examined:
     if one.answers:
         when, facts = one.answers[0]
         return Examined(one.name, when - one.started, facts, None, clock, reach)
@@ -165,7 +165,7 @@ def _wall_minus_monotonic() -> float:
     return time.time() - time.monotonic()
 
 
-def _reaches(talks: Conversations, names: Sequence[str], port: int) -> dict[str, Reach]:
+def _reaches(talks: Conversations, names: Sequence[str], port: int) -> dict[str, Reachability]:
     """Have the first host listen, and all others connect to it."""
     answered = {one.name: one for one in talks.all if one.answers}
     if names[0] not in answered:
@@ -174,13 +174,13 @@ def _reaches(talks: Conversations, names: Sequence[str], port: int) -> dict[str,
     listening = talks.ask({names[0]: f"listen {port}"}, REACH_SECONDS).get(names[0])
     if listening is None or "port" not in listening[0]:
         error = "no answer" if listening is None else listening[0]["error"]
-        return {names[0]: Reach(port, {"": error}, None)}
+        return {names[0]: Reachability(port, {"": error}, None)}
     found, addresses = int(listening[0]["port"]), addresses_of(first)
     line = f"connect {found} {' '.join(addresses)}"
     asked = {name: line for name in answered if name != names[0]}
     heard = talks.ask(asked, REACH_SECONDS * len(addresses) + 1) if addresses else {}
     return {
-        name: Reach(found, {one: error for one, (error, _) in answer.items()}, _source(answer))
+        name: Reachability(found, {one: error for one, (error, _) in answer.items()}, _source(answer))
         for name, (answer, _, _) in heard.items()
     }
 

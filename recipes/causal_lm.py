@@ -17,6 +17,7 @@ On GPUs: nothing has to change. For real models, add `--gradient_checkpointing T
 """
 
 import sysconfig
+import time
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -143,7 +144,9 @@ def main() -> None:
     trainer.save_model()
     if split:
         trainer.log_metrics("eval", trainer.evaluate())
-    trainer.accelerator.end_training()  # gloo's threads would race with the end of Python
+    trainer.accelerator.end_training()
+    if args.use_cpu:
+        time.sleep(1)  # gloo's threads free the last tensors, and abort a rank if Python ends meanwhile
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ nothing. Without a GPU, give other launchers `--use_cpu --bf16`.
 """
 
 import sysconfig
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,7 +108,9 @@ def main() -> None:
     )
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    trainer.accelerator.end_training()  # gloo's threads would race with the end of Python
+    trainer.accelerator.end_training()
+    if args.use_cpu:
+        time.sleep(1)  # gloo's threads free the last tensors, and abort a rank if Python ends meanwhile
 
 
 if __name__ == "__main__":

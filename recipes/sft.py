@@ -18,6 +18,7 @@ On GPUs: nothing has to change. Fine-tune with a `--learning_rate` of about 2e-5
 """
 
 import random
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -121,7 +122,9 @@ def main() -> None:
     trainer = make_trainer(model, args, read_chats(recipe), tokenizer)
     trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
     trainer.save_model()
-    trainer.accelerator.end_training()  # gloo's threads would race with the end of Python
+    trainer.accelerator.end_training()
+    if args.use_cpu:
+        time.sleep(1)  # gloo's threads free the last tensors, and abort a rank if Python ends meanwhile
 
 
 if __name__ == "__main__":

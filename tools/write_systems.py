@@ -19,15 +19,15 @@ that the tests in it exist. They run on a CPU, with the real packages. What was 
 
 @dataclass(frozen=True)
 class System:
-    """A row: `proofs` are names of test files below tests/ without `test_`, each with names of its tests."""
+    """A row: `proofs` are test files below tests/, each with names of its tests."""
 
     name: str
     works: str
     proofs: tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def _by(file: str, *tests: str) -> tuple[str, tuple[str, ...]]:
-    return file, tests
+def _by(file: str, test: str, *others: str) -> tuple[str, tuple[str, ...]]:
+    return file, (test, *others)
 
 
 _PRESETS = _by("jobs/test_training.py", "test_every_preset_trains_with_exactly_the_ds_config_that_was_shown")
@@ -48,11 +48,27 @@ SYSTEMS = (
             ),
         ),
     ),
-    System("ZeRO-1", "`--stage 1`", (_PRESETS, _MEMORY)),
+    System(
+        "ZeRO-1",
+        "`--stage 1`; `round_robin_gradients` if asked for",
+        (
+            _PRESETS,
+            _MEMORY,
+            _by(
+                "checkpoint/test_resume.py",
+                "test_numbers_that_would_be_loaded_in_another_order_are_refused",
+            ),
+        ),
+    ),
     System(
         "ZeRO-2",
         "`--stage 2`; buckets that follow the model",
-        (_PRESETS, _MEMORY, _by("estimate/test_search.py")),
+        (
+            _PRESETS,
+            _MEMORY,
+            _by("config/resolve/test_autos.py", "test_an_auto_becomes_a_value"),
+            _by("estimate/test_candidates.py", "test_buckets_are_one_for_speed_and_one_for_memory"),
+        ),
     ),
     System(
         "ZeRO-3",
@@ -61,13 +77,25 @@ SYSTEMS = (
     ),
     System(
         "ZeRO-Offload",
-        "`--offload cpu`; ops compiled before the ranks start",
-        (_PRESETS, _MEMORY, _by("launch/test_op_build.py"), _by("jobs/test_op_builds.py")),
+        "`--offload cpu`; host memory checked and ops compiled before the ranks start",
+        (
+            _PRESETS,
+            _MEMORY,
+            _by("launch/preflight/test_checks.py", "test_a_forecast_says_what_the_hosts_memory_takes"),
+            _by(
+                "jobs/test_op_builds.py",
+                "test_environments_do_not_rebuild_each_others_ops_and_lost_objects_are_made_before_the_ranks",
+            ),
+        ),
     ),
     System(
         "ZeRO-Infinity",
-        "`--offload nvme --nvme DIR`",
+        "`--offload nvme --nvme DIR`; free space checked first",
         (
+            _by(
+                "launch/preflight/test_checks.py",
+                "test_an_offload_to_nvme_locks_its_buffers_and_fills_the_drive",
+            ),
             _by(
                 "jobs/test_training.py",
                 "test_nvme_offload_swaps_to_a_directory_of_its_own_and_cleans_it_up",
@@ -108,6 +136,7 @@ SYSTEMS = (
             _by(
                 "jobs/test_recipes.py",
                 "test_a_loop_with_accelerate_leaves_optimizer_and_schedule_to_deepspeed",
+                "test_a_loop_with_accelerate_trains_on_one_process_without_deepspeed",
             ),
         ),
     ),
@@ -117,7 +146,7 @@ SYSTEMS = (
         (
             _PRESETS,
             _by("contract/test_launchers.py", "test_deepspeeds_runner_finds_the_same_hosts_and_devices"),
-            _by("cluster/test_hosts.py", "test_a_job_trains_on_two_hosts"),
+            _by("cluster/test_hosts.py", "test_a_job_trains_on_two_hosts", "test_a_filter_leaves_one_host"),
         ),
     ),
     System(
@@ -149,8 +178,16 @@ SYSTEMS = (
         "Optimizers and schedulers",
         "those of DeepSpeed and of the script; illegal combinations are refused",
         (
-            _by("contract/test_deepspeed_optimizers.py"),
-            _by("contract/test_schedules.py"),
+            _by(
+                "contract/test_deepspeed_optimizers.py",
+                "test_every_optimizer_of_deepspeed_has_a_model",
+                "test_the_defaults_of_an_optimizer_are_its_constructors",
+            ),
+            _by(
+                "contract/test_schedules.py",
+                "test_a_schedule_of_deepspeed_is_the_one_deepspeed_follows",
+                "test_a_schedule_of_the_trainer_is_the_one_transformers_follows",
+            ),
             _by("contract/test_late_rules.py", "test_the_engine_fails_with_what_a_late_rule_is_about"),
         ),
     ),
@@ -195,14 +232,34 @@ SYSTEMS = (
     System(
         "Progress",
         "phases, steps, loss, memory and time left in one line",
-        (_by("jobs/test_watch.py"), _by("cli/views/test_progress.py")),
+        (
+            _by(
+                "jobs/test_watch.py",
+                "test_a_trainer_tells_its_course_without_a_change",
+                "test_an_engine_without_a_trainer_tells_its_course",
+            ),
+            _by(
+                "cli/views/test_progress.py",
+                "test_the_line_is_never_wider_than_asked_and_never_more_than_one",
+                "test_the_time_in_a_phase_is_shown_before_the_first_step",
+            ),
+        ),
     ),
     System(
         "ds_configs as people write them",
         "comments, `2e8` for integers, old and removed keys: read, explained, mended",
         (
-            _by("dsconfig/test_read.py"),
-            _by("program/test_validate.py", "test_fixing_writes_the_mended_text"),
+            _by(
+                "dsconfig/test_read.py",
+                "test_a_comment_is_no_part_of_the_value",
+                "test_a_number_is_what_deepspeeds_reader_makes_of_it",
+            ),
+            _by("dsconfig/test_schema_check.py", "test_a_removed_key_is_told_from_one_that_never_was"),
+            _by(
+                "program/test_validate.py",
+                "test_fixing_writes_the_mended_text",
+                "test_an_older_release_reads_what_the_newest_refuses",
+            ),
         ),
     ),
 )
@@ -220,9 +277,8 @@ def _rows() -> Iterator[str]:
 
 
 def _proof(file: str, tests: tuple[str, ...]) -> str:
-    name = f"[{file}](../tests/{file})"
     said = [test.removeprefix("test_").replace("_", " ") for test in tests]
-    return f"{name}: {'; '.join(said)}" if said else name
+    return f"[{file}](../tests/{file}): {'; '.join(said)}"
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, gpu, local, machine, over_ssh
+from tests.running import run
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
@@ -52,6 +55,12 @@ def test_the_host_with_the_most_ranks_decides_the_threads() -> None:
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "PYTHONWARNINGS", "CUDA_DEVICE_ORDER"])
 def test_what_the_user_has_set_is_left_alone(name: str) -> None:
     assert name not in _environment({name: "mine"})
+
+
+def test_setuptools_does_not_warn_after_deepspeed_has_looked_for_a_library(tmp_path: Path) -> None:
+    filters = {"PYTHONWARNINGS": _environment()["PYTHONWARNINGS"]}
+    done = run(sys.executable, "-c", "import distutils.ccompiler, setuptools", cwd=tmp_path, env=filters)
+    assert (done.status, "_distutils_hack" in done.err) == (0, False), done.err
 
 
 def test_the_devices_of_a_job_are_made_visible() -> None:

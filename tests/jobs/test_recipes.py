@@ -86,6 +86,16 @@ def test_a_loop_with_accelerate_leaves_optimizer_and_schedule_to_deepspeed(tmp_p
     assert written[-1]["learning_rate"] < 2e-4
 
 
+def test_a_loop_with_accelerate_trains_on_one_process_without_deepspeed(tmp_path: Path) -> None:
+    argv = [sys.executable, RECIPE.with_name("accelerate_loop.py"), "--output_dir", "out"]
+    args = ["--steps", "6", "--warmup_steps", "1", "--batch_size", "4", "--sequence_length", "64"]
+    result = run(*argv, *args, cwd=tmp_path)
+    assert result.status == 0, result.err
+    first, last = (float(loss) for loss in re.findall(r"step \d+: loss ([\d.]+)", result.out))
+    assert last < first
+    assert (tmp_path / "out" / "model" / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize("stage", taken([3, 2], 0))
 def test_a_mixture_of_experts_is_trained(stage: int, tmp_path: Path) -> None:
     args = ["--samples", "64", "--sequence_length", "64", *SHORT]

@@ -1,7 +1,6 @@
 """`zlaunch runs report`: a page for every run, whatever its state."""
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,7 +11,9 @@ from tests.recorded_run import HOSTILE, write_run
 from tests.running import zlaunch
 
 MOST_SECONDS = 1.0
-"""The goal for a page of 10,000 steps; other programs use the cores of this test."""
+"""Until a page of 10,000 steps is drawn."""
+TRIES = 5
+"""Other programs use the cores of this test, so the fastest of so many loads counts."""
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +107,11 @@ def test_the_policy_of_a_page_lets_its_own_script_draw(page: Path) -> None:
     assert "<svg" in dom(page)
 
 
-def test_a_page_of_ten_thousand_steps_is_soon_there(elements: str) -> None:
-    assert float(noted(elements, "took")) <= 1000 * MOST_SECONDS * (1 + os.getloadavg()[0])
+def test_a_page_of_ten_thousand_steps_is_drawn_within_a_second(elements: str, page: Path) -> None:
+    loads = [float(noted(elements, "took"))]
+    while min(loads) > 1000 * MOST_SECONDS and len(loads) < TRIES:
+        loads.append(float(noted(dom(watched_copy(page)), "took")))
+    assert min(loads) <= 1000 * MOST_SECONDS, loads
 
 
 def test_the_values_under_the_pointer_are_shown(page: Path) -> None:

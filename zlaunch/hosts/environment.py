@@ -92,10 +92,13 @@ def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -
     return {**order, "CUDA_VISIBLE_DEVICES": Variable(chosen, "the devices of this job")}
 
 
+_NOISE = ("FutureWarning:torch.distributed.c10d_logger", "UserWarning:_distutils_hack")
+"""Of torch 2.13 at every collective of a step, and of setuptools after DeepSpeed looked for a library."""
+
+
 def _quiet() -> dict[str, Variable]:
-    """DeepSpeed uses names that torch 2.13 warns about, at every collective of every step."""
-    filter_ = "ignore::FutureWarning:torch.distributed.c10d_logger"
-    return {"PYTHONWARNINGS": Variable(filter_, "hides a warning of torch at every collective of DeepSpeed")}
+    filters = ",".join(f"ignore::{kind}" for kind in _NOISE)
+    return {"PYTHONWARNINGS": Variable(filters, "hides warnings of torch and setuptools about DeepSpeed")}
 
 
 def accelerate_variables(layout: RunDir, precision: str | None) -> dict[str, Variable]:

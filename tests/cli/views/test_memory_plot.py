@@ -81,7 +81,7 @@ def test_a_limit_that_is_near_is_a_line_on_the_axis() -> None:
 
 def test_a_bar_that_is_much_longer_than_the_limit_is_cut() -> None:
     panel = Panel("", [Bar({"parameters": 900 * GIB}, "900 GiB")], 80 * GIB, "a GPU")
-    assert panel.shown == 200 * GIB
+    assert panel.shown == 400 * GIB
     assert "\u2026 900 GiB" in text_of(Picture("", [], [""], [panel]))
 
 

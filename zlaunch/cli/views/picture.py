@@ -16,7 +16,9 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 SUFFIXES: Final = ("png", "svg")
 NEAR: Final = 2.5
-"""A limit is drawn if it is less than so many times the longest bar; a longer bar than that is cut."""
+"""A limit is drawn if it is less than so many times the longest bar."""
+CUT: Final = 5
+"""A bar is cut where it is so many times the limit."""
 CHARACTER_INCHES: Final = 0.066
 """Width of a letter beside a bar, at most on average."""
 LEAST: Final = 0.004
@@ -104,7 +106,7 @@ class Panel:
         """Bytes up to which bars are drawn: the longest bar and the limit, if that is near."""
         if self.limit is None or not self.is_limit_near:
             return max(1, self.longest)
-        return int(max(self.limit, min(self.longest, NEAR * self.limit)))
+        return int(max(self.limit, min(self.longest, CUT * self.limit)))
 
     def axis(self, inches: float) -> float:
         """Return the bytes at which an axis of this width ends: the text beside each bar is inside."""

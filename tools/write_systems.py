@@ -151,8 +151,18 @@ SYSTEMS = (
     ),
     System(
         "`torchrun`",
-        "`--launcher torchrun`: one host; **not several hosts yet**",
-        (_PRESETS, _by("contract/test_launchers.py", "test_torchrun_understands_its_command_line")),
+        "`--launcher torchrun`: one host; several over ssh, in Slurm, or with a zlaunch on each",
+        (
+            _PRESETS,
+            _by("contract/test_launchers.py", "test_torchrun_understands_its_command_line"),
+            _by(
+                "cluster/test_losses.py",
+                "test_torchrun_over_ssh",
+                "test_srun_on_every_node",
+                "test_one_zlaunch_in_an_allocation",
+            ),
+            _by("jobs/test_members.py", "test_two_nodes_train_as_one_host_does"),
+        ),
     ),
     System(
         "Memory estimate",

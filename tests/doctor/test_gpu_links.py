@@ -1,4 +1,4 @@
-"""Tables that `nvidia-smi topo -m` printed on other people's machines; not verified on a GPU."""
+"""Tables in the layout of `nvidia-smi topo -m`, written by hand; not verified on a GPU."""
 
 import pytest
 

@@ -1,23 +1,14 @@
 """Every command of docs/doctor.md, in its order."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.bed import Bed, hosts, missing
+from tests.cluster.bed import Bed
 from tests.running import ACTIVATED, CONFIGS, ROOT, run
 
 pytestmark = pytest.mark.hosts
-
-
-@pytest.fixture
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    if lacking := missing():
-        pytest.skip(f"hosts need {', '.join(lacking)}")
-    with hosts(tmp_path_factory.mktemp("bed")) as bed:
-        yield bed
 
 
 def test_every_command_of_the_page_does_what_it_says(libaio: None, bed: Bed, tmp_path: Path) -> None:

@@ -94,11 +94,6 @@ CASES: dict[str, Case] = {
     "two ds_configs": (["--ds-config", "batch.json", "--", "--deepspeed", "x.json"], 2, "x.json"),
     "a hostfile that is not there": (["--hostfile", "nosuch"], 66, "nosuch"),
     "a hostfile with mistakes": (["--hostfile", "hosts"], 65, "hosts:2:1"),
-    "a hostfile for torchrun": (
-        ["--hostfile", "localhosts", "--launcher", "torchrun"],
-        2,
-        "--launcher deepspeed",
-    ),
     "slots that this host cannot have": (["--hostfile", "toomany"], 65, "toomany:1:1"),
     "include together with exclude": (
         ["--hostfile", "localhosts", "--include", "localhost", "--exclude", "localhost:0"],

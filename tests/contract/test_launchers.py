@@ -167,19 +167,22 @@ TEXTS = st.one_of(st.lists(PIECES, max_size=12).map("".join), st.lists(LINES, ma
 
 
 def agreed_hostfile(file: Path) -> None:
-    """Hold both readers against each other, where zlaunch accepts a file at all."""
+    """Hold both readers against each other, where both accept a file; zlaunch accepts more spellings."""
     from deepspeed.launcher.runner import fetch_hostfile
 
     try:
         lines = read_hostfile(file)
     except ZlaunchError:
         return
-    theirs = fetch_hostfile(str(file))
+    try:
+        theirs = fetch_hostfile(str(file))
+    except ValueError:
+        return
     assert [(line.host.name, len(line.host.devices)) for line in lines] == list(theirs.items())
 
 
 @pytest.mark.parametrize("name", HOSTFILES)
-def test_a_hostfile_that_zlaunch_accepts_means_the_same_to_deepspeed(name: str, tmp_path: Path) -> None:
+def test_a_hostfile_that_both_accept_means_the_same_to_both(name: str, tmp_path: Path) -> None:
     file = tmp_path / "hostfile"
     file.write_text(HOSTFILES[name], "utf-8", newline="")
     agreed_hostfile(file)
@@ -192,7 +195,7 @@ def any_hostfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @SAME_EVERY_TIME
 @given(text=TEXTS)
-def test_any_text_that_zlaunch_accepts_as_a_hostfile_means_the_same_to_deepspeed(
+def test_any_text_that_both_accept_as_a_hostfile_means_the_same_to_both(
     any_hostfile: Path, text: str
 ) -> None:
     any_hostfile.write_text(text, "utf-8", newline="")

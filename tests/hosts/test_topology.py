@@ -21,7 +21,10 @@ W0, W1 = Host("w0", (0, 1, 2, 3)), Host("w1", (0, 1))
 
 BAD_LINES = [
     ("w0", "bad-host-line"),
-    ("w0 slots = 4", "bad-host-line"),
+    ("w0:", "bad-host-line"),
+    ("w0:four", "bad-host-line"),
+    ("w0:4 slots=4", "bad-host-line"),
+    ("w0:0", "no-slots"),
     ("w0 slots=four", "bad-host-line"),
     ("w0 slots=4 w1 slots=4", "bad-host-line"),
     ("-oProxyCommand=x slots=1", "bad-host-line"),
@@ -69,7 +72,16 @@ def test_a_line_names_a_host_and_its_slots() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["  w0\tslots=2  ", "w0 slots=2 # fast", "w0 slots=2 max_slots=8", "# w9\n\nw0 slots=2"]
+    "line",
+    [
+        "  w0\tslots=2  ",
+        "w0 slots=2 # fast",
+        "w0 slots=2 max_slots=8",
+        "# w9\n\nw0 slots=2",
+        "w0 slots = 2",
+        "w0:2",
+        "w0:2  # fast",
+    ],
 )
 def test_a_line_may_be_written_in_other_ways(line: str) -> None:
     lines, findings = parse_hostfile(line, "hosts")
@@ -95,8 +107,9 @@ def test_a_bad_line_is_placed() -> None:
     assert parse_hostfile("w0 slots=1\n\nw1", "hosts")[1][0].place == Place("hosts", 3, 1)
 
 
-def test_a_duplicate_host_names_the_line_of_the_first() -> None:
-    assert "line 2" in parse_hostfile("#\nw0 slots=1\nw0 slots=1", "hosts")[1][0].message
+def test_a_duplicate_host_names_both_lines() -> None:
+    found = parse_hostfile("#\nw0 slots=1\nw0:1", "hosts")[1][0]
+    assert found.message == "`w0` is on line 2 and on line 3"
 
 
 @given(st.text() | host_texts)

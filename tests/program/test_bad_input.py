@@ -129,7 +129,7 @@ def folder(tmp_path: Path) -> Path:
         "run.sh": "python script.py\n",
         "wrong.json": '{"zero_optimisation": {"stage": 2}}',
         "batch.json": '{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}',
-        "hosts": "w0 slots=1\nw1 slots = 2\nw0 slots=1\n",
+        "hosts": "w0 slots=1\nw1 slots: 2\nw0 slots=1\n",
         "localhosts": "localhost slots=1\n",
         "toomany": "localhost slots=999\n",
     }
@@ -159,7 +159,7 @@ def test_bad_input_is_refused_with_one_message_and_nothing_written(case: str, fo
 def test_a_hostfile_is_refused_with_every_bad_line_at_once(folder: Path) -> None:
     err = zlaunch("train", "--hostfile", "hosts", cwd=folder).err
     assert "hosts:2:1" in err
-    assert "hosts:3:1: error: [duplicate-host]\n  `w0` is already on line 1" in err
+    assert "hosts:3:1: error: [duplicate-host]\n  `w0` is on line 1 and on line 3" in err
 
 
 def test_a_gpu_that_this_machine_does_not_have_is_refused(folder: Path) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
-_HOST_LINE = re.compile(r"(?P<name>\S+)\s+slots=(?P<slots>\d{1,6})(?:\s+max_slots=\d+)?\s*(?:#.*)?")
+_HOST_LINE = re.compile(
+    r"(?P<name>[^\s:]+)(?::|\s+slots\s*=\s*)(?P<slots>\d{1,6})(?:\s+max_slots\s*=\s*\d+)?\s*(?:#.*)?"
+)
 _HOST_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
 
 
@@ -104,7 +106,7 @@ def read_hostfile(file: Path) -> tuple[HostLine, ...]:
 
 
 def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Finding]]:
-    """Read `HOST slots=N` lines; blank lines and `#` comments are skipped."""
+    """Read lines `HOST slots=N` or `HOST:N`; blank lines and `#` comments are skipped."""
     lines: dict[str, HostLine] = {}
     findings: list[Finding] = []
     for number, line in enumerate(text.split("\n"), start=1):
@@ -113,7 +115,7 @@ def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Fin
         host, place = _host(line.strip()), Place(file, number, 1)
         if isinstance(host, Host) and host.name in lines:
             before = lines[host.name].place.line
-            host = Finding("duplicate-host", f"`{host.name}` is already on line {before}")
+            host = Finding("duplicate-host", f"`{host.name}` is on line {before} and on line {number}")
         if isinstance(host, Host):
             lines[host.name] = HostLine(host, place)
         else:
@@ -138,7 +140,7 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
 def _host(line: str) -> Host | Finding:
     match = _HOST_LINE.fullmatch(line)
     if match is None:
-        hint = "write `HOST slots=N` with a number, without spaces around ="
+        hint = "write `HOST slots=N` or `HOST:N`, with a number"
         return Finding("bad-host-line", f"`{line}` is not a hostfile line", hint)
     name, count = match["name"], int(match["slots"])
     if "@" in name:

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import stat
 from collections.abc import Iterator
@@ -27,6 +28,28 @@ def typed(path: Path) -> str:
     """Write a path as a word of a command that a user can copy."""
     word = shown(path)
     return shlex.quote(f"./{word}" if word.startswith("-") else word)
+
+
+_SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+_CODED = "hex:"
+
+
+def is_safe_word(text: str) -> bool:
+    """Whether a shell takes a word as it is, also without quotes."""
+    return _SAFE.fullmatch(text) is not None
+
+
+def as_safe_word(path: Path) -> str:
+    """Write a path as a word that needs no quotes: DeepSpeed's runner hands it to shells of other hosts."""
+    text = str(path)
+    return text if is_safe_word(text) and not text.startswith(_CODED) else _CODED + os.fsencode(text).hex()
+
+
+def from_safe_word(word: str) -> Path:
+    """Read what `as_safe_word` wrote."""
+    if not word.startswith(_CODED):
+        return Path(word)
+    return Path(os.fsdecode(bytes.fromhex(word.removeprefix(_CODED))))
 
 
 def write_whole(file: Path, text: str, mode: int = 0o666) -> None:

@@ -12,7 +12,10 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.secrets import is_secret
 from zlaunch.units import plural
 
-FORWARDED = ("CUDA_", "DS_", "GLOO_", "HF_", "NCCL_", "OMP_", "TORCH_", "TRANSFORMERS_", "UCX_")
+FORWARDED = (
+    *("CUDA_", "DS_", "GLOO_", "HF_", "MLFLOW_", "NCCL_", "OMP_", "PYTHON", "TORCH_", "TRANSFORMERS_"),
+    *("UCX_", "WANDB_"),
+)
 """Prefixes of variables that other hosts get too."""
 
 EXPORTED = ("MLFLOW", "MV2", "NCCL", "PYTHON", "UCX")
@@ -61,7 +64,10 @@ def job_environment(
 
 
 def is_exported(name: str) -> bool:
-    """Whether DeepSpeed's runner exports a variable to other hosts, and logs its value."""
+    """Whether DeepSpeed's runner exports a variable to other hosts, and logs its value.
+
+    It puts some values in double quotes without escaping what is in them.
+    """
     return name.startswith(EXPORTED)
 
 
@@ -122,7 +128,7 @@ def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-INHERITED = (*FORWARDED, "LD_", "PYTHON")
+INHERITED = (*FORWARDED, "LD_")
 """Prefixes of variables of zlaunch itself that change what a job does."""
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.files import is_safe_word
 from zlaunch.hosts.cluster_environment import without_cluster_variables
 from zlaunch.hosts.environment import is_exported
 from zlaunch.hosts.op_cache import extensions_dir
@@ -38,11 +39,7 @@ def execute(
     plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, meeting: Meeting | None = None
 ) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
-    environment = {
-        **SAFE_PATH,
-        **_own_environment(plan),
-        **{name: variable.value for name, variable in plan.environment.items()},
-    }
+    environment = _environment(plan)
     gc.freeze()  # imported modules stay, so they are never searched
     gc.enable()
     started = time.time()
@@ -84,13 +81,21 @@ def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
     return ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
 
 
-def _own_environment(plan: LaunchPlan) -> dict[str, str]:
-    """Inherit the environment, except for secrets that DeepSpeed's runner would log with its exports."""
-    environ = without_cluster_variables(os.environ)
+def _environment(plan: LaunchPlan) -> dict[str, str]:
+    """The environment of the launcher: that of zlaunch, and the variables of the job.
+
+    DeepSpeed's runner exports some variables: it logs secrets among them, and has shells of other hosts
+    expand their values. It does not get these. Ranks get all variables from their record.
+    """
+    own = {name: variable.value for name, variable in plan.environment.items()}
+    environment = {**SAFE_PATH, **without_cluster_variables(os.environ), **own}
     if not plan.topology.spans_hosts:
-        return environ
-    given = environ.items()
-    return {name: value for name, value in given if not (is_secret(name, value) and is_exported(name))}
+        return environment
+    return {name: value for name, value in environment.items() if _may_export(name, value)}
+
+
+def _may_export(name: str, value: str) -> bool:
+    return not is_exported(name) or (is_safe_word(value) and not is_secret(name, value))
 
 
 def _run(

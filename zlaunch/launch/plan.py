@@ -17,6 +17,7 @@ from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
+from zlaunch.files import as_safe_word
 from zlaunch.hosts import op_cache
 from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
@@ -185,8 +186,13 @@ class LaunchPlan:
 
     @property
     def _watched(self) -> Target:
-        program, *args = ours(RANK_PROGRAM, str(self.layout.root))
+        program, *args = ours(RANK_PROGRAM, as_safe_word(self.layout.root))
         return Target(program, tuple(args), "program")
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The programs that start a rank on each host."""
+        return (self.python.executable, *ours(RANK_PROGRAM)[:2])
 
     def node_argv(self, node: int, watched: bool = True) -> tuple[str, ...]:
         """The launcher's command line on one of several hosts."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from zlaunch.files import is_safe_word
 from zlaunch.process import LauncherProcess, end_like, lifeline, outlive_parent
 from zlaunch.rundir.control import write_stop
 from zlaunch.rundir.layout import RunDir
@@ -26,6 +27,8 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     tell = partial(write_stop, run_dir) if job["over_ssh"] else None
+    if job["over_ssh"] and not is_safe_word(job["working_directory"]):
+        os.chdir("/")  # DeepSpeed's runner goes to its directory on all hosts, and does not quote it
     child = LauncherProcess(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell=tell)
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it

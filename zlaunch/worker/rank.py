@@ -14,6 +14,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
+from zlaunch.files import from_safe_word
 from zlaunch.process import SAFE_PATH, Child, end_like, ignore_request_to_save, lifeline
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
@@ -131,10 +132,12 @@ def main(run_dir: RunDir) -> int:
     """Run one rank of the job in a run directory and return what the script returned."""
     try:
         job = parse_record(run_dir.job.read_bytes(), JobRecord)
+        if job["over_ssh"]:  # DeepSpeed's runner starts it elsewhere, because it does not quote directories
+            os.chdir(job["working_directory"])
     except OSError as error:
         from zlaunch.errors import ExitStatus
 
-        where = f"{os.uname().nodename} cannot read {run_dir.job}: {error.strerror}"
+        where = f"{os.uname().nodename} cannot read {error.filename}: {error.strerror}"
         hint = "use a run directory that all hosts share: `--run-dir DIR`"
         print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
@@ -177,4 +180,4 @@ def _local_rank() -> int:
 
 
 if __name__ == "__main__":
-    end_like(main(RunDir(Path(sys.argv[1]))))
+    end_like(main(RunDir(from_safe_word(sys.argv[1]))))

@@ -7,6 +7,7 @@ from pathlib import Path
 from shutil import which
 
 from zlaunch.errors import Finding, Unavailable
+from zlaunch.files import is_safe_word
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
@@ -24,19 +25,30 @@ STARTER = "pdsh"
 def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first.
 
-    Raises Unavailable if the program that starts ranks on other hosts is not installed.
+    Raises Unavailable if DeepSpeed's runner could not start ranks on other hosts.
     """
-    if plan.topology.spans_hosts and which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
-        raise Unavailable(
-            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
-            f"install {STARTER} (Debian: `apt-get install {STARTER}`)",
-        )
+    if plan.launcher == "deepspeed" and plan.topology.spans_hosts:
+        _check_runner(prepared, plan)
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts
     needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
     missing = prepared.facts.here.room.missing
     here = _check_this_machine(hosts.here, plan, needs_on, missing)
     return [*here, *_check_other_hosts(hosts, plan, needs_on, here)]
+
+
+def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
+    """Raise Unavailable if DeepSpeed's runner could not start the ranks."""
+    if which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
+        raise Unavailable(
+            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
+            f"use `--launcher torchrun`, or install {STARTER} (Debian: `apt-get install {STARTER}`)",
+        )
+    if odd := [word for word in plan.programs if not is_safe_word(word)]:
+        raise Unavailable(
+            f"DeepSpeed's launcher does not quote `{odd[0]}`, so other hosts could not start it",
+            "use `--launcher torchrun`, or an environment in a directory without spaces and quotes",
+        )
 
 
 def _check_this_machine(

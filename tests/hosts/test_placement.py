@@ -9,7 +9,7 @@ from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.placement import assign_ranks, choose_slots, most_slots, refuse_contradictions
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 FOUR_GPUS = machine(gpu(0), gpu(1), gpu(2), gpu(3))
@@ -91,7 +91,7 @@ def test_a_filter_that_names_no_host_here_is_wrong_usage(on: Machine) -> None:
     [
         ({"gpus": GpuChoice(count=1), "include": "localhost:2"}, "both choose devices"),
         ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "applies only to this machine"),
-        ({"launcher": "torchrun", "hostfile": Path("hosts")}, "cannot start ranks on other hosts"),
+        ({"hosts": "w0:1", "hostfile": Path("hosts")}, "both name the hosts"),
     ],
 )
 def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], complaint: str) -> None:
@@ -100,11 +100,11 @@ def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], 
 
 
 def test_hosts_are_used_as_they_are() -> None:
-    assert _place(FOUR_GPUS, HOSTS) == Topology(tuple(HOSTS), over_ssh=True)
+    assert _place(FOUR_GPUS, HOSTS) == Topology(tuple(HOSTS), over_ssh=True, reach=Reach.SSH)
 
 
 def test_a_filter_chooses_among_the_hosts() -> None:
-    assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True)
+    assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), over_ssh=True, reach=Reach.SSH)
 
 
 @pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (4, 64, 4), (1, 1, 1), (0, 4, 4), (0, 1, 2)])

@@ -1,6 +1,6 @@
 """Preflight: compare what a plan needs with what is free, here and on the other hosts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements, requirem
 from zlaunch.launch.prepare import Prepared
 
 STARTER = "pdsh"
-"""What DeepSpeed's runner needs if there is a hostfile."""
+"""What DeepSpeed's runner needs for several hosts."""
 
 
 def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
@@ -26,17 +26,22 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
 
     Raises Unavailable if the program that starts ranks on other hosts is not installed.
     """
-    if plan.topology.over_ssh and which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
-        raise Unavailable(
-            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
-            f"install {STARTER} (Debian: `apt-get install {STARTER}`)",
-        )
+    if plan.launcher == "deepspeed" and plan.topology.over_ssh:
+        _check_starter(prepared.facts.environ)
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts
     needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
     missing = prepared.facts.here.room.missing
     here = _check_this_machine(hosts.here, plan, needs_on, missing)
     return [*here, *_check_other_hosts(hosts, plan, needs_on, here)]
+
+
+def _check_starter(environ: Mapping[str, str]) -> None:
+    if which(STARTER, path=environ.get("PATH")) is None:
+        raise Unavailable(
+            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
+            f"install {STARTER} (Debian: `apt-get install {STARTER}`), or use `--launcher torchrun`",
+        )
 
 
 def _check_this_machine(

@@ -53,6 +53,7 @@ OPTIONS = {
     "launcher": st.sampled_from(["torchrun", "deepspeed"]),
     "ds_config": WORDS,
     "hostfile": WORDS,
+    "hosts": WORDS,
     "include": st.sampled_from(["w0@w1:0,2", "w0"]),
     "resume": WORDS,
     "save": WORDS,

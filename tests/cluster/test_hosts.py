@@ -1,4 +1,4 @@
-"""Two hosts with real ssh: DeepSpeed's runner over pdsh."""
+"""Two hosts with real ssh: DeepSpeed's runner over pdsh, and a torchrun on each of them."""
 
 import contextlib
 import json
@@ -20,19 +20,25 @@ SHORT = ["--max_steps", "8", "--logging_steps", "2"]
 SLEEP = "print('ready', flush=True)\nimport time\ntime.sleep(1000)\n"
 
 
-def test_a_job_trains_on_two_hosts(bed: Bed, tmp_path: Path) -> None:
+EACH_LAUNCHER = pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+
+
+@EACH_LAUNCHER
+def test_a_job_trains_on_two_hosts(launcher: str, bed: Bed, tmp_path: Path) -> None:
     odd = ["--run_name", 'two  words; $HOME {"a": 1}']
-    flags = ["--stage", "3", "--offload", "cpu", "--hostfile", bed.hostfile]
+    flags = ["--stage", "3", "--offload", "cpu", "--hostfile", bed.hostfile, "--launcher", launcher]
     result = zlaunch("train", *flags, "--", *SHORT, *odd, cwd=tmp_path, env=bed.environment())
     assert result.status == 0, result.err
-    log = (the_run(tmp_path) / "logs" / "launcher.log").read_text()
-    assert all(f"{name}: " in log for name in NAMES)
+    if launcher == "deepspeed":
+        log = (the_run(tmp_path) / "logs" / "launcher.log").read_text()
+        assert all(f"{name}: " in log for name in NAMES)
     assert json.loads((the_run(tmp_path) / "ds_config.json").read_text())["train_batch_size"] == 16
 
 
-def test_a_filter_leaves_one_host(bed: Bed, tmp_path: Path) -> None:
+@EACH_LAUNCHER
+def test_a_filter_leaves_one_host(launcher: str, bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("import os\nprint('world', os.environ['WORLD_SIZE'])\n")
-    flags = ["--hostfile", bed.hostfile, "--include", NAMES[1]]
+    flags = ["--hostfile", bed.hostfile, "--include", NAMES[1], "--launcher", launcher]
     result = zlaunch("train", "show.py", *flags, cwd=tmp_path, env=bed.environment())
     assert result.status == 0, result.err
     assert "world 1" in result.out
@@ -78,6 +84,8 @@ def test_no_rank_is_left_on_any_host(number: signal.Signals, bed: Bed, tmp_path:
         "sleep.py",
         "--hostfile",
         bed.hostfile,
+        "--launcher",
+        "deepspeed",
         "--run-dir",
         run_dir,
         cwd=tmp_path,

@@ -91,6 +91,7 @@ def test_a_filter_that_names_no_host_here_is_wrong_usage(on: Machine) -> None:
     [
         ({"gpus": GpuChoice(count=1), "include": "localhost:2"}, "both choose devices"),
         ({"gpus": GpuChoice(count=1), "hostfile": Path("hosts")}, "applies only to this machine"),
+        ({"hosts": "w0:1", "hostfile": Path("hosts")}, "both name the hosts"),
     ],
 )
 def test_options_that_exclude_each_other_are_wrong_usage(asked: dict[str, Any], complaint: str) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from zlaunch.hosts.topology import (
     HostLine,
     Slot,
     Topology,
+    beyond_deepspeed,
     parse_hostfile,
+    parse_hosts,
     read_hostfile,
     select,
     too_many_slots,
@@ -20,16 +23,19 @@ from zlaunch.hosts.topology import (
 W0, W1 = Host("w0", (0, 1, 2, 3)), Host("w1", (0, 1))
 
 BAD_LINES = [
-    ("w0", "bad-host-line"),
-    ("w0:", "bad-host-line"),
-    ("w0:four", "bad-host-line"),
-    ("w0:4 slots=4", "bad-host-line"),
-    ("w0:0", "no-slots"),
     ("w0 slots=four", "bad-host-line"),
     ("w0 slots=4 w1 slots=4", "bad-host-line"),
     ("-oProxyCommand=x slots=1", "bad-host-line"),
     ("w0;reboot slots=1", "bad-host-line"),
-    ("user@w0 slots=1", "bad-host-line"),
+    ("@w0 slots=1", "bad-host-line"),
+    ("-l@w0 slots=1", "bad-host-line"),
+    ("w0:4 slots=4", "bad-host-line"),
+    ("w0 slots=4 slots=4", "bad-host-line"),
+    ("w0 slots=4 port=0", "bad-host-line"),
+    ("w0 slots=4 addr=a;b", "bad-host-line"),
+    ("w0 colour=red", "bad-host-line"),
+    ("[::g]:8", "bad-host-line"),
+    ("1:2:3 slots=1", "bad-host-line"),
     ("w0 slots=0", "no-slots"),
     ("w1 slots=2\nw1 slots=2", "duplicate-host"),
 ]
@@ -104,7 +110,51 @@ def test_more_slots_than_any_host_has_are_found(slots: str) -> None:
 
 
 def test_a_bad_line_is_placed() -> None:
-    assert parse_hostfile("w0 slots=1\n\nw1", "hosts")[1][0].place == Place("hosts", 3, 1)
+    assert parse_hostfile("w0 slots=1\n\nw1 w2", "hosts")[1][0].place == Place("hosts", 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "host"),
+    [
+        ("w0 slots = 2", Host("w0", (0, 1))),
+        ("w0:2 # fast", Host("w0", (0, 1))),
+        ("w0", Host("w0", ())),
+        ("ann@w0:2", Host("w0", (0, 1), "ann")),
+        ("w0 port=2222 slots=1 addr=10.0.0.2", Host("w0", (0,), None, 2222, "10.0.0.2")),
+        ("[::1]:2", Host("::1", (0, 1))),
+        ("ann@[fe80::2] slots=1 addr=fd00::2", Host("fe80::2", (0,), "ann", None, "fd00::2")),
+        ("fd00::1 slots=1", Host("fd00::1", (0,))),
+    ],
+)
+def test_a_line_says_how_to_reach_a_host(line: str, host: Host) -> None:
+    lines, findings = parse_hostfile(line, "hosts")
+    assert ([line.host for line in lines], findings) == ([host], [])
+
+
+def test_a_host_is_read_as_it_writes_itself() -> None:
+    host = Host("w0", (0, 1), "ann", 2222, "10.0.0.2")
+    assert parse_hostfile(host.line(), "hosts")[0][0].host == host
+
+
+def test_hosts_are_named_on_the_command_line() -> None:
+    assert [line.host for line in parse_hosts("w0:4, ann@w1 slots=2")] == [W0, replace(W1, user="ann")]
+
+
+@pytest.mark.parametrize("text", ["", "w0:4,", "w0:4,w0:2", "w0:x"])
+def test_hosts_that_make_no_sense_are_wrong_usage(text: str) -> None:
+    with pytest.raises(WrongUsage, match="--hosts"):
+        parse_hosts(text)
+
+
+def test_an_ipv6_address_is_filtered_like_any_host() -> None:
+    hosts = [Host("::1", (0, 1)), W1]
+    assert select(hosts, "[::1]:1@w1", None) == (Host("::1", (1,)), W1)
+
+
+@pytest.mark.parametrize("line", ["ann@w0:1", "w0:1 port=22", "w0:1 addr=w0-ib", "[::1]:1"])
+def test_what_deepspeed_cannot_be_told_is_found_with_its_line(line: str) -> None:
+    lines, _ = parse_hostfile(f"w9:1\n{line}", "hosts")
+    assert [str(finding.place) for finding in beyond_deepspeed(lines)] == ["hosts:2:1"]
 
 
 def test_a_duplicate_host_names_both_lines() -> None:
@@ -134,7 +184,7 @@ def test_a_file_with_hosts_is_read(tmp_path: Path) -> None:
     assert [line.host for line in read_hostfile(file)] == [W0, W1]
 
 
-@pytest.mark.parametrize(("text", "code"), [("# nobody\n", "no-hosts"), ("w0\n", "bad-host-line")])
+@pytest.mark.parametrize(("text", "code"), [("# nobody\n", "no-hosts"), ("w0 w1\n", "bad-host-line")])
 def test_a_file_without_hosts_is_refused(tmp_path: Path, text: str, code: str) -> None:
     file = tmp_path / "hosts"
     file.write_text(text)

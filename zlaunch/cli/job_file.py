@@ -35,8 +35,9 @@ PROGRAMS = ("script", "module")
 
 _RIVALS: Mapping[str, tuple[str, ...]] = {
     "on": ("gpus", "hostfile"),
-    "gpus": ("include", "exclude", "hostfile"),
-    "hostfile": ("gpus",),
+    "gpus": ("include", "exclude", "hostfile", "hosts"),
+    "hostfile": ("gpus", "hosts"),
+    "hosts": ("gpus", "hostfile"),
     "include": ("gpus",),
     "exclude": ("gpus",),
 }

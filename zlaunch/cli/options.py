@@ -68,6 +68,11 @@ Python = Annotated[
 
 Hostfile = Annotated[Path | None, typer.Option(metavar="FILE", help="Hosts, one `HOST slots=N` per line.")]
 
+Hosts = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:N,…", help="Hosts and their slots, instead of a hostfile: w0:8,w1:4."),
+]
+
 Offload = Annotated[
     str | None,
     typer.Option(

@@ -69,11 +69,12 @@ def train(
     ] = None,
     launcher: Annotated[
         Literal["torchrun", "deepspeed"] | None,
-        typer.Option(help="Launcher (default: torchrun on one host, deepspeed with --hostfile)."),
+        typer.Option(help="Launcher (default: torchrun; deepspeed if the script wants --local_rank)."),
     ] = None,
     ds_config: options.DsConfig = None,
     overrides: options.Overrides = None,
     hostfile: options.Hostfile = None,
+    hosts: options.Hosts = None,
     include: Annotated[
         str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these slots: w0@w1:0,2.")
     ] = None,
@@ -216,6 +217,7 @@ def train(
         ds_config=ds_config,
         overrides=tuple(parse_override(text) for text in overrides or ()),
         hostfile=hostfile,
+        hosts=hosts,
         include=include,
         exclude=exclude,
         module=module,

@@ -108,6 +108,7 @@ ELSEWHERE: Mapping[str, str] = {
     "unknown-option": "`zlaunch.yaml` has a key that is not an option of `train`, `plan` or `estimate`.",
     "bad-option": "A value in `zlaunch.yaml` is not one that its option takes.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
+    "not-for-deepspeed": "The hostfile says what DeepSpeed's launcher cannot be told.",
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",
     "no-slots": "A host in the hostfile has no slots.",

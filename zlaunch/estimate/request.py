@@ -1,7 +1,7 @@
 """Turn the options of an estimate into a query: find the model, the hosts and their GPUs."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -120,8 +120,9 @@ def code_of(name: str) -> Path:
 
 def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
-    slots = _slots(request)
-    num_hosts, asked = len(slots) or request.nodes or 1, max(slots.values(), default=request.gpus)
+    hosts = _hosts(request)
+    num_hosts = len(hosts) or request.nodes or 1
+    asked = max((len(host.devices) for host in hosts), default=request.gpus)
     if request.on is not None:
         count, gpu = gpu_catalog.parse_gpus(request.on)
         if count is not None and asked is not None and asked > count:
@@ -131,10 +132,9 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
         ranks = asked or count or 1
         return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     machines = [probe_machine(os.environ, python)]
-    if slots:
-        hosts = [Host(name, tuple(range(count))) for name, count in slots.items()]
+    if hosts:
         surveys = survey_hosts(hosts, machines[0], SurveyRequest(python=request.job.python))
-        machines = list(surveys.machines([*slots]).values())
+        machines = list(surveys.machines([host.name for host in hosts]).values())
     here = weakest(machines)
     ranks = asked or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:
@@ -142,12 +142,18 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
     return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes), here
 
 
-def _slots(request: EstimateRequest) -> Mapping[str, int]:
+def _hosts(request: EstimateRequest) -> tuple[Host, ...]:
     if request.job.hostfile is None:
-        return {}
+        return ()
     if request.gpus is not None or request.nodes is not None:
         raise WrongUsage("`--hostfile` sets the number of hosts and GPUs", "drop `--gpus` and `--nodes`")
-    return {line.host.name: len(line.host.devices) for line in read_hostfile(request.job.hostfile)}
+    hosts = tuple(line.host for line in read_hostfile(request.job.hostfile))
+    if uncounted := [host.name for host in hosts if not host.devices]:
+        raise WrongUsage(
+            f"the hostfile does not say how many slots `{uncounted[0]}` has",
+            f"write `{uncounted[0]} slots=N`",
+        )
+    return hosts
 
 
 def smallest_gpu(machines: Sequence[Machine]) -> gpu_catalog.GpuModel:

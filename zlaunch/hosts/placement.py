@@ -1,10 +1,11 @@
 """Decide which ranks run where."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.topology import Host, Reach, Topology, select
+from zlaunch.hosts.topology import Host, HostLine, Reach, Topology, select
 from zlaunch.job.spec import GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
@@ -15,15 +16,26 @@ def refuse_contradictions(job: JobSpec) -> None:
     """Raise WrongUsage for options about hosts and devices that contradict each other."""
     if job.gpus is not None and (job.include or job.exclude):
         raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
-    if job.gpus is not None and job.hostfile is not None:
-        raise WrongUsage(
-            "`--gpus` applies only to this machine", "with `--hostfile`, use `--include HOST:0,1`"
-        )
+    if job.hostfile is not None and job.hosts is not None:
+        raise WrongUsage("`--hostfile` and `--hosts` both name the hosts", "keep one of them")
+    if job.gpus is not None and job.names_hosts:
+        flag = "--hosts" if job.hosts is not None else "--hostfile"
+        raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
 
 
 def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
     return Topology(select(hosts, job.include, job.exclude), reach=Reach.SSH)
+
+
+def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> tuple[HostLine, ...]:
+    """Give hosts without a number of slots one for each GPU, or what a machine without GPUs gets."""
+
+    def counted(host: Host) -> Host:
+        count = len(machines[host.name].gpus) or DEFAULT_CPU_RANKS
+        return replace(host, devices=tuple(range(count)))
+
+    return tuple(line if line.host.devices else replace(line, host=counted(line.host)) for line in lines)
 
 
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:

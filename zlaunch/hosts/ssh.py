@@ -1,5 +1,6 @@
 """Survey all hosts of a job at once over ssh, before anything starts there."""
 
+import base64
 import os
 import shlex
 import sys
@@ -47,12 +48,25 @@ def ssh_command(host: Host, remote: str) -> list[str]:
         "-o",
         "ServerAliveInterval=5",
     )
-    return ["ssh", *options, host.name, remote]
+    user = ("-l", host.user) if host.user else ()
+    port = ("-p", str(host.port)) if host.port else ()
+    return ["ssh", *options, *user, *port, host.name, remote]
 
 
 def remote_line(argv: Sequence[str], directory: str) -> str:
     """Write a line of shell that runs a program in a directory."""
-    return f"exec sh -c {shlex.quote(f'cd {shlex.quote(directory)} && exec {shlex.join(argv)}')}"
+    return for_any_shell(f"cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
+
+
+def for_any_shell(line: str) -> str:
+    """Write a line for `sh` so that a login shell passes it on unchanged, also fish and csh.
+
+    Between single quotes, fish reads a backslash as an escape, and csh reads `!` and the end of the line.
+    """
+    if not set("\\!'\n") & set(line):
+        return f"exec sh -c '{line}'"
+    encoded = base64.b64encode(os.fsencode(line)).decode()
+    return f"exec sh -c 'eval \"$(echo {encoded} | base64 -d)\"'"
 
 
 def survey_hosts(
@@ -92,7 +106,7 @@ def _command(request: SurveyRequest) -> str:
     )
     asked = replace(request, environ=forwarded(os.environ))
     program = shlex.join(["env", *exported, *ours("zlaunch.hosts.survey", to_json(asked))])
-    return f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true"
+    return for_any_shell(f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true")
 
 
 def _ask(command: Sequence[str]) -> tuple[str, int] | None:

@@ -1,20 +1,32 @@
-"""Hosts and their slots; the syntax of DeepSpeed's hostfile and filters.
+"""Hosts and their slots; the syntax of DeepSpeed's hostfile, with more that ssh needs, and of its filters.
 
 A slot is one accelerator, or one CPU rank on a machine without accelerators.
 """
 
+import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from ipaddress import IPv6Address
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
-_HOST_LINE = re.compile(
-    r"(?P<name>[^\s:]+)(?::|\s+slots\s*=\s*)(?P<slots>\d{1,6})(?:\s+max_slots\s*=\s*\d+)?\s*(?:#.*)?"
+_NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?"
+_TARGET = re.compile(
+    rf"(?:(?P<user>[A-Za-z_][\w.-]*)@)?"
+    rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_NAME}|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
+    r"(?::(?P<slots>\d{1,6}))?",
+    re.ASCII,
 )
-_HOST_NAME = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?")
+_OPTIONS = {
+    "slots": re.compile(r"\d{1,6}", re.ASCII),
+    "max_slots": re.compile(r"\d+", re.ASCII),
+    "port": re.compile(r"[1-9]\d{0,4}", re.ASCII),
+    "addr": re.compile(rf"{_NAME}|[0-9A-Fa-f:.]+", re.ASCII),
+}
+_HOW = "write `HOST slots=N`, or `USER@HOST slots=N port=P addr=ADDRESS`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,19 @@ class Host:
 
     name: str
     devices: tuple[int, ...]
+    """None of them until it was counted, in a line that does not say."""
+    user: str | None = None
+    port: int | None = None
+    """User and port of its sshd; None for what ssh's own configuration says."""
+    addr: str | None = None
+    """The address at which the other hosts reach it."""
+
+    def line(self) -> str:
+        """Write it as a line of a hostfile."""
+        target = f"{self.user}@{self.name}" if self.user else self.name
+        port = f" port={self.port}" if self.port else ""
+        addr = f" addr={self.addr}" if self.addr else ""
+        return f"{target} slots={max(self.devices) + 1}{port}{addr}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +130,39 @@ def read_hostfile(file: Path) -> tuple[HostLine, ...]:
     return lines
 
 
+def read_hosts(file: Path | None, words: str | None) -> tuple[HostLine, ...]:
+    """Read the hosts of a job from its hostfile or from `--hosts`."""
+    if file is not None:
+        return read_hostfile(file)
+    return () if words is None else parse_hosts(words)
+
+
 def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Finding]]:
-    """Read lines `HOST slots=N` or `HOST:N`; blank lines and `#` comments are skipped."""
+    """Read `HOST slots=N` lines; blank lines and `#` comments are skipped."""
+    numbered = enumerate(text.split("\n"), start=1)
+    return _read_lines(
+        (line.strip(), Place(file, number, 1))
+        for number, line in numbered
+        if line.strip() and not line.lstrip().startswith("#")
+    )
+
+
+def parse_hosts(text: str) -> tuple[HostLine, ...]:
+    """Read the value of `--hosts`: lines of a hostfile, with commas between them; raise WrongUsage."""
+    lines, findings = _read_lines((word.strip(), Place("--hosts", 1, 1)) for word in text.split(","))
+    if findings:
+        raise WrongUsage(f"`--hosts {text}`: {findings[0].message}", "write `--hosts HOST:8,HOST:4`")
+    return lines
+
+
+def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...], list[Finding]]:
     lines: dict[str, HostLine] = {}
     findings: list[Finding] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        host, place = _host(line.strip()), Place(file, number, 1)
+    for line, place in texts:
+        host = _host(line) if line else Finding("bad-host-line", "a host has no name", _HOW)
         if isinstance(host, Host) and host.name in lines:
-            before = lines[host.name].place.line
-            host = Finding("duplicate-host", f"`{host.name}` is on line {before} and on line {number}")
+            before, hint = lines[host.name].place.line, "delete one of the two lines"
+            host = Finding("duplicate-host", f"`{host.name}` is already on line {before}", hint)
         if isinstance(host, Host):
             lines[host.name] = HostLine(host, place)
         else:
@@ -138,21 +185,58 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
 
 
 def _host(line: str) -> Host | Finding:
-    match = _HOST_LINE.fullmatch(line)
-    if match is None:
-        hint = "write `HOST slots=N` or `HOST:N`, with a number"
-        return Finding("bad-host-line", f"`{line}` is not a hostfile line", hint)
-    name, count = match["name"], int(match["slots"])
-    if "@" in name:
-        user, _, host = name.partition("@")
-        hint = f"set `User {user}` for {host} in ~/.ssh/config"
-        return Finding("bad-host-line", f"`{name}` contains a user name", hint)
-    if not _HOST_NAME.fullmatch(name):
-        return Finding("bad-host-line", f"`{name}` is not a host name", "write `HOST slots=N`")
-    if count == 0:
+    words = re.sub(r"\s*=\s*", "=", re.split(r"(?:^|\s)#", line)[0]).split()
+    match = _TARGET.fullmatch(words[0])
+    if match is None or not _is_name(match["address"] or match["name"]):
+        return Finding("bad-host-line", f"`{line}` does not begin with a host name", _HOW)
+    given, wrong = _options(words[1:])
+    if wrong is not None:
+        return Finding("bad-host-line", f"`{wrong}` is no option of a host", _HOW)
+    name, slots = match["address"] or match["name"], match["slots"]
+    if slots is not None and "slots" in given:
+        return Finding("bad-host-line", f"`{line}` gives the slots twice", _HOW)
+    slots = slots or given.get("slots")
+    if slots is not None and int(slots) == 0:
         hint = "delete the line, or write how many GPUs it has"
         return Finding("no-slots", f"`{name}` has no slots", hint)
-    return Host(name, tuple(range(count)))
+    devices = tuple(range(int(slots or 0)))
+    return Host(name, devices, match["user"], int(given.get("port", 0)) or None, given.get("addr"))
+
+
+def _is_name(name: str) -> bool:
+    """Whether a word is a host name, or an IPv6 address."""
+    with contextlib.suppress(ValueError):
+        return ":" not in name or bool(IPv6Address(name))
+    return False
+
+
+def _options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
+    """Read `NAME=VALUE` words; return them, and the first that is wrong."""
+    given: dict[str, str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name in given or name not in _OPTIONS or not _OPTIONS[name].fullmatch(value):
+            return given, word
+        given[name] = value
+    return given, None
+
+
+def beyond_deepspeed(lines: Iterable[HostLine]) -> list[Finding]:
+    """Find what DeepSpeed's runner cannot be told about a host."""
+    return [found for line in lines if (found := _not_for_deepspeed(line)) is not None]
+
+
+def _not_for_deepspeed(line: HostLine) -> Finding | None:
+    host = line.host
+    settings = {"User": host.user, "Port": host.port, "HostName": host.name if ":" in host.name else None}
+    said = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
+    if not said and host.addr is None:
+        return None
+    hint = "use `--launcher torchrun`"
+    if host.addr is None:
+        hint = f"{hint}, or set {', '.join(said)} for it in ~/.ssh/config"
+    message = f"DeepSpeed's launcher cannot be told the user, port or address of `{host.name}`"
+    return Finding("not-for-deepspeed", message, hint, place=line.place)
 
 
 def select(hosts: Sequence[Host], include: str | None, exclude: str | None) -> tuple[Host, ...]:
@@ -183,7 +267,7 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
     named: dict[str, list[int]] = {}
     colons: dict[str, bool] = {}
     for term in text.split("@"):
-        name, colon, slots = term.partition(":")
+        name, colon, slots = _term(term, known)
         if name not in known:
             raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_list(known)}")
         if colon and not re.fullmatch(r"\d{1,6}(,\d{1,6})*", slots):
@@ -198,6 +282,14 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
             )
         named[name] = sorted({*named.get(name, []), *wanted})
     return named
+
+
+def _term(term: str, known: Collection[str]) -> tuple[str, str, str]:
+    """Split `HOST:SLOTS`; an IPv6 address has colons, too."""
+    name, colon, slots = term.rpartition(":")
+    if term.strip("[]") in known or not colon:
+        return term.strip("[]"), "", ""
+    return name.strip("[]"), colon, slots
 
 
 def _list(items: Iterable[object]) -> str:

@@ -164,6 +164,8 @@ class JobSpec:
     ds_config: Path | None = None
     overrides: tuple[tuple[str, Any], ...] = ()
     hostfile: Path | None = None
+    hosts: str | None = None
+    """The hosts themselves, instead of a hostfile."""
     include: str | None = None
     exclude: str | None = None
     module: str | None = None
@@ -186,6 +188,11 @@ class JobSpec:
     """Where `zlaunch.yaml` has what it set: `stage`, `set.gradient_clipping`, `args.bf16` → file and line."""
     asked: tuple[str, ...] = field(default=(), compare=False)
     """The command line with `zlaunch.yaml` written out; empty if there was none."""
+
+    @property
+    def names_hosts(self) -> bool:
+        """Whether the user said on which hosts it runs."""
+        return self.hostfile is not None or self.hosts is not None
 
     @property
     def stage_source(self) -> Source:

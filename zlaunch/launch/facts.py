@@ -15,11 +15,12 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
-from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.placement import choose_slots, count_slots
 from zlaunch.hosts.probe import probe_machine
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
-from zlaunch.hosts.topology import HostLine, Topology, read_hostfile
+from zlaunch.hosts.topology import HostLine, Topology, read_hosts
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
@@ -50,7 +51,7 @@ class Sources:
     ds_config: Document | None
     hostfile: tuple[HostLine, ...]
     hosts: Topology | None
-    """The slots that the job uses on several hosts; None on this one alone."""
+    """The slots that the job uses on several hosts; None on this one alone, and until they are counted."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,22 @@ def read_sources(job: JobSpec) -> Sources:
     script = _as_told(read_script(job.script), job)
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
-    if job.hostfile is None:
+    if not job.names_hosts:
         return Sources(script, ds_config, (), None)
-    lines = read_hostfile(job.hostfile)
-    return Sources(script, ds_config, lines, choose_slots(job, [line.host for line in lines]))
+    lines = read_hosts(job.hostfile, job.hosts)
+    are_counted = all(line.host.devices for line in lines)
+    topology = choose_slots(job, [line.host for line in lines]) if are_counted else None
+    return Sources(script, ds_config, lines, topology)
+
+
+def _count_slots(job: JobSpec, sources: Sources, machine: Machine) -> Sources:
+    """Ask hosts for their devices if the hostfile does not say how many to use."""
+    if sources.hosts is not None or not sources.hostfile:
+        return sources
+    uncounted = [line.host for line in sources.hostfile if not line.host.devices]
+    machines = survey_hosts(uncounted, machine).machines([host.name for host in uncounted])
+    lines = count_slots(sources.hostfile, machines)
+    return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
 
 def _as_told(script: Script, job: JobSpec) -> Script:
@@ -114,6 +127,7 @@ def inspect(
     python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
     machine = probe_machine(os.environ, python)
+    sources = _count_slots(job, sources, machine)
     topology = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
     model, model_error = _model(job, sources.script)
@@ -131,7 +145,7 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
     if (recipe := recipe_of(job.script)) is not None:
         return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
-    launcher = launcher_of(job, script, over_ssh=job.hostfile is not None)
+    launcher = launcher_of(job, script)
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
     return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
 

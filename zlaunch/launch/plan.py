@@ -25,7 +25,7 @@ from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.topology import Reach, Topology
+from zlaunch.hosts.topology import Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
@@ -243,7 +243,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=launcher_of(inputs.job, inputs.script, topology.reach is Reach.SSH),
+        launcher=launcher_of(inputs.job, inputs.script),
         port=inputs.port,
         address=inputs.address,
         started_by=inputs.started_by,

@@ -19,13 +19,14 @@ from zlaunch.hosts.machine import weakest
 from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.survey import HostSurvey
-from zlaunch.hosts.topology import Topology, too_many_slots
+from zlaunch.hosts.topology import Topology, beyond_deepspeed, too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.script import RESUME, Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import flags, take_ds_config
 from zlaunch.launch import rundir_writer
+from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.members import failing_together
@@ -144,6 +145,8 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
     machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
     most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
     wrong = too_many_slots(facts.sources.hostfile, most)
+    if launcher_of(job, script) == "deepspeed":
+        wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()
     if wrong:
         raise Refused(wrong)
@@ -172,6 +175,8 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
 def _address(facts: Facts, topology: Topology) -> str:
     """Find the address at which the other hosts reach the first one."""
     first, others = topology.hosts[0].name, facts.hosts.others
+    if topology.hosts[0].addr is not None:
+        return topology.hosts[0].addr
     if not others:
         return LOOPBACK
     if first in others:

@@ -124,7 +124,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
         return LaunchPlan(
             layout=run_dir,
             python=inputs.python,
-            topology=topology_of(job),
+            topology=_with_login(topology_of(job), inputs.topology),
             accelerator=job["accelerator"],
             launcher=_LAUNCHER.validate_python(job["launcher"]),
             port=inputs.port,
@@ -196,6 +196,13 @@ def topology_of(job: JobRecord) -> Topology:
     recorded = Reach.SSH if job["over_ssh"] else Reach.HERE  # by releases that did not record it
     reach = Reach(job.get("reach", recorded.value))
     return Topology(tuple(hosts), reach)
+
+
+def _with_login(topology: Topology, now: Topology) -> Topology:
+    """Add how ssh reaches the hosts, which the hostfile of the run says."""
+    known = {host.name: host for host in now.hosts}
+    hosts = (replace(known.get(host.name, host), devices=host.devices) for host in topology.hosts)
+    return replace(topology, hosts=tuple(hosts))
 
 
 def _values(files: RunFiles, config: Mapping[str, object]) -> Values:

@@ -132,8 +132,7 @@ def write_run_files(
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(inputs))
     if plan.topology.spans_hosts:
-        hosts = (f"{host.name} slots={max(host.devices) + 1}\n" for host in plan.topology.hosts)
-        run_dir.hostfile.write_text("".join(hosts))
+        run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
     if plan.resume is not None:
         plan.resume.resumption.link(run_dir)

@@ -38,14 +38,15 @@ class Surroundings:
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
-        if job.hostfile is None or self.cluster is None or isinstance(self.cluster, Alone):
+        if not job.names_hosts or self.cluster is None or isinstance(self.cluster, Alone):
             return
+        flag = "--hosts" if job.hosts is not None else "--hostfile"
         hint = (
-            "leave out the hostfile: zlaunch takes the nodes of the job"
+            f"leave out `{flag}`: zlaunch takes the nodes of the job"
             if isinstance(self.cluster, Allocation)
-            else "start zlaunch once, outside of this job; or leave out the hostfile"
+            else f"start zlaunch once, outside of this job; or leave out `{flag}`"
         )
-        raise WrongUsage(f"`--hostfile` and {self.cluster.source} both name the hosts", hint)
+        raise WrongUsage(f"`{flag}` and {self.cluster.source} both name the hosts", hint)
 
     def likely_topology(self, job: JobSpec, machine: Machine) -> Topology:
         """The ranks of the job if all nodes are like this one."""

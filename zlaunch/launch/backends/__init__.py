@@ -17,10 +17,9 @@ class Backend(Protocol):
         """The launcher's module, and the arguments with which it runs the target on every slot."""
 
 
-def launcher_of(job: JobSpec, script: Script, over_ssh: bool) -> Launcher:
-    """Choose DeepSpeed's launcher where it alone reaches other hosts, or tells scripts their local rank."""
-    needs_deepspeed = over_ssh or script.wants_local_rank
-    return job.launcher or ("deepspeed" if needs_deepspeed else "torchrun")
+def launcher_of(job: JobSpec, script: Script) -> Launcher:
+    """Choose torchrun, unless only DeepSpeed's launcher tells a script its local rank as it wants it."""
+    return job.launcher or ("deepspeed" if script.wants_local_rank else "torchrun")
 
 
 BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed}

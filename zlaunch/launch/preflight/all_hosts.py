@@ -19,7 +19,7 @@ from zlaunch.launch.preflight.requirements import ResourceRequirements, requirem
 from zlaunch.launch.prepare import Prepared
 
 STARTER = "pdsh"
-"""What DeepSpeed's runner needs if there is a hostfile."""
+"""What DeepSpeed's runner needs for several hosts."""
 
 
 def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:

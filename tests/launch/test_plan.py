@@ -67,12 +67,13 @@ def test_the_launcher_that_was_asked_for_starts_the_job() -> None:
     assert "deepspeed.launcher.runner" in make_plan(_asked(launcher="deepspeed")).argv
 
 
-def test_deepspeed_starts_a_job_on_other_hosts() -> None:
-    assert make_plan(replace(DEFAULTS, topology=HOSTS)).launcher == "deepspeed"
+def test_torchrun_starts_a_job_on_other_hosts() -> None:
+    assert make_plan(replace(DEFAULTS, topology=HOSTS)).launcher == "torchrun"
 
 
-def test_the_hosts_are_read_from_the_run_directory() -> None:
-    assert f"--hostfile={LAYOUT.hostfile}" in make_plan(replace(DEFAULTS, topology=HOSTS)).argv
+def test_deepspeed_reads_the_hosts_from_the_run_directory() -> None:
+    asked = replace(_asked(launcher="deepspeed"), topology=HOSTS)
+    assert f"--hostfile={LAYOUT.hostfile}" in make_plan(asked).argv
 
 
 def test_the_script_gets_its_own_arguments_first() -> None:

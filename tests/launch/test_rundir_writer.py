@@ -76,7 +76,13 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
     python.write_text(SHOW)
     python.chmod(0o755)
     inputs = PlanInputs(
-        job=JobSpec(Path("train.py"), stage=3, offload=Offload("nvme", "none"), nvme_dir=odd),
+        job=JobSpec(
+            Path("train.py"),
+            stage=3,
+            offload=Offload("nvme", "none"),
+            nvme_dir=odd,
+            launcher="deepspeed" if over_ssh else None,
+        ),
         script=script(),
         base=None,
         model=SHAPE,

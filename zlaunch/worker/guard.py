@@ -27,7 +27,7 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     tell = partial(write_stop, run_dir) if job["over_ssh"] else None
-    if job["over_ssh"] and not is_safe_word(job["working_directory"]):
+    if job["over_ssh"] and not is_safe_word(job.get("working_directory", "/")):
         os.chdir("/")  # DeepSpeed's runner goes to its directory on all hosts, and does not quote it
     child = LauncherProcess(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell=tell)
     depends_on = lifeline(job["zlaunch_pid"])

@@ -92,4 +92,4 @@ def test_the_time_limit_of_a_job_is_known_and_saves_in_time(slurm: Slurm, folder
     assert slurm.wait(number, "FAILED", "TIMEOUT")["ExitCode"] == "75:0"
     text = " ".join((folder / f"{number}.log").read_text().split())
     assert f"the limit of Slurm job {number}" in text.partition("importing")[0]
-    assert re.search(rf"the limit of Slurm job {number} \(\d+ s\) asked to save and stop: step", text)
+    assert re.search(rf"the limit of Slurm job {number} \([^)]+\) asked to save and stop: step", text)

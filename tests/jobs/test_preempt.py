@@ -75,7 +75,7 @@ set_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(4, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)
-data = DataLoader(torch.rand(64, 4), batch_size=2, shuffle=True)
+data = DataLoader(torch.rand(64, 4), batch_size=2)
 model, optimizer, data, schedule = accelerator.prepare(model, optimizer, data, schedule)
 done = 0
 if resume := os.environ.get("ZLAUNCH_RESUME"):
@@ -232,16 +232,18 @@ def test_accelerate_saves_before_its_script_has_and_goes_on_with_the_same_losses
 
 
 def test_a_time_limit_saves_in_time_and_says_when(folder: Path, engine_losses: list[str]) -> None:
-    limits = ("--time-limit", "40", "--save-within", "15", "--save", "limited")
+    limits = ("--time-limit", "80", "--save-within", "30", "--save", "limited")
     job = ("engine.py", "--ds-config", "ds.json", "--gpus", "2")
     started = time.monotonic()
     result = zlaunch(
         "train", *job, *limits, "--run-dir", "t", "--", "--steps", "4000", cwd=folder, env=ACTIVATED
     )
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < 80
     assert result.status == 75, result.err
-    assert re.search(r"limit saves and stops at \S+, in time for \S+: `--time-limit`, 40 s", said(result))
-    assert "`--time-limit` (40 s) asked to save and stop: step" in said(result)
+    assert re.search(
+        r"limit saves and stops at \S+, in time for \S+: `--time-limit`, 1 min 20 s", said(result)
+    )
+    assert "`--time-limit` (1 min 20 s) asked to save and stop: step" in said(result)
     assert losses(folder, "t")[:20] == engine_losses[:20]
 
 

@@ -1,8 +1,7 @@
 """Pre-train or fine-tune any causal language model.
 
-Without --model, it trains a small byte-level Llama from random weights; without --dataset, on source code of
-Python's standard library, so that no download is needed. Documents are packed: joined, and cut into samples
-of equal length, without padding. The model is saved to --output_dir, where it replaces another.
+By default, it trains a small byte-level Llama from random weights on source code of Python, so that no download
+is needed. Documents are packed into samples of equal length. The model is saved to --output_dir.
 
     zlaunch train causal_lm --stage 3 --offload cpu
     zlaunch train causal_lm -- --model MODEL --dataset data.jsonl --lora_rank 16
@@ -77,8 +76,8 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
     """Read a local file, a dataset on the Hub, or 128 KiB of the standard library."""
     if recipe.dataset is None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-z]*.py"))
-        text = "".join(file.read_text("utf-8", "replace") for file in files[:20])
-        return Dataset.from_dict({"text": [text[: 128 * 1024]]})
+        text = "".join(file.read_text("utf-8", "replace") for file in files[:20])[: 128 * 1024]
+        return Dataset.from_dict({"text": [text]})
     reader = READERS.get(Path(recipe.dataset).suffix)
     source = {"path": reader, "data_files": recipe.dataset} if reader else {"path": recipe.dataset}
     return load_dataset(**source, split="train", streaming=recipe.streaming)
@@ -86,8 +85,7 @@ def read_dataset(recipe: RecipeArguments) -> Dataset:
 
 def into_blocks(dataset: Dataset, tokenizer, recipe: RecipeArguments) -> Dataset:
     """Pack: tokenize and concatenate all documents, and split them into samples of equal length."""
-    length = recipe.sequence_length
-    columns = dataset.column_names or list(next(iter(dataset)))
+    length, columns = recipe.sequence_length, dataset.column_names or list(next(iter(dataset)))
     if recipe.text_column not in columns:
         raise SystemExit(f"no column {recipe.text_column!r}; the dataset has {columns}")
 
@@ -145,8 +143,7 @@ def main() -> None:
     if split:
         trainer.log_metrics("eval", trainer.evaluate())
     trainer.accelerator.end_training()
-    if args.use_cpu:
-        time.sleep(1)  # gloo's threads free the last tensors, and abort a rank if Python ends meanwhile
+    time.sleep(1 if args.use_cpu else 0)  # gloo's threads would abort a rank whose Python ends meanwhile
 
 
 if __name__ == "__main__":

@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from tests.each import each
 from zlaunch.errors import WrongUsage, ZlaunchError
-from zlaunch.hosts.topology import Host, Reach, Topology, beyond_deepspeed, parse_hostfile, read_hostfile, select
+from zlaunch.hosts.topology import (
+    Host,
+    Reach,
+    Topology,
+    beyond_deepspeed,
+    parse_hostfile,
+    read_hostfile,
+    select,
+)
 from zlaunch.launch.backends import deepspeed, torchrun
 from zlaunch.launch.backends.target import Target
 

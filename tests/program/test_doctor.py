@@ -58,8 +58,11 @@ def test_the_ds_config_of_a_job_file_is_the_one_at_hand(tmp_path: Path) -> None:
     assert (result.status, rows(result)["ds_config"]["status"]) == (69, "error")
 
 
-def test_gpus_that_this_torch_cannot_use_are_an_error_that_says_why(tmp_path: Path) -> None:
+def test_gpus_that_this_torch_cannot_use_are_an_error_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a driver that is a fake; torch here is built for the CPU."""
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     environment = with_gpus(tmp_path)
     result = zlaunch("doctor", "--json", cwd=tmp_path, env=environment)
     assert result.status == 69
@@ -75,8 +78,11 @@ def with_gpus(folder: Path) -> dict[str, str]:
     return {**OFFLINE, "PYTHONPATH": f"{folder}:{ROOT}", "PATH": f"{programs}:{os.environ['PATH']}"}
 
 
-def test_gpus_are_shown_with_who_uses_them_and_how_they_are_connected(tmp_path: Path) -> None:
+def test_gpus_are_shown_with_who_uses_them_and_how_they_are_connected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The driver and torch are fakes: not verified on a GPU."""
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     environment = with_gpus(tmp_path)
     (torch := tmp_path / "torch").mkdir()
     (torch / "version.py").write_text("cuda = '12.8'\n")

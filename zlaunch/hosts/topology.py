@@ -162,7 +162,9 @@ def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...
         host = _host(line) if line else Finding("bad-host-line", "a host has no name", _HOW)
         if isinstance(host, Host) and host.name in lines:
             before, hint = lines[host.name].place.line, "delete one of the two lines"
-            host = Finding("duplicate-host", f"`{host.name}` is on line {before} and on line {place.line}", hint)
+            host = Finding(
+                "duplicate-host", f"`{host.name}` is on line {before} and on line {place.line}", hint
+            )
         if isinstance(host, Host):
             lines[host.name] = HostLine(host, place)
         else:

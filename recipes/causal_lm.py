@@ -1,7 +1,7 @@
 """Pre-train or fine-tune any causal language model.
 
-By default, it trains a small byte-level Llama from random weights on source code of Python, so that nothing is
-downloaded. Documents are packed into samples of equal length. The model is saved to --output_dir.
+By default, it trains a small byte-level Llama from random weights on source code of Python, and downloads
+nothing. Documents are packed into samples of equal length. The model is saved to --output_dir.
 
     zlaunch train causal_lm --stage 3 --offload cpu
     zlaunch train causal_lm -- --model MODEL --dataset data.jsonl --lora_rank 16

@@ -80,6 +80,11 @@ COMMANDS = (
         LazyCommand("runs.rerun", "Repeat a run exactly, in a new run directory."),
     ),
     group(
+        "hosts",
+        "Show the hosts of a job.",
+        LazyCommand("hosts.show", "Show hosts, how they are reached, their slots and ranks."),
+    ),
+    group(
         "recipes",
         "List, explain and copy training programs to begin with.",
         LazyCommand("recipes.list:list_recipes", "List training programs, and what each shows of ZeRO."),

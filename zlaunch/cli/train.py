@@ -31,6 +31,7 @@ from zlaunch.job.spec import (
 )
 from zlaunch.job.trainer_args import config_flags, flags
 from zlaunch.launch.ask import show_help
+from zlaunch.launch.by_hand import as_member, commands
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
@@ -75,6 +76,13 @@ def train(
     overrides: options.Overrides = None,
     hostfile: options.Hostfile = None,
     hosts: options.Hosts = None,
+    no_ssh: Annotated[
+        bool,
+        typer.Option("--no-ssh", help="Show the command to type on each host; with --node-rank, run it."),
+    ] = False,
+    node_rank: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="With --no-ssh: which of the hosts this is.")
+    ] = None,
     include: Annotated[
         str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these slots: w0@w1:0,2.")
     ] = None,
@@ -240,6 +248,8 @@ def train(
         ),
         **told_by_file(context),
     )
+    if node_rank is not None and not no_ssh:
+        raise WrongUsage("`--node-rank` has no effect without `--no-ssh`", "add `--no-ssh`")
     if _asks_for_help(spec):
         raise typer.Exit(show_help(spec))
     view = LaunchView(as_json=as_json)
@@ -262,7 +272,12 @@ def train(
         dry_run=dry_run,
         auto_stage=stage == "auto",
     )
-    surroundings = find_surroundings(os.environ, join_timeout, view, dry_run)
+    if no_ssh and node_rank is None:
+        told = list(commands(spec, spec.asked or sys.argv))
+        console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))
+        raise typer.Exit
+    spec, chosen = (spec, None) if node_rank is None else as_member(spec, node_rank)
+    surroundings = find_surroundings(os.environ, join_timeout, view, dry_run, chosen)
     status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))

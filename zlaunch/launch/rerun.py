@@ -24,6 +24,7 @@ from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_plan import plan_saves
+from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.time_limit import time_limit
 from zlaunch.process import process_started
 from zlaunch.rundir.layout import RunDir
@@ -255,5 +256,11 @@ def what_changed(files: RunFiles, prepared: Prepared) -> list[Change]:
 
 def prepare_rerun(files: RunFiles, run_dir: Path | None, reporter: Reporter) -> Prepared:
     """Prepare a run again, for a directory beside the old one unless another is given."""
+    refuse_several(os.environ, "zlaunch runs rerun")
+    if files.job.get("reach") in (Reach.JOINED.value, Reach.SRUN.value):
+        raise Unavailable(
+            f"{files.root.name} ran on the nodes of a job that has ended",
+            "start `zlaunch train` in a new one, with the same words: `zlaunch runs show` has them",
+        )
     prepared = prepare(spec_of(files), run_dir, reporter, files.root.parent)
     return replace(prepared, make_plan=lambda inputs: plan_rerun(files, inputs))

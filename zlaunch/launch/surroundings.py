@@ -87,11 +87,29 @@ class Surroundings:
 NOWHERE = Surroundings()
 
 
-def find_surroundings(
-    environ: Mapping[str, str], timeout: float, reporter: Reporter, dry_run: bool
-) -> Surroundings:
-    """Recognize what started zlaunch; raise WrongUsage for variables that contradict each other."""
+def refuse_several(environ: Mapping[str, str], command: str) -> None:
+    """Raise WrongUsage for a command that one zlaunch runs for itself if several were started."""
     cluster = detect_cluster(environ)
+    if isinstance(cluster, Member):
+        raise WrongUsage(
+            f"`{command}` runs on one machine, but zlaunch was started as one of {cluster.count}: "
+            f"{cluster.source}",
+            "start it once",
+        )
+
+
+def find_surroundings(
+    environ: Mapping[str, str],
+    timeout: float,
+    reporter: Reporter,
+    dry_run: bool,
+    chosen: Member | None = None,
+) -> Surroundings:
+    """Recognize what started zlaunch, unless the user has chosen which member this is.
+
+    Raises WrongUsage for variables that contradict each other.
+    """
+    cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
         return Surroundings(cluster)
     return Surroundings(cluster, Meeting(cluster, timeout, reporter.note))

@@ -1,0 +1,57 @@
+"""`zlaunch hosts show` and `--no-ssh`: nothing is started, and no host is asked."""
+
+import json
+import shlex
+from pathlib import Path
+
+from tests.running import zlaunch
+
+HOSTFILE = "ann@w0 slots=2 port=2222 addr=10.0.0.1\nw1:4  # the large one\n"
+
+
+def test_hosts_are_shown_with_their_slots_and_ranks(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text(HOSTFILE)
+    result = zlaunch("hosts", "show", "--hostfile", "hosts", cwd=tmp_path)
+    assert [line.split() for line in result.out.splitlines()] == [
+        ["host", "reached", "at", "slots", "ranks"],
+        ["w0", *["ann@w0", "port", "2222,", "10.0.0.1", "for", "other", "hosts"], "0,", "1", "0,", "1"],
+        ["w1", "w1", "0-3", "2-5"],
+    ]
+
+
+def test_a_filter_and_json_work_as_in_train(tmp_path: Path) -> None:
+    words = ["--hosts", "w0:2,w1:4", "--include", "w1:1,3", "--json"]
+    (host,) = json.loads(zlaunch("hosts", "show", *words, cwd=tmp_path).out)["hosts"]
+    assert (host["host"], host["slots"], host["ranks"]) == ("w1", [1, 3], [0, 1])
+
+
+def test_without_hosts_it_says_what_to_type(tmp_path: Path) -> None:
+    result = zlaunch("hosts", "show", cwd=tmp_path)
+    assert (result.status, "`--hosts node1:8,node2:8`" in result.err) == (2, True)
+
+
+def test_the_nodes_of_a_slurm_job_are_shown(tmp_path: Path) -> None:
+    job = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "gpu[1-2]"}
+    result = zlaunch("hosts", "show", cwd=tmp_path, env=job)
+    assert [line.split()[0] for line in result.out.splitlines()] == ["host", "gpu1", "gpu2"]
+
+
+def test_no_ssh_shows_a_line_for_each_host_that_can_be_pasted(tmp_path: Path) -> None:
+    (odd := tmp_path / "it's a $HOME").mkdir()
+    words = ["--no-ssh", "--hosts", "w0:1,w1:2", "--", "two  words"]
+    result = zlaunch("train", *words, cwd=odd)
+    assert result.status == 0, result.err
+    first, typed, second, other = result.out.splitlines()
+    assert (first, second) == ("# on w0", "# on w1")
+    assert shlex.split(typed) == ["cd", str(odd), "&&", "zlaunch", "train", "--node-rank", "0", *words]
+    assert shlex.split(other)[5:7] == ["--node-rank", "1"]
+
+
+def test_a_node_that_is_none_of_the_hosts_is_refused(tmp_path: Path) -> None:
+    result = zlaunch("train", "--no-ssh", "--node-rank", "2", "--hosts", "w0:1,w1:1", cwd=tmp_path)
+    assert (result.status, "there are 2 hosts" in result.err) == (2, True)
+
+
+def test_a_node_rank_alone_is_refused(tmp_path: Path) -> None:
+    result = zlaunch("train", "--node-rank", "0", cwd=tmp_path)
+    assert (result.status, "add `--no-ssh`" in result.err) == (2, True)

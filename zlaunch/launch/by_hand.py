@@ -1,0 +1,52 @@
+"""`--no-ssh`: the command that a person types on each host, and what it makes of the zlaunch there."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.cluster_environment import DEFAULT_PORT, Member
+from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.topology import Topology, read_hosts
+from zlaunch.job.spec import GpuChoice, JobSpec
+
+
+def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Return the name of each host, and the command for it: that of the user, with the number of the host."""
+    program, verb, *words = ("zlaunch", *asked[1:])
+    for number, host in enumerate(_topology(job).hosts):
+        typed = shlex.join([program, verb, "--node-rank", str(number), *words])
+        yield host.name, f"cd {shlex.quote(str(Path.cwd()))} && {typed}"
+
+
+def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
+    """Return the job as one host starts its part, and which of the hosts it is; raise WrongUsage for none."""
+    hosts = _topology(job).hosts
+    if number >= len(hosts):
+        raise WrongUsage(
+            f"`--node-rank {number}`: there are {len(hosts)} hosts", f"write `--node-rank {len(hosts) - 1}`"
+        )
+    first, own = hosts[0], hosts[number]
+    member = Member(
+        number,
+        len(hosts),
+        first.addr or first.name,
+        DEFAULT_PORT,
+        f"--node-rank {number} of {len(hosts)} hosts",
+        slots=len(own.devices),
+    )
+    is_part = own.devices != tuple(range(len(own.devices)))
+    gpus = GpuChoice(devices=own.devices) if is_part else None
+    return replace(job, hostfile=None, hosts=None, include=None, exclude=None, gpus=gpus), member
+
+
+def _topology(job: JobSpec) -> Topology:
+    if not job.names_hosts:
+        raise WrongUsage("`--no-ssh` needs the hosts", "add `--hostfile FILE` or `--hosts node1:8,node2:8`")
+    lines = read_hosts(job.hostfile, job.hosts)
+    if uncounted := [line.host.name for line in lines if not line.host.devices]:
+        name = uncounted[0]
+        said = f"without ssh, zlaunch cannot find out how many slots `{name}` has"
+        raise WrongUsage(said, f"write `{name}:8`")
+    return choose_slots(job, [line.host for line in lines])

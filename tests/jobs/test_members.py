@@ -39,14 +39,12 @@ class Node:
         return " ".join(self.err.read_text().split())
 
 
-def node(cwd: Path, number: int, port: int, *words: object, within: tuple[str, ...] = ()) -> Node:
-    """Start one of two nodes."""
-    variables = {
-        "NNODES": "2",
-        "NODE_RANK": str(number),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+def node(
+    cwd: Path, number: int, port: int, *words: object, within: tuple[str, ...] = (), is_told: bool = True
+) -> Node:
+    """Start one of two nodes, which its environment tells so."""
+    told = {"NNODES": "2", "NODE_RANK": str(number), "MASTER_ADDR": "127.0.0.1"}
+    variables = {"MASTER_PORT": str(port), **(told if is_told else {})}
     out, err = cwd / f"out-{number}", cwd / f"err-{number}"
     argv = [*within, *ZLAUNCH, "train", *map(str, words)]
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -158,6 +156,20 @@ def test_a_run_directory_that_nodes_do_not_share_is_collected_on_the_first(tmp_p
     ]
     assert json.loads((run / "ranks" / "rank-1.json").read_text())["returncode"] == 3
     assert all("exited with status 3 on rank 1" in one.said for one in nodes)
+
+
+def test_nodes_that_a_person_starts_by_hand_join(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("import os\nprint('rank', os.environ['RANK'])\n")
+    port = str(free_port())
+    nodes = []
+    for number in (0, 1):
+        words = ("show.py", "--no-ssh", "--hosts", "127.0.0.1:1,localhost:1", "--run-dir", "r")
+        nodes.append(node(tmp_path, number, int(port), *words, "--node-rank", str(number), is_told=False))
+    assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
+    assert [(tmp_path / "r" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)] == [
+        "rank 0\n",
+        "rank 1\n",
+    ]
 
 
 @pytest.mark.parametrize("stage", [2, 3])

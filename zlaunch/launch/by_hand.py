@@ -1,5 +1,6 @@
 """`--no-ssh`: the command that a person types on each host, and what it makes of the zlaunch there."""
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
         number,
         len(hosts),
         first.addr or first.name,
-        DEFAULT_PORT,
+        int(port) if (port := os.environ.get("MASTER_PORT", "")).isdecimal() else DEFAULT_PORT,
         f"--node-rank {number} of {len(hosts)} hosts",
         slots=len(own.devices),
     )

@@ -8,7 +8,8 @@ import pytest
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, gpu, local, machine, over_ssh
 from tests.running import run
-from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Host, Topology
@@ -156,3 +157,19 @@ def test_accelerate_is_told_where_the_ds_config_is() -> None:
 @pytest.mark.parametrize(("precision", "value"), [("bf16", "bf16"), ("fp16", "fp16"), ("fp32", "no")])
 def test_accelerate_is_told_the_format_in_its_own_words(precision: str, value: str) -> None:
     assert accelerate_variables(LAYOUT, precision)["ACCELERATE_MIXED_PRECISION"].value == value
+
+
+def test_variables_that_are_asked_for_are_set_and_secrets_are_not_shown() -> None:
+    found = asked_variables(["A=1 2", "HF_TOKEN", "EMPTY="], {"HF_TOKEN": "hf_0123456789abcdefgh"})
+    assert {name: one.value for name, one in found.items()} == {
+        "A": "1 2",
+        "HF_TOKEN": "hf_0123456789abcdefgh",
+        "EMPTY": "",
+    }
+    assert [one.shown(name) for name, one in found.items()] == ["'1 2'", "(hidden)", "''"]
+
+
+@pytest.mark.parametrize("word", ["NOT_SET", "=x", "a-b=1", ""])
+def test_what_names_no_variable_is_wrong_usage(word: str) -> None:
+    with pytest.raises(WrongUsage, match="--env"):
+        asked_variables([word], {})

@@ -76,6 +76,10 @@ def train(
     overrides: options.Overrides = None,
     hostfile: options.Hostfile = None,
     hosts: options.Hosts = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option("--env", metavar="NAME[=VALUE]", help="Set a variable of the ranks, on all hosts."),
+    ] = None,
     no_ssh: Annotated[
         bool,
         typer.Option("--no-ssh", help="Show the command to type on each host; with --node-rank, run it."),
@@ -224,6 +228,7 @@ def train(
         launcher=launcher,
         ds_config=ds_config,
         overrides=tuple(parse_override(text) for text in overrides or ()),
+        env=tuple(env or ()),
         hostfile=hostfile,
         hosts=hosts,
         include=include,

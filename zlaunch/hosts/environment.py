@@ -1,15 +1,17 @@
 """The environment of the ranks: how it differs from that of zlaunch, and why."""
 
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from zlaunch.errors import WrongUsage
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
 from zlaunch.rundir.layout import RunDir
-from zlaunch.secrets import is_secret
+from zlaunch.secrets import HIDDEN, is_secret
 from zlaunch.units import plural
 
 FORWARDED = (
@@ -30,9 +32,13 @@ class Variable:
     why: str
     prepended: str | None = None
     """What was put before the old value, if nothing else changed."""
+    is_secret: bool = False
+    """Whether its value is only in the private record of the run."""
 
     def shown(self, name: str) -> str:
         """Write the value for a shell; `$PATH` stands for the old value."""
+        if self.is_secret:
+            return HIDDEN
         if self.prepended is None:
             return shlex.quote(self.value)
         return f"{shlex.quote(self.prepended)}{os.pathsep}${name}"
@@ -61,6 +67,25 @@ def job_environment(
     why = "forwarded to every host"
     given = {name: Variable(value, why) for name, value in forwarded(environ).items()}
     return {**(given if topology.spans_hosts else {}), **chosen}
+
+
+def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Variable]:
+    """Read `--env NAME=VALUE`, or `--env NAME` for the value here; raise WrongUsage if there is none."""
+    found: dict[str, Variable] = {}
+    for word in words:
+        name, is_given, value = word.partition("=")
+        if not _NAME.fullmatch(name):
+            raise WrongUsage(
+                f"`--env {word}` does not name a variable", "write `--env NAME` or `--env NAME=VALUE`"
+            )
+        if not is_given and name not in environ:
+            raise WrongUsage(f"`--env {name}`: {name} is not set here", f"write `--env {name}=VALUE`")
+        value = value if is_given else environ[name]
+        found[name] = Variable(value, "`--env`", is_secret=is_secret(name, value))
+    return found
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def is_exported(name: str) -> bool:

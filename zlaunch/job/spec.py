@@ -183,6 +183,8 @@ class JobSpec:
     """Whether the program may be run up to the point where it has its arguments."""
     python: Path | None = None
     """The interpreter of the ranks; None for the one that runs zlaunch."""
+    env: tuple[str, ...] = ()
+    """Variables for the ranks: `NAME=VALUE`, or `NAME` for the value that zlaunch itself has."""
     wishes: RunOptions = field(default_factory=RunOptions)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where `zlaunch.yaml` has what it set: `stage`, `set.gradient_clipping`, `args.bf16` → file and line."""

@@ -19,7 +19,7 @@ from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import as_safe_word
 from zlaunch.hosts import op_cache
-from zlaunch.hosts.environment import Variable, accelerate_variables, job_environment
+from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
@@ -254,7 +254,10 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         else resolved.values,
         left=resolved.left,
         script=(str(script.path), *job.script_args, *resumed, *words),
-        environment=job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
+        environment={
+            **job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
+            **asked_variables(job.env, inputs.environ),
+        },
         ops=_ops(inputs, config),
         precision=config.precision,
         warnings=(*fsdp, *_without_effect(job, script), *config.warnings),

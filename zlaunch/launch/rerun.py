@@ -30,6 +30,7 @@ from zlaunch.process import process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles
+from zlaunch.secrets import is_secret
 
 _SPEC = TypeAdapter(JobSpec)
 _LAUNCHER = TypeAdapter[Launcher](Launcher)
@@ -185,7 +186,8 @@ def _recorded_root(files: RunFiles) -> Path:
 
 def _variable(name: str, value: str) -> Variable:
     """Take a variable as it was; of PATH, only the first entry was added by zlaunch."""
-    return Variable(value, "as recorded", value.partition(os.pathsep)[0] if name == "PATH" else None)
+    prepended = value.partition(os.pathsep)[0] if name == "PATH" else None
+    return Variable(value, "as recorded", prepended, is_secret(name, value))
 
 
 def topology_of(job: JobRecord) -> Topology:

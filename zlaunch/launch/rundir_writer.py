@@ -169,7 +169,10 @@ def command_script(plan: LaunchPlan) -> str:
     Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
     which DeepSpeed's runner would hand to their shells unquoted.
     """
-    exports = [f"export {name}={variable.shown(name)}" for name, variable in plan.environment.items()]
+    exports = [
+        f"# {name} is in job.json alone" if variable.is_secret else f"export {name}={variable.shown(name)}"
+        for name, variable in plan.environment.items()
+    ]
     argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     asked = [str(plan.layout.stop), str(plan.layout.save_at)]

@@ -203,6 +203,15 @@ def train(
     volume: submission.Volumes = None,
     workdir: submission.Workdir = None,
     detach: submission.Detach = False,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPUS",
+            help="With --dry-run: plan for these GPUs, such as 2x8xH100-80GB on two hosts.",
+            autocompletion=options.completed("gpus"),
+        ),
+    ] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="With --dry-run: ask no other host.")] = False,
     dry_run: options.DryRun = False,
     job: options.Job = None,
     as_json: options.AsJson = False,
@@ -282,7 +291,9 @@ def train(
         console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))
         raise typer.Exit
     spec, chosen = (spec, None) if node_rank is None else as_member(spec, node_rank)
-    surroundings = find_surroundings(os.environ, join_timeout, view, dry_run, chosen)
+    surroundings = find_surroundings(
+        os.environ, join_timeout, view, dry_run, chosen=chosen, on=on, is_offline=offline
+    )
     status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))

@@ -157,6 +157,13 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     return count, gpu
 
 
+def parse_hosts_of_gpus(text: str) -> tuple[int, int, GpuModel]:
+    """Read `2x8xH100-80GB` or `8xH100-80GB`: hosts, GPUs of each, and their model."""
+    found = re.fullmatch(r"\s*([1-9][0-9]{0,4})x([0-9]{1,4}x.+)", text)
+    count, gpu = parse_gpus(text if found is None else found[2])
+    return 1 if found is None else int(found[1]), count or 1, gpu
+
+
 def gpu_from_nvml(name: str) -> GpuModel | None:
     """The GPU with this NVML name, like `NVIDIA H100 80GB HBM3`; None if it is not in the table."""
     wanted = _plain(name)

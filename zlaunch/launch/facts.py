@@ -16,7 +16,7 @@ from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.placement import choose_slots, count_slots
+from zlaunch.hosts.placement import assign_ranks, choose_slots, count_slots
 from zlaunch.hosts.probe import probe_machine
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
@@ -92,10 +92,17 @@ def read_sources(job: JobSpec) -> Sources:
     return Sources(script, ds_config, lines, topology)
 
 
-def _count_slots(job: JobSpec, sources: Sources, machine: Machine) -> Sources:
+def _count_slots(job: JobSpec, sources: Sources, machine: Machine, *, is_offline: bool) -> Sources:
     """Ask hosts for their devices if the hostfile does not say how many to use."""
     if sources.hosts is not None or not sources.hostfile:
         return sources
+    if is_offline:
+        devices = assign_ranks(replace(job, hostfile=None, hosts=None, include=None, exclude=None), machine)
+        hosts = [
+            replace(one.host, devices=one.host.devices or devices.hosts[0].devices)
+            for one in sources.hostfile
+        ]
+        return replace(sources, hosts=choose_slots(job, hosts))
     uncounted = [line.host for line in sources.hostfile if not line.host.devices]
     machines = survey_hosts(uncounted, machine).machines([host.name for host in uncounted])
     lines = count_slots(sources.hostfile, machines)
@@ -126,8 +133,9 @@ def inspect(
     """
     python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
-    machine = probe_machine(os.environ, python)
-    sources = _count_slots(job, sources, machine)
+    imagined = surroundings.imagined
+    machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
+    sources = _count_slots(job, sources, machine, is_offline=surroundings.is_offline)
     topology = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
     model, model_error = _model(job, sources.script)
@@ -136,6 +144,8 @@ def inspect(
     if sources.hosts is None:
         topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
         sources = replace(sources, hosts=topology if topology.spans_hosts else None)
+    elif surroundings.is_offline:
+        hosts = HostSurveys(here.machine, request)
     else:
         hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
     return Facts(sources, model, model_error, here, hosts, dict(os.environ), surroundings.address)

@@ -108,7 +108,7 @@ def _prepare(
     facts = inspect(job, sources, layout, reporter, surroundings)
     if surroundings.meeting is not None and not surroundings.meeting.leads:
         layout = RunDir(Path(surroundings.meeting.run_directory))
-    inputs = check_facts(job, facts, layout)
+    inputs = check_facts(job, facts, layout, is_offline=surroundings.is_offline)
     inputs = replace(inputs, started_by=surroundings.source)
     if (resumption := find_resumption(job, facts.sources.script)) is not None:
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
@@ -139,12 +139,12 @@ def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> No
         rundir_writer.check_unused(run_dir)
 
 
-def check_facts(job: JobSpec, facts: Facts, layout: RunDir) -> PlanInputs:
+def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool = False) -> PlanInputs:
     """Check a job against the facts and assign its ranks; raise what makes it impossible."""
     script, hosts, others = facts.sources.script, facts.sources.hosts, facts.hosts.others
     machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
     most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
-    wrong = too_many_slots(facts.sources.hostfile, most)
+    wrong = [] if is_offline else too_many_slots(facts.sources.hostfile, most)
     if launcher_of(job, script) == "deepspeed":
         wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()

@@ -21,7 +21,8 @@ def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     if options.dry_run:
         plan = preflight.plan(prepared)
         reporter.dry_run(plan, prepared.estimate)
-        preflight.check(prepared, plan)
+        if not prepared.surroundings.is_offline:
+            preflight.check(prepared, plan)
         return 0
     from zlaunch.launch.together import run_alone, take_part  # what judges a run is not needed above
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster_environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
-from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.gpu_catalog import parse_hosts_of_gpus
+from zlaunch.hosts.machine import Gpu, Machine
 from zlaunch.hosts.placement import assign_ranks
 from zlaunch.hosts.remote import srun_command
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
@@ -17,6 +18,26 @@ from zlaunch.launch.members import Attendance, Meeting
 from zlaunch.launch.reporter import Reporter
 from zlaunch.units import plural
 
+UNKNOWN_MEMORY_BYTES = 1 << 60
+"""Of a host that is imagined: its memory is not checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imagined:
+    """`--on 2x8xH100-80GB`: hosts that are not there."""
+
+    count: int
+    machine: Machine
+
+
+def imagine(text: str) -> Imagined:
+    """Read `--on`; raise WrongUsage for an unknown GPU."""
+    count, gpus, model = parse_hosts_of_gpus(text)
+    name = next(iter(model.nvml_names), model.name)
+    capability = (8, 0) if model.has_bf16 else (7, 0)
+    each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus))
+    return Imagined(count, Machine("", gpus, UNKNOWN_MEMORY_BYTES, each))
+
 
 @dataclass(frozen=True)
 class Surroundings:
@@ -25,6 +46,10 @@ class Surroundings:
     cluster: ClusterEnvironment | None = None
     meeting: Meeting | None = None
     """None in a dry run, too, which assumes that all nodes are alike."""
+    imagined: Imagined | None = None
+    """The hosts that a dry run is for, instead of this one."""
+    is_offline: bool = False
+    """Whether no host is asked: all are taken for this one, or for those that are imagined."""
 
     @property
     def address(self) -> str | None:
@@ -58,6 +83,10 @@ class Surroundings:
             case Allocation() as allocation:
                 devices = assign_ranks(job, machine).hosts[0].devices
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
+        if self.imagined is not None and self.imagined.count > 1:
+            devices = assign_ranks(job, machine).hosts[0].devices
+            names = [f"host {number}" for number in range(self.imagined.count)]
+            return Topology(tuple(Host(name, devices) for name in names), Reach.SSH)
         return assign_ranks(job, machine)
 
     def find_hosts(
@@ -103,12 +132,20 @@ def find_surroundings(
     timeout: float,
     reporter: Reporter,
     dry_run: bool,
+    *,
     chosen: Member | None = None,
+    on: str | None = None,
+    is_offline: bool = False,
 ) -> Surroundings:
     """Recognize what started zlaunch, unless the user has chosen which member this is.
 
     Raises WrongUsage for variables that contradict each other.
     """
+    if (on is not None or is_offline) and not dry_run:
+        flag = "--on" if on is not None else "--offline"
+        raise WrongUsage(f"`{flag}` plans for machines that are not asked", "add `--dry-run`")
+    if on is not None or is_offline:
+        return Surroundings(imagined=None if on is None else imagine(on), is_offline=True)
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
         return Surroundings(cluster)

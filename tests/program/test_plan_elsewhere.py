@@ -1,0 +1,57 @@
+"""`train --dry-run` for machines that are not there, or are not asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import zlaunch
+
+
+def planned(folder: Path, *words: object) -> dict[str, Any]:
+    result = zlaunch("train", "--dry-run", "--json", *words, cwd=folder)
+    assert result.status == 0, result.err
+    plan: dict[str, Any] = json.loads(result.out)
+    return plan
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "hosts").write_text("nowhere1 slots=8\nnowhere2\n")
+    return tmp_path
+
+
+def test_hosts_that_are_imagined_have_all_their_gpus(folder: Path) -> None:
+    plan = planned(folder, "train.py", "--on", "2x8xH100-80GB")
+    assert (plan["accelerator"], len(plan["ranks"])) == ("cuda", 16)
+    assert [(slot["host"], slot["device"]) for slot in plan["ranks"][7:9]] == [("host 0", 7), ("host 1", 0)]
+
+
+def test_hosts_that_are_not_asked_are_like_this_one_or_like_those_that_are_imagined(folder: Path) -> None:
+    words = ("train.py", "--hostfile", "hosts", "--offline")
+    assert len(planned(folder, *words)["ranks"]) == 8 + 2
+    assert len(planned(folder, *words, "--on", "4xA100-40GB")["ranks"]) == 8 + 4
+
+
+def test_a_job_that_does_not_fit_there_is_refused(folder: Path) -> None:
+    model = {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 3, "num_attention_heads": 64}
+    sizes = {"intermediate_size": 65536, "vocab_size": 32000, "num_key_value_heads": 8}
+    (folder / "config.json").write_text(json.dumps({**model, **sizes, "architectures": ["LlamaForCausalLM"]}))
+    words = ("--on", "1xH100-80GB", "--stage", "2", "--", "--model", folder, "--from_scratch")
+    result = zlaunch("train", "--dry-run", *words, cwd=folder)
+    assert (result.status, "does-not-fit" in result.err) == (65, True), result.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--on", "8xH100-80GB"], "add `--dry-run`"),
+        (["--offline"], "add `--dry-run`"),
+        (["--on", "2x8xH1000", "--dry-run"], "did you mean"),
+    ],
+)
+def test_what_makes_no_plan_is_wrong_usage(words: list[str], said: str, folder: Path) -> None:
+    result = zlaunch("train", "train.py", *words, cwd=folder)
+    assert (result.status, said in result.err) == (2, True), result.err

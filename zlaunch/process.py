@@ -236,6 +236,16 @@ def signals_as_exceptions() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
+@contextlib.contextmanager
+def signals_told(tell: Callable[[int], None]) -> Iterator[None]:
+    """Call a function for a signal that asks this process to save or stop, unless the signal is ignored."""
+    handlers = _handle(lambda number, _frame: tell(number), (*RELAYED, SAVES))
+    try:
+        yield
+    finally:
+        _restore(handlers)
+
+
 def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
     raise Stopped(number)
 

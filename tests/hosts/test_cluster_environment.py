@@ -82,6 +82,11 @@ RECOGNIZED: Mapping[str, tuple[Mapping[str, str], object]] = {
     "a node of several, alone": ({**NNODES, "NNODES": "1", "NODE_RANK": "0"}, Alone("NNODES=1")),
     "a rank of torchrun": (TORCHRUN, (3, 4, "head", 1)),
     "a rank of torchrun where the platform exports nodes": ({**NNODES, **TORCHRUN}, (3, 4, "head", 1)),
+    "a node with variables of a single process": (
+        {**NNODES, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"},
+        (1, 2, "head", None),
+    ),
+    "mpirun in a Slurm job": ({**STEP, **ONE_A_NODE, "MASTER_ADDR": "head"}, (1, 2, "head", None)),
     "a single rank": ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, Alone("WORLD_SIZE=1")),
     "mpirun on one host": (OPEN_MPI, (1, 2, "127.0.0.1", 1)),
     "mpirun on every node": ({**ONE_A_NODE, "MASTER_ADDR": "head"}, (1, 2, "head", None)),

@@ -110,7 +110,7 @@ _PET = _NodeVariables(*(f"PET_{name}" for name in _NNODES))
 def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | None:
     """A zlaunch on every node, as the variables of one family say."""
     nodes, rank = names.nodes, names.rank
-    if environ.keys() >= _OF_A_RANK or (_in_slurm(environ) and not environ.get(rank)):
+    if _is_of_a_rank(environ) or (_in_slurm(environ) and not environ.get(rank)):
         return None
     if nodes not in environ:
         if environ.get(rank, "0") not in ("", "0"):
@@ -135,6 +135,8 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
 def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a rank, else of a node, as a PyTorchJob sets them."""
     is_node = not environ.keys() >= _OF_A_RANK
+    if environ.get("WORLD_SIZE") == "1" and not {"NNODES", "PET_NNODES"}.isdisjoint(environ):
+        return None  # left over from a single process
     if "WORLD_SIZE" not in environ or (is_node and not {"NNODES", "PET_NNODES"}.isdisjoint(environ)):
         return None
     count = _number(environ, "WORLD_SIZE")
@@ -165,6 +167,11 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     )
 
 
+def _is_of_a_rank(environ: Environ) -> bool:
+    """Whether each rank of a job has a zlaunch; variables of a single process may be left over."""
+    return environ.keys() >= _OF_A_RANK and environ["WORLD_SIZE"] != "1"
+
+
 def _in_slurm(environ: Environ) -> bool:
     """Whether Slurm says what a script has set only in part, for all of its tasks."""
     return "SLURM_JOB_ID" in environ
@@ -176,7 +183,7 @@ def _beside(environ: Environ) -> int:
 
 
 def _slurm(environ: Environ) -> ClusterEnvironment | None:
-    if "SLURM_JOB_ID" not in environ:
+    if "SLURM_JOB_ID" not in environ or "OMPI_COMM_WORLD_SIZE" in environ:  # of mpirun's own step
         return None
     job = f"Slurm job {environ['SLURM_JOB_ID']}"
     nodes = _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))

@@ -4,13 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zlaunch.hosts.ssh import remote_line, ssh_command
+from zlaunch.hosts.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.topology import Host, Reach
 
 
 def remote_command(host: Host, argv: Sequence[str], directory: Path, reach: Reach) -> list[str]:
     """Run a program in a directory of a host, whose stdin and stdout are those of this command."""
-    line = remote_line(argv, str(directory))
+    line = remote_line(with_python_variables(argv), str(directory))
     return srun_command(host, line) if reach is Reach.SRUN else ssh_command(host, line)
 
 

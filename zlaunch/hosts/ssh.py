@@ -97,15 +97,20 @@ def survey_hosts(
     return HostSurveys(here, request, surveys)
 
 
-def _command(request: SurveyRequest) -> str:
-    """Build the command for a host, which starts this Python in this directory, like DeepSpeed's runner."""
+def with_python_variables(argv: Sequence[str]) -> list[str]:
+    """Write a command that gives a program on another host the variables that Python reads when it starts."""
     exported = (
         f"{name}={value}"
         for name, value in os.environ.items()
         if name.startswith("PYTHON") and not is_secret(name, value)
     )
+    return ["env", *exported, *argv]
+
+
+def _command(request: SurveyRequest) -> str:
+    """Build the command for a host, which starts this Python in this directory, like DeepSpeed's runner."""
     asked = replace(request, environ=forwarded(os.environ))
-    program = shlex.join(["env", *exported, *ours("zlaunch.hosts.survey", to_json(asked))])
+    program = shlex.join(with_python_variables(ours("zlaunch.hosts.survey", to_json(asked))))
     return for_any_shell(f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true")
 
 

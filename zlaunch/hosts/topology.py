@@ -161,10 +161,9 @@ def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...
     for line, place in texts:
         host = _host(line) if line else Finding("bad-host-line", "a host has no name", _HOW)
         if isinstance(host, Host) and host.name in lines:
-            before, hint = lines[host.name].place.line, "delete one of the two lines"
-            host = Finding(
-                "duplicate-host", f"`{host.name}` is on line {before} and on line {place.line}", hint
-            )
+            first = lines[host.name].place.line
+            where = "named twice" if first == place.line else f"on line {first} and on line {place.line}"
+            host = Finding("duplicate-host", f"`{host.name}` is {where}", "delete one of the two")
         if isinstance(host, Host):
             lines[host.name] = HostLine(host, place)
         else:

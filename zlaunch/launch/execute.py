@@ -111,7 +111,9 @@ def _run(
     tell = partial(control.write_stop, layout) if over_ssh else None
     killed_before = oom_kills()
     if_killed = _if_killed(plan, environment)
-    environment[TOKEN] = token = new_token()
+    token = new_token()
+    if plan.on_each_host:
+        environment[TOKEN] = token
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
@@ -159,9 +161,13 @@ def _follow(
             job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
-    if plan.topology.spans_hosts and any(
-        record.get("returncode") and record.get("stopped_by") is None
-        for record in read_rank_records(plan.layout, RankRecord).values()
+    if (
+        plan.topology.spans_hosts
+        and not plan.on_each_host
+        and any(
+            record.get("returncode") and record.get("stopped_by") is None
+            for record in read_rank_records(plan.layout, RankRecord).values()
+        )
     ):
         control.write_stop(plan.layout, signal.SIGTERM)  # pdsh would wait for the other hosts
         job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -29,7 +30,7 @@ NOTE_SECONDS = 10.0
 FAILURE_SECONDS = 20.0
 """How long a member that has failed waits for others to tell them."""
 
-_SURVEY: TypeAdapter[HostSurvey] = TypeAdapter(HostSurvey)
+Told = TypeVar("Told")
 
 
 class MemberFailed(ZlaunchError):
@@ -82,6 +83,8 @@ class Meeting:
         self.run_directory = ""
         """That of the leader."""
         self._kept: dict[int, list[Message]] = {}
+        self._has_begun = False
+        self._received: list[int] = []
         self._found: tuple[Topology, dict[str, HostSurvey]] | None = None
 
     @property
@@ -111,7 +114,7 @@ class Meeting:
             self._connect(self._timeout)
             self.tell(hello)
             welcome = self._hear(0, "everyone", self._timeout)
-            told = TypeAdapter(list[Attendance]).validate_python(welcome["everyone"])
+            told = _read(list[Attendance], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
         self.names = _unique([one.host for one in told])
         hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
@@ -143,6 +146,7 @@ class Meeting:
 
     def begin(self, start: Start) -> None:
         """Tell the members to start an attempt."""
+        self._has_begun = True
         self.tell({"start": {"port": start.port, "token": start.token}})
 
     def conclude(self, verdict: Ending) -> None:
@@ -151,13 +155,17 @@ class Meeting:
         self.close()
 
     def next_order(self) -> Start | Ending:
-        """Wait for the leader's next word."""
+        """Wait for the leader's next word; the end of the job is the last one."""
         while True:
-            for message in self.poll(0.5).get(0, []):
-                if isinstance(start := message.get("start"), dict):
-                    return Start(int(start["port"]), str(start["token"]))
-                if isinstance(verdict := message.get("verdict"), dict):
-                    return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
+            wait_for_any(list(self._channels.values()), 0.2)
+            self.keep()
+            kept, self._kept[0] = self._kept.get(0, []), []
+            for message in kept:
+                self._raise_failure(0, message)
+            for verdict in _objects(kept, "verdict"):
+                return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
+            for start in _objects(kept, "start")[-1:]:
+                return Start(int(start["port"]), str(start["token"]))
             if self._channels[0].closed:
                 raise MemberFailed(f"{self._who(0)} is gone, and the job with it")
 
@@ -172,7 +180,8 @@ class Meeting:
         return found
 
     def keep(self) -> None:
-        """Read what has come, and keep it for later."""
+        """Read what has come, and keep it for later; pass on signals."""
+        self._forward()
         for number, channel in self._channels.items():
             if not channel.closed:
                 self._kept.setdefault(number, []).extend(channel.receive())
@@ -184,13 +193,26 @@ class Meeting:
             return [number for number in found if isinstance(number, int)]
         return []
 
+    def forward(self, number: int) -> None:
+        """Pass a signal to the leader soon: a signal handler may not send."""
+        self._received.append(number)
+
+    def _forward(self) -> None:
+        while self._received:
+            self.tell({"signal": int(self._received.pop(0))})
+
     def tell(self, message: Mapping[str, object]) -> None:
         """Send a message to all others, or to the leader."""
         for channel in self._channels.values():
             channel.send(message)
 
     def fail(self, error: ZlaunchError) -> None:
-        """Tell the others that this member cannot take part, if they can be reached in a moment."""
+        """Tell the others that this member cannot take part, if they can be reached in a moment.
+
+        Once a job has begun, an attempt that cannot be prepared is not tried, and changes nothing else.
+        """
+        if self._has_begun:
+            return
         found = [one.message for one in error.findings] if isinstance(error, Refused) else [error.message]
         failed = {"message": "; ".join(found), "hint": error.hint, "status": int(error.status)}
         message = {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
@@ -199,6 +221,13 @@ class Meeting:
                 self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
         self.tell(message)
         self.close()
+
+    def end_with(self, error: ZlaunchError) -> None:
+        """Tell the others the error that ends this member, whether the job has begun or not."""
+        if self._has_begun:
+            self.conclude(Ending(int(error.status), (f"error: {error.message}",)))
+        else:
+            self.fail(error)
 
     def close(self) -> None:
         """End all connections."""
@@ -253,7 +282,7 @@ class Meeting:
         count = message.get("count")
         if number in self._channels:
             raise MemberFailed(
-                f"two of them say that they are {self.member.kind} {number} of {self.member.count}",
+                f"two zlaunch processes have number {number} of {self.member.count}",
                 "give every node its own number",
             )
         if count != self.member.count:
@@ -292,7 +321,8 @@ class Meeting:
             time.sleep(0.3)
 
     def _attendance(self, number: int) -> Attendance:
-        return TypeAdapter(Attendance).validate_python(self._hear(number, "hello", self._timeout)["hello"])
+        hello = self._hear(number, "hello", self._timeout)["hello"]
+        return _read(Attendance, hello, self._who(number))
 
     def _hear(self, number: int, name: str, timeout: float) -> Message:
         """Wait for a message with a member of this name, and keep the others alive meanwhile."""
@@ -308,12 +338,15 @@ class Meeting:
                 break
             wait_for_any([channel], 0.5)
             self.keep()
-        raise MemberFailed(f"{self._who(number)} is gone" if channel.closed else f"{self._who(number)} hangs")
+        raise MemberFailed(
+            f"{self._who(number)} is gone" if channel.closed else f"{self._who(number)} did not answer"
+        )
 
     def _raise_failure(self, number: int, message: Message) -> None:
         if isinstance(failed := message.get("failed"), dict):
             by = "" if failed.get("told") else f"{self._who(number)}: "
-            status = ExitStatus(int(failed.get("status", ExitStatus.UNAVAILABLE)))
+            known = [one for one in ExitStatus if one == failed.get("status")]
+            status = next(iter(known), ExitStatus.UNAVAILABLE)
             raise MemberFailed(f"{by}{failed.get('message')}", failed.get("hint"), status)
 
     def _who(self, number: int) -> str:
@@ -325,6 +358,18 @@ _PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_
 """Seconds, a count, and milliseconds: a peer whose host or link is down is lost after 15 s."""
 
 
+def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
+    return [found for one in messages if isinstance(found := one.get(name), dict)]
+
+
+def _read(kind: type[Told], value: object, who: str) -> Told:
+    """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValueError:
+        raise MemberFailed(f"{who} has another release of zlaunch", "install the same everywhere") from None
+
+
 def _channel(connection: socket.socket) -> Channel:
     """Let the kernel find out that a peer is gone: it may plan for minutes without a word."""
     connection.settimeout(None)
@@ -333,7 +378,7 @@ def _channel(connection: socket.socket) -> Channel:
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     number = connection.detach()
-    return Channel(number, number, silence=float("inf"))
+    return Channel(number, number, first=float("inf"), silence=float("inf"))
 
 
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.topology import Reach, Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
@@ -203,7 +203,8 @@ class LaunchPlan:
     @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
-        return self.launcher == "deepspeed" and self.program.wants_local_rank
+        is_started = self.topology.reach in (Reach.JOINED, Reach.SRUN)
+        return self.program.wants_local_rank and (self.launcher == "deepspeed" or is_started)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.spans_hosts else None)
@@ -243,7 +244,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         python=inputs.python,
         topology=topology,
         accelerator=inputs.machine.accelerator,
-        launcher=launcher_of(inputs.job, inputs.script),
+        launcher=launcher_of(inputs.job, inputs.script, topology.reach),
         port=inputs.port,
         address=inputs.address,
         started_by=inputs.started_by,

@@ -1,6 +1,6 @@
 """Launch a job, take part in one that another zlaunch leads, or show how it would be launched."""
 
-from zlaunch.launch.members import failing_together
+from zlaunch.errors import ZlaunchError
 from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
@@ -11,8 +11,12 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
 
     Raises a ZlaunchError if the job cannot work or cannot be started.
     """
-    with failing_together(prepared.surroundings.meeting):
+    try:
         return _run(prepared, options, reporter)
+    except ZlaunchError as error:
+        if (meeting := prepared.surroundings.meeting) is not None:
+            meeting.end_with(error)
+        raise
 
 
 def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:

@@ -63,6 +63,11 @@ class Surroundings:
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
+        if job.launcher == "deepspeed" and isinstance(self.cluster, Member | Allocation):
+            raise WrongUsage(
+                f"DeepSpeed's launcher would start ranks over ssh, beside {self.cluster.source}",
+                "use `--launcher torchrun`",
+            )
         if not job.names_hosts or self.cluster is None or isinstance(self.cluster, Alone):
             return
         flag = "--hosts" if job.hosts is not None else "--hostfile"
@@ -80,8 +85,9 @@ class Surroundings:
                 devices = _devices(member, job, machine)
                 names = [f"{member.kind} {number}" for number in range(member.count)]
                 return Topology(tuple(Host(name, devices) for name in names), Reach.JOINED)
-            case Allocation() as allocation:
-                devices = assign_ranks(job, machine).hosts[0].devices
+            case Allocation() as allocation:  # a login node may have no GPU
+                asked = None if job.gpus is None else job.gpus.devices or range(job.gpus.count or 1)
+                devices = tuple(asked or assign_ranks(job, machine).hosts[0].devices)
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         if self.imagined is not None and self.imagined.count > 1:
             devices = assign_ranks(job, machine).hosts[0].devices
@@ -158,7 +164,12 @@ def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
         visible = [gpu.index for gpu in machine.gpus]
         if not visible:
             return (member.device,)
-        return (member.device if member.device in visible else visible[member.device % len(visible)],)
+        if len(visible) > 1 and member.device >= len(visible):
+            raise Unavailable(
+                f"{member.source}: there is no GPU for local rank {member.device}; "
+                f"{plural(len(visible), 'GPU')} is visible on {machine.hostname}"
+            )
+        return (visible[0] if len(visible) == 1 else visible[member.device],)
     if job.gpus is None and member.slots is not None:
         if machine.gpus and member.slots > len(machine.gpus):
             raise Unavailable(

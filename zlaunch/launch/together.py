@@ -1,7 +1,6 @@
 """Run a job whose members are several zlaunch processes: one leads, the others start what it orders."""
 
 import os
-import signal
 import tempfile
 from functools import partial
 
@@ -9,13 +8,13 @@ from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.hosts.cluster_environment import without_cluster_variables
 from zlaunch.launch.attempts import run_attempts
-from zlaunch.launch.members import Ending, Meeting, MemberFailed, Start
+from zlaunch.launch.members import Ending, Meeting, Start
 from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
-from zlaunch.process import Foreground, Stopped, heed_signals, ours, signals_as_exceptions
+from zlaunch.process import Foreground, heed_signals, ours, signals_told
 from zlaunch.worker.node import NUMBER, TOKEN
 
 GRACE_SECONDS = 15.0
@@ -72,24 +71,15 @@ def _lines(outcome: Outcome) -> list[str]:
 def follow(meeting: Meeting) -> Ending:
     """Start the node program for every attempt, and return how the job ended.
 
-    Raises MemberFailed if the leader is gone.
+    Signals are left to the leader, who knows what they mean for the job. Raises MemberFailed if the leader is
+    gone.
     """
-    with signals_as_exceptions():
+    with signals_told(meeting.forward):
         while True:
-            try:
-                word = meeting.next_order()
-            except Stopped as stop:
-                meeting.tell({"signal": int(stop.number)})
-                continue
+            word = meeting.next_order()
             if isinstance(word, Ending):
                 return word
             _carry_out(meeting, word)
-
-
-def _forward(meeting: Meeting, number: int) -> bool:
-    """Leave it to the leader what a signal means for the job."""
-    meeting.tell({"signal": int(number)})
-    return True
 
 
 def _carry_out(meeting: Meeting, start: Start) -> None:
@@ -100,14 +90,12 @@ def _carry_out(meeting: Meeting, start: Start) -> None:
     }
     argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))
     with tempfile.TemporaryFile() as log:
-        node = Foreground(
-            argv, environment, log, GRACE_SECONDS, tell=lambda number: meeting.tell({"signal": int(number)})
-        )
+        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward)
         node.save_first = partial(_forward, meeting)
-        try:
-            node.wait(meeting.keep)
-        except MemberFailed:
-            node.on_signal(signal.SIGTERM, None)
-            raise
-        finally:
-            heed_signals()
+        node.wait(meeting.keep)
+    heed_signals()
+
+
+def _forward(meeting: Meeting, number: int) -> bool:
+    meeting.forward(number)
+    return True

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import select
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -20,40 +21,70 @@ SILENCE_SECONDS = 15.0
 """A peer that is silent for this long is lost."""
 
 _READ_BYTES = 1 << 16
-_MOST_WAITING_BYTES = 64 << 20
-"""A peer that leaves more than this unread is lost."""
+_MOST_READS = 64
+"""No peer may keep its reader from all others."""
 
 
 class Channel:
     """One end of a connection; it never blocks, and an error closes it."""
 
-    def __init__(self, reader: int, writer: int, silence: float = SILENCE_SECONDS) -> None:
-        """Take over two file descriptors, which may be the same socket."""
-        self._silence = silence
-        self.reader, self._writer = reader, writer
+    def __init__(
+        self, reader: int, writer: int, *, first: float = SILENCE_SECONDS, silence: float = SILENCE_SECONDS
+    ) -> None:
+        """Take over two file descriptors, which may be the same socket.
+
+        `first` is how long the peer may take to say something at all, in seconds, and `silence` how long it
+        may be silent after that.
+        """
+        self.reader, self.writer = reader, writer
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
-        self._incoming = self._outgoing = b""
+        self._incoming, self._outgoing = bytearray(), bytearray()
+        self._patience, self._silence = first, silence
         self._heard = self._said = time.monotonic()
+        self._lock = threading.Lock()
         self.closed = False
         """Whether the peer is gone."""
 
+    def beat(self) -> None:
+        """Send signs of life from a thread: a file system that hangs would stop them otherwise.
+
+        A process that still starts programs has no threads, so this comes after them.
+        """
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while not self.closed:
+            self._send_sign_of_life()
+            time.sleep(ALIVE_SECONDS / 2)
+
+    def _send_sign_of_life(self) -> None:
+        if time.monotonic() - self._said > ALIVE_SECONDS:
+            self.send({})
+
     def send(self, message: Mapping[str, object]) -> None:
-        """Queue a message, and send as much as the peer takes now."""
-        self._said = time.monotonic()
-        self._outgoing += json.dumps(message).encode() + b"\n"
-        self._flush()
+        """Queue a message, and send as much as the peer takes now; not from within a signal handler."""
+        with self._lock:
+            self._said = time.monotonic()
+            self._outgoing += json.dumps(message).encode() + b"\n"
+            self._flush()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much the peer has not taken yet."""
+        return len(self._outgoing)
 
     def receive(self) -> list[Message]:
         """Return the messages that have arrived; on the way, send what is queued and a sign of life."""
-        now = time.monotonic()
-        if now - self._said > ALIVE_SECONDS:
-            self.send({})
-        self._flush()
+        self._send_sign_of_life()
+        with self._lock:
+            self._flush()
         self._read()
-        if now - self._heard > self._silence:
+        if self.silent_seconds > self._patience:
             self.closed = True
-        *lines, self._incoming = self._incoming.split(b"\n")
+        *lines, rest = bytes(self._incoming).split(b"\n") if b"\n" in self._incoming else [b""]
+        if lines:
+            self._incoming = bytearray(rest)
         return [message for line in lines if (message := _parsed(line))]
 
     @property
@@ -65,27 +96,30 @@ class Channel:
         """Close the connection, after at most `linger` seconds in which the peer may take what is queued."""
         deadline = time.monotonic() + linger
         while self._outgoing and not self.closed and time.monotonic() < deadline:
-            select.select([], [self._writer], [], 0.1)
-            self._flush()
+            wait_for_any([self], 0.1)
+            with self._lock:
+                self._flush()
         self.closed = True
-        for number in {self.reader, self._writer}:
-            with contextlib.suppress(OSError):
-                os.close(number)
+        with self._lock:
+            for number in {self.reader, self.writer}:
+                with contextlib.suppress(OSError):
+                    os.close(number)
 
     def _flush(self) -> None:
         while self._outgoing and not self.closed:
             try:
-                sent = os.write(self._writer, self._outgoing[:_READ_BYTES])
+                sent = os.write(self.writer, self._outgoing[:_READ_BYTES])
             except BlockingIOError:
-                self.closed = len(self._outgoing) > _MOST_WAITING_BYTES
                 return
             except OSError:
                 self.closed = True
                 return
-            self._outgoing = self._outgoing[sent:]
+            del self._outgoing[:sent]
 
     def _read(self) -> None:
-        while not self.closed:
+        for _ in range(_MOST_READS):
+            if self.closed:
+                return
             try:
                 data = os.read(self.reader, _READ_BYTES)
             except BlockingIOError:
@@ -94,12 +128,21 @@ class Channel:
                 data = b""
             self.closed = not data
             self._incoming += data
-            self._heard = time.monotonic() if data else self._heard
+            if data:
+                self._heard, self._patience = time.monotonic(), self._silence
 
 
 def wait_for_any(channels: Sequence[Channel], seconds: float) -> None:
-    """Wait until one of these has something to read, at most so long."""
-    select.select([one.reader for one in channels if not one.closed], [], [], seconds)
+    """Wait until one of these has something to read, or takes what is queued; at most so long."""
+    poll = select.poll()
+    for one in channels:
+        if not one.closed:
+            poll.register(one.reader, select.POLLIN)
+            if one.waiting_bytes and one.writer != one.reader:
+                poll.register(one.writer, select.POLLOUT)
+            elif one.waiting_bytes:
+                poll.modify(one.reader, select.POLLIN | select.POLLOUT)
+    poll.poll(seconds * 1000)
 
 
 def _parsed(line: bytes) -> Message | None:

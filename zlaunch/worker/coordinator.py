@@ -4,14 +4,14 @@ It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits 
 connects, and sends it an order. When one host fails or is lost, the others are stopped.
 """
 
+import contextlib
 import hmac
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zlaunch.process import PipedProgram, end_like
@@ -21,7 +21,7 @@ from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
-from zlaunch.worker.mirror import Changes, control_files, write_part
+from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
 
 START_SECONDS = 120.0
@@ -30,8 +30,8 @@ START_SECONDS = 120.0
 FAILURE_SECONDS = 2.0
 """How long the ranks of other hosts may fail by themselves, so that their own errors are recorded."""
 
-GRACE_SECONDS = 10.0
-"""How long hosts may take to end after that."""
+GRACE_SECONDS = 6.0
+"""How long hosts may take to end after that: ranks get 5 s, and the guard ends the coordinator after 7 s."""
 
 
 class _Host:
@@ -62,7 +62,7 @@ class _Host:
             log = self._run_dir.node_log(self.number)
             with log.open("wb") as errors:
                 self.process = PipedProgram(argv, os.environ, errors)
-            self.welcome(Channel(*self.process.take_streams()))
+            self.welcome(Channel(*self.process.take_streams(), first=START_SECONDS))
 
     def welcome(self, channel: Channel) -> None:
         """Send the order to a host that is there."""
@@ -97,6 +97,7 @@ class _Host:
         if isinstance(returncode := message.get("ended"), int):
             for line in str(message.get("log", "")).splitlines():
                 _say(f"{self.name}: {line}")
+            channel.send({"goodbye": True})
             stopped_by = message.get("stopped_by")
             self._note(
                 {
@@ -105,7 +106,8 @@ class _Host:
                     "ended": time.time(),
                 }
             )
-        write_part(self._run_dir, message)
+        if is_rank_file(str(message.get("file", "")), self.plan["ranks"]):
+            write_part(self._run_dir, message)
 
     def _why_lost(self) -> str:
         assert self.channel is not None
@@ -131,13 +133,6 @@ class _Host:
         self.record.update(news)
         write_record(self._run_dir.node_record(self.number), self.record)
 
-    def end(self) -> None:
-        """Close the connection, which ends what still runs there."""
-        if self.channel is not None:
-            self.channel.close(linger=1.0)
-        if self.process is not None and self.process.wait(3) is None:
-            self.process.kill()
-
 
 def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
@@ -158,12 +153,14 @@ def main(run_dir: RunDir) -> int:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
-    listener = socket.create_server(("", port), backlog=len(hosts)) if port else None
+    door = _Door(port, token, hosts)
     for host in hosts:
         host.start()
-    first = _until_all_are_over(run_dir, hosts, partial(_accept, listener, hosts, token))
     for host in hosts:
-        host.end()
+        if host.channel is not None:
+            host.channel.beat()
+    first = _until_all_are_over(run_dir, hosts, door.admit)
+    _end(hosts)
     return 0 if first is None else first.record.get("returncode", 1)
 
 
@@ -187,38 +184,61 @@ def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], accept: Callabl
     return first
 
 
+def _end(hosts: Sequence[_Host]) -> None:
+    """Close all connections, which ends what still runs there."""
+    for host in hosts:
+        if host.channel is not None:
+            host.channel.close(linger=0.2)
+    deadline = time.monotonic() + 1.0
+    for host in hosts:
+        if host.process is not None and host.process.wait(max(0.0, deadline - time.monotonic())) is None:
+            host.process.kill()
+
+
 def _say(line: str) -> None:
     """Write to the log of the launcher."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
-def _accept(listener: socket.socket | None, hosts: Sequence[_Host], token: str) -> None:
-    """Let the hosts of this run in, and nobody else."""
-    if listener is None:
-        return
-    for channel, message in _newcomers(listener):
-        number = message.get("node")
-        is_known = hmac.compare_digest(str(message.get("token", "")).encode(), token.encode())
-        expected = [host for host in hosts if host.number == number and host.channel is None]
-        if is_known and expected:
-            expected[0].welcome(channel)
-        else:
-            channel.close()
+class _Door:
+    """Where the hosts of a run connect, and nobody gets in without its secret."""
 
+    def __init__(self, port: int, token: str, hosts: Sequence[_Host]) -> None:
+        self._listener = socket.create_server(("", port), backlog=len(hosts)) if port and token else None
+        if self._listener is not None:
+            self._listener.setblocking(False)
+        self._token, self._hosts = token, hosts
+        self._newcomers: list[Channel] = []
 
-def _newcomers(listener: socket.socket) -> Iterator[tuple[Channel, Message]]:
-    listener.setblocking(False)
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:
+    def admit(self) -> None:
+        """Admit the hosts that have connected; close the door when all are in."""
+        if self._listener is None:
             return
-        number = connection.detach()
-        channel = Channel(number, number)
-        wait_for_any([channel], 2.0)
-        messages = channel.receive()
-        yield channel, messages[0] if messages else {}
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            number = connection.detach()
+            self._newcomers.append(Channel(number, number))
+        self._newcomers = [channel for channel in self._newcomers if not self._is_settled(channel)]
+        if all(host.channel is not None for host in self._hosts):
+            self._listener.close()
+            self._listener = None
+            for channel in self._newcomers:
+                channel.close()
+
+    def _is_settled(self, channel: Channel) -> bool:
+        for message in channel.receive():
+            number, told = message.get("node"), str(message.get("token", ""))
+            expected = [host for host in self._hosts if host.number == number and host.channel is None]
+            if expected and hmac.compare_digest(told.encode(), self._token.encode()):
+                expected[0].welcome(channel)
+                channel.beat()
+            else:
+                channel.close()
+            return True
+        if channel.closed:
+            channel.close()
+        return channel.closed
 
 
 if __name__ == "__main__":

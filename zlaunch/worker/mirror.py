@@ -7,13 +7,14 @@ so their new part is sent; everything else is small and replaced as a whole.
 import base64
 import binascii
 import contextlib
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from zlaunch.rundir.layout import RunDir
 
 CHUNK_BYTES = 1 << 18
-MOST_BYTES = 64 << 20
+MOST_BYTES = 4 << 20
 """Of a log that grows faster than it can be sent, no more than this is sent at a time."""
 
 _APPENDED = (".log", ".jsonl", ".stacks")
@@ -29,6 +30,14 @@ def rank_files(run_dir: RunDir, ranks: Collection[int]) -> list[Path]:
     logs = [run_dir.rank_log(rank) for rank in ranks]
     records = [file for rank in ranks for file in sorted(run_dir.ranks.glob(f"rank-{rank}.*"))]
     return [*logs, *records, *([run_dir.steps] if 0 in ranks else [])]
+
+
+def is_rank_file(name: str, ranks: Collection[int]) -> bool:
+    """Whether a path in a run directory is one that these ranks write."""
+    found = re.fullmatch(
+        r"(?:logs/rank-(\d{1,6})\.log|ranks/rank-(\d{1,6})\.[a-z.]{1,20}|steps\.jsonl)", name
+    )
+    return found is not None and int(found[1] or found[2] or 0) in ranks
 
 
 class Changes:

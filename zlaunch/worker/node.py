@@ -6,6 +6,7 @@ not share the run directory, and ends them as soon as the coordinator is gone.
 """
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -18,13 +19,13 @@ from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess
+from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save
 from zlaunch.rundir.control import read_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
-from zlaunch.worker.channel import Channel, wait_for_any
-from zlaunch.worker.mirror import Changes, rank_files, write_part
+from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -56,6 +57,7 @@ class _Node:
         self._next_look = 0.0
         self.child: LauncherProcess | None = None
         self._is_asked_to_save = False
+        self._marker: Path | None = None
 
     def prepare(self) -> None:
         """Go to the working directory, and make the run directory unless it is there; raise OSError."""
@@ -66,16 +68,21 @@ class _Node:
             file = self.run_dir.root / name
             if not file.exists():
                 write_whole(file, text, PRIVATE)
-        marker = self.run_dir.ranks / f".node-{self._order['node']}-{secrets.token_hex(8)}"
+            elif file.read_text("utf-8") != text:
+                raise OSError(
+                    errno.EEXIST, "another run on this host has the same directory", str(self.run_dir.root)
+                )
+        self._marker = marker = self.run_dir.ranks / f".node-{self._order['node']}-{secrets.token_hex(8)}"
         marker.touch()
         self._channel.send({"marker": marker.name})
 
     def run(self, log: IO[bytes]) -> int:
         """Start the launcher and wait for its end."""
-        signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
         environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
         self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS)
+        signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
+        self._channel.beat()
         return self.child.wait(self.tick)
 
     def _ask_to_save(self, _number: int, _frame: FrameType | None) -> None:
@@ -87,9 +94,7 @@ class _Node:
             self._is_asked_to_save = False
             self._channel.send({"save": SAVES.name})
         for message in self._channel.receive():
-            if isinstance(shared := message.get("shared"), bool):
-                self._is_shared = shared
-            write_part(self.run_dir, message)
+            self._obey(message)
         if self.child is not None:
             if (number := read_stop(self.run_dir)) is not None:
                 self.child.on_signal(number, None)
@@ -99,21 +104,39 @@ class _Node:
             self._next_look = time.monotonic() + 1.0
             self.send_changes()
 
+    def _obey(self, message: Message) -> None:
+        if isinstance(shared := message.get("shared"), bool):
+            self._is_shared = shared
+            if self._marker is not None:
+                self._marker.unlink(missing_ok=True)
+        write_part(self.run_dir, message)
+
     def send_changes(self) -> None:
         """Send what the ranks of this host have written, if the coordinator cannot see it."""
         if self._is_shared is False:
-            for message in self._changes.of(rank_files(self.run_dir, self._order["ranks"])):
-                self._channel.send(message)
+            for file in rank_files(self.run_dir, self._order["ranks"]):
+                if self._channel.waiting_bytes < MOST_BYTES:  # the rest is sent when the peer has taken it
+                    for message in self._changes.of([file]):
+                        self._channel.send(message)
 
     def say_goodbye(self, returncode: int, log: str) -> None:
         """Report the end, and wait until the coordinator has read it."""
-        self.send_changes()
+        deadline, waiting = time.monotonic() + GOODBYE_SECONDS, -1
         stopped_by = None if self.child is None else self.child.stopped_by
+        while not self._channel.closed and time.monotonic() < deadline:
+            self.send_changes()
+            if waiting == 0 == self._channel.waiting_bytes:
+                break
+            if self._channel.waiting_bytes != waiting:  # it is being read
+                waiting, deadline = self._channel.waiting_bytes, time.monotonic() + GOODBYE_SECONDS
+            wait_for_any([self._channel], 0.2)
+            self._channel.receive()
         self._channel.send({"ended": returncode, "stopped_by": stopped_by, "log": log})
         deadline = time.monotonic() + GOODBYE_SECONDS
         while not self._channel.closed and time.monotonic() < deadline:
             wait_for_any([self._channel], 0.2)
-            self._channel.receive()
+            if any(message.get("goodbye") for message in self._channel.receive()):
+                return
 
 
 def main(channel: Channel) -> int:
@@ -172,5 +195,6 @@ def own_streams() -> Channel:
 
 
 if __name__ == "__main__":
+    ignore_request_to_save()  # until there is a coordinator to tell
     words = sys.argv[1:]
     sys.exit(main(connect(words[0], int(words[1])) if words else own_streams()) and 1)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.topology import Reach, Topology
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec, Launcher
 from zlaunch.launch.backends import deepspeed, torchrun
@@ -17,9 +17,13 @@ class Backend(Protocol):
         """The launcher's module, and the arguments with which it runs the target on every slot."""
 
 
-def launcher_of(job: JobSpec, script: Script) -> Launcher:
-    """Choose torchrun, unless only DeepSpeed's launcher tells a script its local rank as it wants it."""
-    return job.launcher or ("deepspeed" if script.wants_local_rank else "torchrun")
+def launcher_of(job: JobSpec, script: Script, reach: Reach = Reach.HERE) -> Launcher:
+    """Choose torchrun, unless DeepSpeed's launcher is needed to tell a script its local rank.
+
+    On the nodes of a job that something else has started, zlaunch's rank program does that.
+    """
+    is_started = reach in (Reach.JOINED, Reach.SRUN)
+    return job.launcher or ("deepspeed" if script.wants_local_rank and not is_started else "torchrun")
 
 
 BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed}

@@ -242,7 +242,8 @@ def _from_accounting(job: str) -> JobStatus:
     return _together(
         [
             JobStatus(name.lower(), is_over=True, exit_status=_exit_status(name, code))
-            for name, code in states
             if name in _OVER
+            else JobStatus(name.lower())
+            for name, code in states
         ]
     )

@@ -105,8 +105,8 @@ def test_gpus_are_shown_with_who_uses_them_and_how_they_are_connected(
     ("words", "status", "said"),
     [
         (["--hosts", "a", "--slurm"], 2, "`--hosts` and `--slurm` both name the hosts"),
-        (["--hosts", "a,,b"], 2, "is not a list of hosts"),
-        (["--hosts", "-oProxyCommand=x"], 2, "is not a list of hosts"),
+        (["--hosts", "a,,b"], 2, "a host has no name"),
+        (["--hosts", "-oProxyCommand=x"], 2, "--hosts"),
         (["--hostfile", "none"], 66, "cannot read the hostfile `none`"),
         (["none.py"], 66, "there is no script `none.py`"),
         (["--ds-config", "none.json"], 66, "cannot read the ds_config `none.json`"),

@@ -19,7 +19,7 @@ from zlaunch.doctor.report import judge
 from zlaunch.doctor.row import Status
 from zlaunch.doctor.slurm import allocated_hosts
 from zlaunch.errors import ExitStatus, InputMissing, WrongUsage
-from zlaunch.hosts.topology import read_hostfile
+from zlaunch.hosts.topology import Host, Reach, read_hosts
 
 
 def doctor(
@@ -56,7 +56,8 @@ def doctor(
 
     The exit status is 69 if something that prevents training is wrong.
     """
-    names = _names(hostfile, hosts, slurm=slurm)
+    found = _hosts(hostfile, hosts, slurm=slurm)
+    names = [host.name for host in found]
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
     at_hand = find_at_hand(ds_config, _from_job_file("ds_config"), len(names) > 1)
@@ -68,7 +69,7 @@ def doctor(
         ops=at_hand.ops,
     )
     view = DoctorView(len(names))
-    targets = Targets(names, "srun" if slurm else "ssh", port)
+    targets = Targets(found, Reach.SRUN if slurm else Reach.SSH, port)
     examined = examine(targets, questions, socket.gethostname(), view.waiting)
     more = all_reduce(examined, targets, socket.gethostname(), view.reducing) if collective else []
     view.done()
@@ -78,7 +79,7 @@ def doctor(
         raise typer.Exit(ExitStatus.UNAVAILABLE)
 
 
-def _names(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[str]:
+def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[Host]:
     """The hosts to examine, in the order of their ranks; raise WrongUsage for two ways to name them."""
     given = [
         flag
@@ -87,14 +88,9 @@ def _names(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[str
     ]
     if len(given) > 1:
         raise WrongUsage(f"`{given[0]}` and `{given[1]}` both name the hosts", "keep one of them")
-    if hostfile is not None:
-        return [line.host.name for line in read_hostfile(hostfile)]
-    if hosts is not None:
-        names = [*dict.fromkeys(one.strip().partition(":")[0] for one in hosts.split(","))]
-        if any(not name or name.startswith("-") for name in names):
-            raise WrongUsage(f"`--hosts {hosts}` is not a list of hosts", "write `--hosts a,b`")
-        return names
-    return allocated_hosts(os.environ) if slurm else ["localhost"]
+    if hostfile is not None or hosts is not None:
+        return [line.host for line in read_hosts(hostfile, hosts)]
+    return allocated_hosts(os.environ) if slurm else [Host("localhost", ())]
 
 
 def _from_job_file(key: str) -> str | None:

@@ -21,6 +21,9 @@ from zlaunch.doctor.questions import Facts, Questions
 from zlaunch.doctor.ssh_errors import CONNECT_SECONDS, explain
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import local_names
+from zlaunch.hosts.remote import srun_command
+from zlaunch.hosts.ssh import ssh_command
+from zlaunch.hosts.topology import Host, Reach
 from zlaunch.process import ours
 
 _CLOCK_ROUNDS, _CLOCK_SECONDS = 2, 5.0
@@ -74,19 +77,26 @@ class Examined:
 class Targets:
     """The hosts, in the order of their ranks, and how programs are started there."""
 
-    names: Sequence[str]
-    via: str = "ssh"
-    """`ssh`, or `srun` inside an allocation of Slurm."""
+    hosts: Sequence[Host]
+    reach: Reach = Reach.SSH
+    """Over ssh, or with srun inside an allocation of Slurm."""
     port: int = 0
     """The port of the rendezvous; 0 for any that is free."""
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the hosts."""
+        return [host.name for host in self.hosts]
+
+    @property
+    def via(self) -> str:
+        """The program that reaches them."""
+        return self.reach.value
+
     def command(self, name: str, remote: str) -> list[str]:
         """The command line here that runs a line of shell on a host."""
-        if self.via == "srun":
-            step = ["--nodes=1", "--ntasks=1", "--overlap", "--quiet", "--input=all", f"--nodelist={name}"]
-            return ["srun", *step, "sh", "-c", remote]
-        options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_SECONDS}"]
-        return ["ssh", *options, name, remote]
+        (host,) = (host for host in self.hosts if host.name == name)
+        return srun_command(host, remote) if self.reach is Reach.SRUN else ssh_command(host, remote)
 
 
 def examine(

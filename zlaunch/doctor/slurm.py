@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 
 from zlaunch.errors import Unavailable
-from zlaunch.process import output_of
+from zlaunch.hosts.hostlist import expand
+from zlaunch.hosts.topology import Host
 
-_SECONDS = 30.0
 
-
-def allocated_hosts(environ: Mapping[str, str]) -> list[str]:
+def allocated_hosts(environ: Mapping[str, str]) -> list[Host]:
     """List the hosts of the allocation that zlaunch runs in; raise Unavailable outside of one."""
     listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not listed:
@@ -16,9 +15,4 @@ def allocated_hosts(environ: Mapping[str, str]) -> list[str]:
             "`--slurm` examines the hosts of an allocation, and this is none",
             "`salloc --nodes=2 zlaunch doctor --slurm`, or call it in a batch script",
         )
-    names = output_of(["scontrol", "show", "hostnames", listed], _SECONDS)
-    if not names:
-        raise Unavailable(
-            f"`scontrol show hostnames {listed}` gives no answer", "check that Slurm is installed here"
-        )
-    return names.split()
+    return [Host(name, ()) for name in expand(listed)]

@@ -17,7 +17,9 @@ def refused(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Result:
     left = run("ssh", POOR, f"mkdir {built} && touch {built}/lock", cwd=folder, env=env)
     assert left.status == 0, left.err
     flags = ["--hostfile", "hosts", "--stage", "3", "--offload", "nvme", "--nvme", bed.own]
-    return zlaunch("train", *flags, "--run-dir", bed.own / "r", cwd=folder, env=env)
+    return zlaunch(
+        "train", *flags, "--launcher", "deepspeed", "--run-dir", bed.own / "r", cwd=folder, env=env
+    )
 
 
 def said_of(result: Result, code: str) -> str:

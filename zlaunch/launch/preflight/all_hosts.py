@@ -71,7 +71,9 @@ def _check_other_hosts(
     needs_on: Callable[[Machine], ResourceRequirements],
     here: Sequence[Finding],
 ) -> list[Finding]:
-    run, rooms = hosts.request.run, {name: survey.room for name, survey in hosts.others.items()}
+    # With a launcher on each host, hosts that do not share the run directory send their part of it.
+    run = None if plan.on_each_host else hosts.request.run
+    rooms = {name: survey.room for name, survey in hosts.others.items()}
     needs = {name: needs_on(survey.machine) for name, survey in hosts.others.items()}
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     locks = [lock for room in rooms.values() for lock in room.left_locks]

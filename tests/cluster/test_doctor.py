@@ -1,6 +1,7 @@
 """`zlaunch doctor` over hosts with real ssh: each thing that is wrong is found, with its host."""
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.bed import _NUMBER, _SUBNET, NAMES, POOR, Bed
-from tests.running import Result, zlaunch
+from tests.cluster.slurm_bed import Slurm
+from tests.running import ZLAUNCH, Result, run, zlaunch
 
 pytestmark = pytest.mark.hosts
 
@@ -240,3 +242,12 @@ def test_an_all_reduce_over_the_hosts_is_measured_beside_the_speed_of_the_interf
     assert " GB/s per rank, " in row["value"]
     assert "(gloo, 2 ranks)" in row["value"]
     assert row["value"].endswith("% of the interface's 10 Gbit/s")
+
+
+def test_the_nodes_of_a_slurm_job_are_examined_with_srun(slurm: Slurm, tmp_path: Path) -> None:
+    line = shlex.join([*ZLAUNCH, "doctor", "--slurm", "--json"])
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line} > report.json\n")
+    run("sbatch", "-N2", "--wait", "job.sh", cwd=tmp_path, env=slurm.environment())
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert [*report["hosts"]] == list(slurm.nodes)
+    assert all(any(row["name"] == "torch" for row in host["rows"]) for host in report["hosts"].values())

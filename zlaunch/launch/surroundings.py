@@ -59,6 +59,8 @@ class Surroundings:
     @property
     def source(self) -> str | None:
         """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
+        if isinstance(self.cluster, Member) and self.meeting is None:
+            return f"{self.cluster.source}; taking all nodes to be like this one"
         return None if self.cluster is None else self.cluster.source
 
     def refuse_contradictions(self, job: JobSpec) -> None:

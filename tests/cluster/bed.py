@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("ip", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "/usr/sbin/sshd")
+PROGRAMS = ("ip", "mpirun", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "/usr/sbin/sshd")
 NAMES = ("zlnode1", "zlnode2")
 POOR = "zlnode3"
 _NUMBER = os.getpid() % 250 + 1

@@ -41,6 +41,14 @@ def test_torchrun_over_ssh(bed: Bed, tmp_path: Path) -> None:
     check(tmp_path, 3)
 
 
+def test_deepspeed_with_open_mpi(bed: Bed, tmp_path: Path) -> None:
+    root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    flags = ["--hostfile", bed.hostfile, "--launcher", "openmpi"]
+    result = zlaunch("train", *words(3), *flags, cwd=tmp_path, env={**bed.environment(), **root})
+    assert result.status == 0, result.err
+    check(tmp_path, 3)
+
+
 def test_deepspeed_over_pdsh(bed: Bed, tmp_path: Path) -> None:
     flags = ["--hostfile", bed.hostfile, "--launcher", "deepspeed"]
     result = zlaunch("train", *words(2), *flags, cwd=tmp_path, env=bed.environment())

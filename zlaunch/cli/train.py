@@ -69,7 +69,7 @@ def train(
         typer.Option(metavar="N|LIST", help="Number of GPUs, or their numbers: 2 or 0,2 (default: all)."),
     ] = None,
     launcher: Annotated[
-        Literal["torchrun", "deepspeed"] | None,
+        Literal["torchrun", "deepspeed", "openmpi"] | None,
         typer.Option(help="Launcher (default: torchrun; deepspeed if the script wants --local_rank)."),
     ] = None,
     ds_config: options.DsConfig = None,

@@ -212,6 +212,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "nodes": node_plans(plan),
         "control_port": control_port(plan),
+        "rendezvous": [plan.address, str(plan.port)],
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],

@@ -65,7 +65,7 @@ class Surroundings:
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
-        if job.launcher == "deepspeed" and isinstance(self.cluster, Member | Allocation):
+        if job.launcher in ("deepspeed", "openmpi") and isinstance(self.cluster, Member | Allocation):
             raise WrongUsage(
                 f"DeepSpeed's launcher would start ranks over ssh, beside {self.cluster.source}",
                 "use `--launcher torchrun`",

@@ -116,6 +116,8 @@ class JobRecord(TypedDict, total=False):
     ranks: list[SlotRecord]
     nodes: list[NodePlanRecord]
     """The hosts on which zlaunch itself starts a launcher each."""
+    rendezvous: list[str]
+    """Address and port of the first host, for ranks that their launcher does not tell."""
     control_port: int
     """The port to which the zlaunch of each host connects; 0 if none does."""
     environment: dict[str, str]

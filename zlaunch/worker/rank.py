@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -142,6 +143,7 @@ def main(run_dir: RunDir) -> int:
         print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
     ignore_request_to_save()
+    os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
     killed_before = oom_kills()
@@ -167,6 +169,16 @@ def main(run_dir: RunDir) -> int:
     record.add(ending)
     delete(job["swap_dirs"] if job["over_ssh"] and _local_rank() == 0 else (), [buffer])
     return returncode
+
+
+def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:
+    """What `mpirun` tells a rank, under the names that torch reads; nothing where another launcher has."""
+    names = {"RANK": "RANK", "LOCAL_RANK": "LOCAL_RANK", "WORLD_SIZE": "SIZE"}
+    told = {name: environ.get(f"OMPI_COMM_WORLD_{own}") for name, own in names.items()}
+    if "RANK" in environ or None in told.values() or len(rendezvous) != 2:
+        return {}
+    found = {name: str(value) for name, value in told.items()}
+    return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
 def _program(job: JobRecord) -> list[str]:

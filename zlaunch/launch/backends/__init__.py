@@ -6,7 +6,7 @@ from typing import Protocol
 from zlaunch.hosts.topology import Reach, Topology
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec, Launcher
-from zlaunch.launch.backends import deepspeed, torchrun
+from zlaunch.launch.backends import deepspeed, openmpi, torchrun
 from zlaunch.launch.backends.target import Target
 
 
@@ -26,4 +26,4 @@ def launcher_of(job: JobSpec, script: Script, reach: Reach = Reach.HERE) -> Laun
     return job.launcher or ("deepspeed" if script.wants_local_rank and not is_started else "torchrun")
 
 
-BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed}
+BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed, "openmpi": openmpi}

@@ -18,8 +18,8 @@ from zlaunch.launch.preflight.remote import SharedPaths, check_remote_hosts
 from zlaunch.launch.preflight.requirements import ResourceRequirements, requirements_of
 from zlaunch.launch.prepare import Prepared
 
-STARTER = "pdsh"
-"""What DeepSpeed's runner needs for several hosts."""
+STARTERS = {"deepspeed": ("pdsh", "pdsh"), "openmpi": ("mpirun", "openmpi-bin")}
+"""Launcher → the program that DeepSpeed's runner needs for several hosts, and its package."""
 
 
 def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
@@ -27,7 +27,7 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
 
     Raises Unavailable if DeepSpeed's runner could not start ranks on other hosts.
     """
-    if plan.launcher == "deepspeed" and plan.topology.spans_hosts:
+    if plan.topology.spans_hosts and not plan.on_each_host:
         _check_runner(prepared, plan)
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
     hosts = prepared.facts.hosts
@@ -39,10 +39,11 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
 
 def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
     """Raise Unavailable if DeepSpeed's runner could not start the ranks."""
-    if which(STARTER, path=prepared.facts.environ.get("PATH")) is None:
+    starter, package = STARTERS[plan.launcher]
+    if which(starter, path=prepared.facts.environ.get("PATH")) is None:
         raise Unavailable(
-            f"DeepSpeed's launcher starts the ranks of a hostfile with {STARTER}, which is not installed",
-            f"use `--launcher torchrun`, or install {STARTER} (Debian: `apt-get install {STARTER}`)",
+            f"DeepSpeed's launcher starts the ranks of a hostfile with {starter}, which is not installed",
+            f"use `--launcher torchrun`, or install {starter} (Debian: `apt-get install {package}`)",
         )
     if odd := [word for word in plan.programs if not is_safe_word(word)]:
         raise Unavailable(

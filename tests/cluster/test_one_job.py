@@ -153,3 +153,11 @@ def test_a_rank_that_fails_far_away_is_the_verdict(bed: Bed, tmp_path: Path) -> 
     result = zlaunch("train", "sleep.py", *flags, "--", "1", cwd=tmp_path, env=bed.environment())
     assert result.status == 7, result.err
     assert "exited with status 7 on rank 1" in " ".join(result.err.split())
+
+
+def test_hosts_may_have_different_numbers_of_slots(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text(SHOW)
+    flags = ["--hosts", f"{NAMES[0]}:1,{NAMES[1]}:2"]
+    result = zlaunch("train", *flags, "show.py", cwd=tmp_path, env=bed.environment())
+    assert result.status == 0, result.err
+    assert [line.split(" on ")[0] for line in said(tmp_path)] == [f"rank {rank} of 3" for rank in range(3)]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.doctor.host import MARK
+from zlaunch.hosts.ssh import with_python_variables
 from zlaunch.process import start_with_pipes_at_once
-from zlaunch.secrets import is_secret
 
 ANSWER_SECONDS = 60.0
 _REACHED, _ENDED = b"zlaunch asks\n", b"zlaunch heard "
@@ -91,12 +91,7 @@ class Conversation:
 
 def remote_words(program: Sequence[str]) -> str:
     """The line of shell that runs a program on a host, in this directory, like DeepSpeed's runner."""
-    exported = (
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name.startswith("PYTHON") and not is_secret(name, value)
-    )
-    words = shlex.join(["env", *exported, *program])
+    words = shlex.join(with_python_variables(program))
     return f"echo {_REACHED.decode().strip()}; cd {shlex.quote(str(Path.cwd()))} && exec {words}"
 
 

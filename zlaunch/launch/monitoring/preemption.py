@@ -62,8 +62,7 @@ class SaveAndStop:
         self._stop, self._reporter = stop, reporter
         asked = options.on_preempt
         self._sigterm_saves = scheduler_of(environ) is not None if asked is None else asked == "save"
-        is_shared = plan.topology.spans_hosts or len(plan.topology.hosts) > 1
-        self._latency = SHARED_LATENCY_SECONDS if is_shared else LATENCY_SECONDS
+        self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
         self._known = plan.program.known_output_dir(plan.script[1:])
         self._by: str | None = None
         self._is_limit = False

@@ -137,6 +137,16 @@ def test_a_healthy_machine_is_passed_over_in_silence(tmp_path: Path) -> None:
 def test_a_hostfile_without_the_program_that_starts_its_ranks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=1\n")
     (tmp_path / "empty").mkdir()
-    done = zlaunch("train", "--hostfile", "hosts", cwd=tmp_path, env={"PATH": str(tmp_path / "empty")})
+    launcher = ("--launcher", "deepspeed")
+    done = zlaunch(
+        "train", "--hostfile", "hosts", *launcher, cwd=tmp_path, env={"PATH": str(tmp_path / "empty")}
+    )
     assert (done.status, (tmp_path / "runs").exists()) == (69, False)
     assert "with pdsh, which is not installed" in " ".join(done.err.split())
+
+
+def test_hosts_are_not_called_unreachable_where_ssh_is_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = zlaunch("train", "--hosts", "worker-1:1", cwd=tmp_path, env={"PATH": str(tmp_path / "empty")})
+    assert (done.status, (tmp_path / "runs").exists()) == (69, False)
+    assert done.err.startswith("error: other hosts are reached with ssh, which is not installed\n")

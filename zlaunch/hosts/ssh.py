@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shutil import which
 
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded
@@ -77,12 +78,18 @@ def survey_hosts(
 ) -> HostSurveys:
     """Survey each host over ssh, except for this machine under any of its names.
 
-    Raises Unavailable with all hosts that cannot be reached, or the first whose answer is of no use.
+    Raises Unavailable without ssh, with all hosts that cannot be reached, or with the first whose answer is
+    of no use.
     """
     others = [host for host in hosts if host.name not in local_names(here.hostname)]
     if not others:
         return HostSurveys(here, request)
     line = _command(request)
+    if which(program := command(others[0], line)[0]) is None:
+        raise Unavailable(
+            f"other hosts are reached with {program}, which is not installed",
+            "Debian: `apt-get install openssh-client`" if program == "ssh" else None,
+        )
     from concurrent.futures import ThreadPoolExecutor  # not needed on one host
 
     with ThreadPoolExecutor(max_workers=32) as pool:

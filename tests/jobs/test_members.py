@@ -72,8 +72,10 @@ def test_a_node_that_has_other_arguments_is_named_and_nothing_starts(tmp_path: P
     with two(tmp_path, "show.py", "--", "1", other=("show.py", "--", "2")) as nodes:
         assert [one.wait() for one in nodes] == [65, 65]
     for one in nodes:
-        assert re.search(r"node 1 \(\S+\) has another arguments of the script", one.said), one.said
-        assert "`2`, not `1`" in one.said
+        assert re.search(
+            r"node 1 \(\S+\) and node 0 \(\S+\) differ in the arguments of the script", one.said
+        ), one.said
+        assert "`2` and `1`" in one.said
     assert not (tmp_path / "runs").exists()
 
 

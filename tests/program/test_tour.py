@@ -30,3 +30,10 @@ def test_losses_are_compared_in_fp32_only(tmp_path: Path) -> None:
     result = zlaunch("tour", "--parity", "--precision", "bf16", cwd=tmp_path)
     assert result.status == 2
     assert "`--parity` compares losses in fp32" in result.err
+
+
+def test_a_tour_is_not_taken_by_each_of_several(tmp_path: Path) -> None:
+    member = {"NNODES": "2", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    result = zlaunch("tour", cwd=tmp_path, env=member)
+    assert result.status == 2
+    assert "`zlaunch tour` runs on one machine, but zlaunch was started as one of 2" in result.err

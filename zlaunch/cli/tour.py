@@ -20,6 +20,7 @@ from zlaunch.estimate.rehearse import Rehearser
 from zlaunch.files import write_new
 from zlaunch.launch.parity import PARITY, Parity, compare_losses, modes_to_compare
 from zlaunch.launch.rundir_writer import check_writable
+from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.tour import TOUR, Experiment, Guide, Tour, take_tour
 
 
@@ -61,6 +62,7 @@ def tour(
             f"`--parity` compares losses in fp32: in {precision}, rounding moves them by a percent",
             "leave out `--precision`",
         )
+    refuse_several(os.environ, "zlaunch tour")
     experiment = PARITY if parity else Experiment()
     experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
     result = (_parity if parity else _tour)(experiment, out, None if nvme is None else nvme.absolute())

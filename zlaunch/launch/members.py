@@ -137,9 +137,9 @@ class Meeting:
                 other = theirs.get(name) if isinstance(theirs, Mapping) else None
                 if other != value:
                     raise MemberFailed(
-                        f"{self._who(number)} has another {name} than {self._who(0)}: {_short(other)}, not "
+                        f"{self._who(number)} and {self._who(0)} differ in the {name}: {_short(other)} and "
                         f"{_short(value)}",
-                        f"make the {name} the same on every node",
+                        f"start every {self.member.kind} with the same {name}",
                         ExitStatus.REFUSED,
                     )
         self.tell({"agreed": True})

@@ -77,6 +77,17 @@ def scheduler_of(environ: Mapping[str, str]) -> str | None:
     return "Kubernetes" if environ.get(KUBERNETES) else None
 
 
+def saves_at_sigterm(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
+    """Whether SIGTERM asks to save and stop."""
+    return scheduler_of(environ) is not None if options.on_preempt is None else options.on_preempt == "save"
+
+
+def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
+    """Whether SIGTERM must not reach launchers and scripts: only Kubernetes sends it to zlaunch alone."""
+    is_kubernetes = environ.get(SLURM_JOB) is None and environ.get(KUBERNETES) is not None
+    return saves_at_sigterm(options, environ) and not is_kubernetes
+
+
 def limit_words(limit: TimeLimit, save: float) -> str:
     """Write when a run is asked to save, and why then."""
     at = time.strftime("%H:%M:%S", time.localtime(limit.ends - limit.lead(save)))

@@ -90,7 +90,7 @@ def _carry_out(meeting: Meeting, start: Start) -> None:
     }
     argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))
     with tempfile.TemporaryFile() as log:
-        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward)
+        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward, shielded=True)
         node.save_first = partial(_forward, meeting)
         node.wait(meeting.keep)
     heed_signals()

@@ -10,8 +10,8 @@ COMMAND = "zlaunch runs stop"
 SAVE_COMMAND = f"`{COMMAND} --save`"
 """Written into the request to save by that command."""
 
-COORDINATOR = "because a host failed"
-"""Written there by the coordinator of several hosts."""
+COORDINATOR = "because a program failed"
+"""Written there by programs on the hosts, when something has failed."""
 
 
 def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:

@@ -145,6 +145,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "argv": plan["argv"],
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
+        "shielded": job.get("shielded", False),
     }
 
 

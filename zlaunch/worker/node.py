@@ -14,13 +14,14 @@ import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save
-from zlaunch.rundir.control import read_stop
+from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save, shield_from_sigterm
+from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
@@ -80,7 +81,11 @@ class _Node:
         """Start the launcher and wait for its end."""
         inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
         environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
-        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS)
+        tell = None
+        if self._order["shielded"]:
+            shield_from_sigterm()
+            tell = partial(write_stop, self.run_dir, by=COORDINATOR)
+        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS, tell=tell)
         signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         self._channel.beat()
         return self.child.wait(self.tick)

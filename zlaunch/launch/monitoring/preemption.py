@@ -18,7 +18,7 @@ from zlaunch.job.spec import PreemptOptions
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.time_limit import save_seconds, scheduler_of
+from zlaunch.launch.time_limit import save_seconds, saves_at_sigterm
 from zlaunch.process import SAVES
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
@@ -60,8 +60,7 @@ class SaveAndStop:
         """Begin without a request; `stop` ends the job."""
         self._plan, self._layout, self._options = plan, plan.layout, options
         self._stop, self._reporter = stop, reporter
-        asked = options.on_preempt
-        self._sigterm_saves = scheduler_of(environ) is not None if asked is None else asked == "save"
+        self._sigterm_saves = saves_at_sigterm(options, environ)
         self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
         self._known = plan.program.known_output_dir(plan.script[1:])
         self._by: str | None = None

@@ -330,6 +330,7 @@ class Child:
         self.stopped_by: signal.Signals | None = None
         self.stopped_at: float | None = None
         self._tell = tell or self._signal_group
+        self._is_shielded = shielded
         self._grace = grace
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
@@ -450,7 +451,10 @@ class LauncherProcess(Child):
 
 
 class Foreground(LauncherProcess):
-    """A launcher in a terminal: a second signal of the same kind kills it at once, unless it asks to save."""
+    """A launcher in a terminal: a second signal of the same kind kills it at once.
+
+    SIGTERM does not do so if the launcher is shielded from it: Slurm sends it more than once.
+    """
 
     handled = (*RELAYED, SAVES)
     _sent: frozenset[int] = frozenset()
@@ -465,7 +469,8 @@ class Foreground(LauncherProcess):
         is_repeated = frame is not None and number in self._sent
         if frame is not None:
             self._sent |= {number} - {SAVES}
-            if self.save_first is not None and self.save_first(number):  # Slurm sends SIGTERM more than once
+            is_repeated = is_repeated and not (self._is_shielded and number == signal.SIGTERM)
+            if self.save_first is not None and not is_repeated and self.save_first(number):
                 return
         super().on_signal(signal.SIGTERM if number == SAVES else number, frame)
         if is_repeated:

@@ -194,11 +194,7 @@ class SaveAndStop:
         """Say why the ranks have ended without a checkpoint, although nothing has stopped them for it."""
         ranks = read_rank_records(self._layout, RankRecord).values()
         if any(rank.get("stopped_by") for rank in ranks):
-            self._step, self._why_not = (
-                None,
-                "its ranks got the signal, too, and could not save",
-            )
-            self._advice = "have SIGUSR1 sent, which ranks ignore: `#SBATCH --signal=USR1@90`"
+            self._step, self._why_not = None, "its ranks were stopped before they had saved"
         elif self._step is None:
             self._why_not = "its ranks ended before a step to save could be chosen"
 

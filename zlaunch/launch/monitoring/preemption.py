@@ -22,7 +22,7 @@ from zlaunch.launch.time_limit import save_seconds, saves_at_sigterm
 from zlaunch.process import SAVES
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
-from zlaunch.rundir.record import HeartbeatRecord, ProgramRecord, RankRecord
+from zlaunch.rundir.record import HeartbeatRecord, JobRecord, ProgramRecord, RankRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.saved_by_run import output_dir_of
 from zlaunch.units import duration
@@ -116,8 +116,10 @@ class SaveAndStop:
         checkpoint = None if found is None else shown(found.checkpoint.folder)
         if found is None and not self._is_over:
             self._explain_end()
+        resumed_step = read_record(self._layout.job, JobRecord).get("resumed_step")
         return SaveEvidence(
-            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint), self._is_limit
+            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint),
+            *(self._is_limit, resumed_step),
         )
 
     @property

@@ -13,10 +13,12 @@ from zlaunch.cli.options import MOST_NODES
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec, parse_duration
+from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
-from zlaunch.launch.submit import check_elsewhere, submit
+from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
+from zlaunch.launch.surroundings import imagine
 
 Submit = Annotated[
     Literal["slurm", "kubernetes", "ray"] | None,
@@ -72,7 +74,7 @@ Workdir = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="With --submit: do not follow the job.")]
 
 _OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_NOT_THERE = ("dry_run", "detach", "run_dir", "as_json")
+_NOT_THERE = ("dry_run", "detach", "run_dir", "as_json", "on")
 """Options for the machine that submits, beside those of this module."""
 
 
@@ -143,12 +145,13 @@ def submit_job(
     reporter: Reporter,
     command: Any,
     *,
-    dry_run: bool,
+    options: LaunchOptions,
+    on: str | None = None,
 ) -> int:
     """Check a job, and submit it or show what would be submitted; return its exit status."""
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
-    gpus = _gpus(job.gpus)
-    is_resumable = check_elsewhere(job, asked.nodes or 1, gpus, reporter, must_exist=scheduler.SHARES_FILES)
+    nodes = _nodes(asked, job, on)
+    is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())
     own, behind = split_words(words, command, left_out)
     request = SubmitRequest(
@@ -157,9 +160,10 @@ def submit_job(
         name=asked.job_name or job.name,
         directory=Path.cwd(),
         run_dir=run_dir,
-        nodes=asked.nodes or 1,
-        gpus=gpus,
+        nodes=nodes.count,
+        gpus=nodes.gpus,
         time_limit=_seconds(asked.time_limit),
+        save_within=job.wishes.preempt.save_within,
         is_resumable=is_resumable,
         account=asked.account,
         partition=asked.partition,
@@ -174,10 +178,23 @@ def submit_job(
         workdir=asked.workdir,
     )
     scheduler.check(request)
-    if dry_run:
+    if options.dry_run:
         console.raw_data(scheduler.render(request).encode())
         return 0
     return submit(scheduler, request, SubmitView(request), detach=asked.detach)
+
+
+def _nodes(asked: Submission, job: JobSpec, on: str | None) -> NodesAsked:
+    """Return the nodes to ask for; `--on` gives the numbers that the user did not."""
+    gpus = _gpus(job.gpus)
+    if on is None:
+        return NodesAsked(asked.nodes or 1, gpus)
+    there = imagine(on)
+    each = len(there.machine.gpus)
+    if asked.nodes not in (None, there.count) or gpus not in (None, each):
+        given = f"--nodes {asked.nodes}" if asked.nodes not in (None, there.count) else f"--gpus {gpus}"
+        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
+    return NodesAsked(there.count, each, there)
 
 
 def _gpus(choice: GpuChoice | None) -> int | None:

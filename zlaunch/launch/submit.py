@@ -28,12 +28,14 @@ from zlaunch.launch.chosen_checkpoint import find_resumption
 from zlaunch.launch.facts import read_sources
 from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.plan import PlanInputs, make_plan
-from zlaunch.launch.prepare import own_document
+from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
+from zlaunch.launch.prepare import own_document, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.schedulers import Scheduler
 from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.launch.surroundings import Imagined, Surroundings
 from zlaunch.process import Printing
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
@@ -73,13 +75,24 @@ class SubmitReporter(Protocol):
         """The job goes on, and is not followed any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class NodesAsked:
+    """The nodes that a scheduler is asked for, as far as they are known."""
+
+    count: int
+    gpus: int | None
+    """GPUs of each node."""
+    imagined: Imagined | None = None
+    """What `--on` says that they are."""
+
+
 def check_elsewhere(
-    job: JobSpec, nodes: int, gpus: int | None, reporter: Reporter, *, must_exist: bool
+    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: Reporter, *, must_exist: bool
 ) -> bool:
     """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
 
-    Without a number of GPUs, nothing that depends on the number of ranks is checked. Unless it `must_exist`
-    here, the script may be elsewhere, and is not checked then.
+    Without a number of GPUs, nothing that depends on the number of ranks is checked; with known hardware, its
+    memory is, too. Unless it `must_exist` here, the script may be elsewhere, and is not checked then.
     """
     refuse_contradictions(job)
     if job.hostfile is not None:
@@ -92,16 +105,29 @@ def check_elsewhere(
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)
-    topology = Topology(tuple(Host(f"node-{number}", tuple(range(gpus or 1))) for number in range(nodes)))
+    devices = tuple(range(nodes.gpus or 1))
+    topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
     script = ask(job, sources.script, python, reporter, topology)
     if job.resume is not None:
         find_resumption(job, script)
-    if gpus is not None:
+    if nodes.imagined is not None:
+        _check_there(job, nodes.imagined, options, reporter)
+    elif nodes.gpus is not None:
         plan = make_plan(_inputs(job, script, sources.ds_config, topology, python))
         reporter.warn(plan.warnings)
     saves = plan_saves(script, job.script_args, None) is not None
     return saves or script.mentions("save_checkpoint")
+
+
+def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
+    """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
+    surroundings = Surroundings(imagined=nodes, is_offline=True)
+    preflight = Preflight(replace(options, dry_run=True), reporter)
+    prepared = preflight.complete(
+        prepare(replace(job, gpus=None), None, reporter, surroundings=surroundings), options.auto_stage
+    )
+    reporter.warn(preflight.plan(prepared).warnings)
 
 
 def _inputs(

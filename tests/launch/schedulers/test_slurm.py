@@ -121,6 +121,10 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
         (["--submit", "slurm", "--hostfile", "h"], "contradict each other"),
         (["--submit", "slurm", "--time-limit", "soon"], "is not a time"),
         (["--submit", "slurm", "--slurm", "=x"], "is not KEY=VALUE"),
+        (
+            ["--submit", "slurm", "--nodes", "3", "--on", "2x8xH100-80GB"],
+            "`--nodes 3` and `--on 2x8xH100-80GB`",
+        ),
     ],
 )
 def test_options_that_contradict_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
@@ -133,6 +137,22 @@ def test_a_wrong_ds_config_is_refused_before_the_job_waits_in_a_queue(tmp_path: 
     words = ("--submit", "slurm", "--nodes", "2", "--gpus", "8", "--set", "zero_optimization.stagee=3")
     result = zlaunch("train", *words, cwd=tmp_path, env={"PATH": "/nowhere"})
     assert (result.status, "unknown-key" in result.err) == (65, True), result.err
+
+
+def test_a_job_is_checked_on_the_hardware_of_the_cluster(tmp_path: Path) -> None:
+    words = ("--submit", "slurm", "--dry-run")
+    model = ("--", "--model", "gpt2", "--per_device_train_batch_size", "24", "--sequence_length", "1024")
+    small = zlaunch("train", *words, "--on", "2x8xRTX-4090", *model, cwd=tmp_path)
+    assert (small.status, small.out) == (65, ""), small.err
+    large = zlaunch("train", *words, "--on", "2x8xH100-80GB", *model, cwd=tmp_path)
+    assert large.status == 0, large.err
+    assert "#SBATCH --nodes=2\n" in large.out
+    assert "#SBATCH --gpus-per-node=8\n" in large.out
+    assert "--on" not in large.out
+
+
+def test_ranks_are_not_bound_to_the_cores_of_one_task(tmp_path: Path) -> None:
+    assert "--cpu-bind=none" in ran(tmp_path, request(), status=0, restarts=None)[0]
 
 
 def test_what_zlaunch_yaml_says_is_written_into_the_script(tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ class SubmitRequest:
     """GPUs of each node."""
     time_limit: int | None = None
     """Seconds."""
+    save_within: float | None = None
+    """Seconds that the ranks may take to save."""
     is_resumable: bool = False
     """Whether a restart can go on from a checkpoint that the job has saved."""
     account: str | None = None

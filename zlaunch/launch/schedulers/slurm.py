@@ -134,10 +134,9 @@ def _run_directory(request: SubmitRequest) -> Iterator[str]:
 def _step(request: SubmitRequest) -> Iterator[str]:
     """Start one zlaunch on each node; a failed one ends the others itself."""
     cores = request.options.get("cpus-per-task")
-    width = (
-        [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
-    )  # srun does not take it from sbatch
-    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0", *width, "\\"])
+    # srun does not take it from sbatch. Without `none`, it may bind all ranks of a node to one core.
+    width = [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
+    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none", *width, "\\"])
     yield f"    {shlex.join([*own_program(), 'train', *request.words])} \\"
     behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
     again = ' "${again[@]}"' if request.is_resumable else ""

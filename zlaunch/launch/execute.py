@@ -115,7 +115,7 @@ def _run(
     if_killed = _if_killed(plan, environment)
     token = new_token()
     if plan.on_each_host:
-        environment[TOKEN] = token
+        environment[TOKEN] = token if meeting is None else meeting.key(token)
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(

@@ -85,7 +85,7 @@ def follow(meeting: Meeting) -> Ending:
 def _carry_out(meeting: Meeting, start: Start) -> None:
     environment = {
         **without_cluster_variables(os.environ),
-        TOKEN: start.token,
+        TOKEN: meeting.key(start.token),
         NUMBER: str(meeting.member.number),
     }
     argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))

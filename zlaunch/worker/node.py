@@ -27,6 +27,7 @@ from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
 from zlaunch.worker.channel import Channel, Message, wait_for_any
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
+from zlaunch.worker.proof import LEADER, MEMBER, SECRET, is_proof, new_nonce, prove
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -79,7 +80,7 @@ class _Node:
 
     def run(self, log: IO[bytes]) -> int:
         """Start the launcher and wait for its end."""
-        inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
+        inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER, SECRET)}
         environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
         tell = None
         if self._order["shielded"]:
@@ -144,9 +145,9 @@ class _Node:
                 return
 
 
-def main(channel: Channel) -> int:
-    """Carry out one order, and return what the launcher returned."""
-    order = _order(channel)
+def main(channel: Channel, nonce: str | None = None) -> int:
+    """Carry out one order, and return what the launcher returned; it must come with the answer to a nonce."""
+    order = _order(channel, nonce)
     if order is None:
         sys.stderr.write("error: zlaunch.worker.node got no order\n")
         return 1
@@ -163,18 +164,26 @@ def main(channel: Channel) -> int:
     return returncode
 
 
-def _order(channel: Channel) -> OrderRecord | None:
+def _order(channel: Channel, nonce: str | None) -> OrderRecord | None:
     deadline = time.monotonic() + ORDER_SECONDS
     while not channel.closed and time.monotonic() < deadline:
         wait_for_any([channel], 0.5)
         for message in channel.receive():
             if isinstance(order := message.get("order"), dict):
-                return conform(order, OrderRecord)
+                is_known = nonce is None or is_proof(message.get("proof"), _token(), LEADER, nonce)
+                return conform(order, OrderRecord) if is_known else None
     return None
 
 
-def connect(address: str, port: int) -> Channel:
-    """Connect to the coordinator, and show that this host belongs to its run; raise OSError."""
+def _token() -> str:
+    return os.environ.get(TOKEN, "")
+
+
+def connect(address: str, port: int) -> tuple[Channel, str]:
+    """Connect to the coordinator, and prove that this host belongs to its run; raise OSError.
+
+    Returns the nonce that the coordinator has to answer, too.
+    """
     deadline = time.monotonic() + ORDER_SECONDS
     while True:
         try:
@@ -184,10 +193,16 @@ def connect(address: str, port: int) -> Channel:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-    channel = Channel(connection.fileno(), connection.fileno())
+    channel, own = Channel(connection.fileno(), connection.fileno()), new_nonce()
     connection.detach()
-    channel.send({"token": os.environ.get(TOKEN, ""), "node": int(os.environ.get(NUMBER, "0"))})
-    return channel
+    while not channel.closed and time.monotonic() < deadline:
+        wait_for_any([channel], 0.5)
+        for message in channel.receive():
+            if nonce := message.get("nonce"):
+                number = int(os.environ.get(NUMBER, "0"))
+                channel.send({"proof": prove(_token(), MEMBER, nonce), "node": number, "nonce": own})
+                return channel, own
+    return channel, own
 
 
 def own_streams() -> Channel:
@@ -202,4 +217,4 @@ def own_streams() -> Channel:
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
     words = sys.argv[1:]
-    sys.exit(main(connect(words[0], int(words[1])) if words else own_streams()) and 1)
+    sys.exit((main(*connect(words[0], int(words[1]))) if words else main(own_streams())) and 1)

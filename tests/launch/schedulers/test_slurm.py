@@ -31,7 +31,8 @@ def ran(
     """Run a script with programs in place of Slurm's; return what srun and scontrol got, and its exit status."""
     for name, end in (("srun", status), ("scontrol", 0)):
         file = folder / name
-        file.write_text(f'#!/bin/sh\nprintf "%s\\0" "$@" > {name}.got\nexit {end}\n')
+        keep = f'printf "%s\\0" "$@" > {name}.got\nprintf "%s" "$ZLAUNCH_SECRET" > {name}.secret'
+        file.write_text(f"#!/bin/sh\n{keep}\nexit {end}\n")
         file.chmod(0o755)
     env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
     env |= {} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}
@@ -149,6 +150,16 @@ def test_a_job_is_checked_on_the_hardware_of_the_cluster(tmp_path: Path) -> None
     assert "#SBATCH --nodes=2\n" in large.out
     assert "#SBATCH --gpus-per-node=8\n" in large.out
     assert "--on" not in large.out
+
+
+def test_each_start_has_a_secret_that_no_command_line_shows(tmp_path: Path) -> None:
+    found = []
+    for name in ("first", "second"):
+        (folder := tmp_path / name).mkdir()
+        words = ran(folder, request(), status=0, restarts=None)[0]
+        found.append((folder / "srun.secret").read_text())
+        assert (len(found[-1]), [word for word in words if found[-1] in word]) == (32, [])
+    assert found[0] != found[1]
 
 
 def test_ranks_are_not_bound_to_the_cores_of_one_task(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers.program import ProgramFailed, ask
 from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
 from zlaunch.rundir.layout import RUNS
+from zlaunch.worker.proof import SECRET
 
 OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
 SHARES_FILES = True
@@ -16,6 +17,12 @@ HAS_TIME_LIMIT = True
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
+
+_SECRET = (
+    "# Each start makes the secret by which its nodes know each other.",
+    f"export {SECRET}=$(head -c 24 /dev/urandom | base64)",
+    "",
+)
 
 _RUNNING, _PENDING = "RUNNING", "PENDING"
 _OVER: Mapping[str, int] = {
@@ -57,7 +64,15 @@ def check(request: SubmitRequest) -> None:
 
 def render(request: SubmitRequest) -> str:
     """Write the sbatch script of a job."""
-    lines = ["#!/bin/bash", *_directives(request), "", *_run_directory(request), "", *_step(request)]
+    lines = [
+        "#!/bin/bash",
+        *_directives(request),
+        "",
+        *_run_directory(request),
+        "",
+        *_SECRET,
+        *_step(request),
+    ]
     if request.requeue:
         lines += [
             "",

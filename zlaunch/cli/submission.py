@@ -44,7 +44,7 @@ Requeue = Annotated[
     bool | None,
     typer.Option(
         "--requeue/--no-requeue",
-        help="With --submit: start it again after a preemption or at its time limit (default: yes).",
+        help="With --submit: restart the job after a preemption or its time limit (default: yes).",
     ),
 ]
 SlurmOptions = Annotated[
@@ -80,7 +80,7 @@ _NOT_THERE = ("dry_run", "detach", "run_dir", "as_json", "on")
 
 @dataclass(frozen=True)
 class Submission:
-    """The options about submitting, as they were given."""
+    """The options for submitting, as the user gave them."""
 
     scheduler: str
     nodes: int | None = None
@@ -105,7 +105,7 @@ NAMES = tuple(one.name if one.name != "scheduler" else "submit" for one in field
 
 
 def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
-    """Raise WrongUsage for an option that has no effect without `--submit`; one in a file waits for it."""
+    """Raise WrongUsage for a typed option that needs `--submit`; in zlaunch.yaml it is ignored."""
     for name in _typed(given, job):
         flag = _flag(name, given[name])
         raise WrongUsage(
@@ -114,7 +114,7 @@ def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
 
 
 def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> None:
-    """Raise WrongUsage for an option of another scheduler; one in a file may be for another day."""
+    """Raise WrongUsage for a typed option of another scheduler; in zlaunch.yaml it is ignored."""
     others = {name for one in SCHEDULERS.values() for name in one.OWN_OPTIONS}
     for name in _typed(given, job):
         if name in others - {*SCHEDULERS[scheduler].OWN_OPTIONS}:
@@ -231,7 +231,7 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
 
 
 def words_of_train(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return what follows `train` in the command line of zlaunch."""
+    """Return the words after `train` in the command line of zlaunch."""
     return tuple(argv[argv.index("train") + 1 :])
 
 

@@ -42,7 +42,7 @@ FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
 
 PATIENCE_SECONDS = 600.0
-"""How long a controller may give no answer while a job is followed."""
+"""How long a controller may not answer while a job is followed."""
 
 PRINTING_SECONDS = 5.0
 """How long a program may print the rest of the output of a job that has ended."""
@@ -50,29 +50,29 @@ PRINTING_SECONDS = 5.0
 TICK_SECONDS = 0.2
 
 _A_GPU = Gpu(0, "GPU of the cluster", "", 80 << 30, (8, 0))
-"""Stands for GPUs of which nothing is known: they have bf16, as all since Ampere; memory is not checked."""
+"""An unknown GPU: it has bf16, as all GPUs since Ampere; its memory is not checked."""
 
 
 class SubmitReporter(Protocol):
-    """Shows what becomes of a job that was submitted."""
+    """Shows the progress of a submitted job."""
 
     def submitted(self, job: str, cancel: str) -> None:
         """The job has an identifier, and a command would end it."""
 
     def changed(self, before: JobStatus | None, state: JobStatus) -> None:
-        """The state of the job is another one."""
+        """The state of the job has changed."""
 
     def output(self, chunk: bytes) -> None:
         """New output of the job."""
 
     def unanswered(self, error: Unavailable) -> None:
-        """The scheduler gives no answer; it is asked again."""
+        """The scheduler does not answer; it is asked again."""
 
     def ended(self, job: str, state: JobStatus) -> None:
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job goes on, and is not followed any more."""
+        """The job continues without being followed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class NodesAsked:
     gpus: int | None
     """GPUs of each node."""
     imagined: Imagined | None = None
-    """What `--on` says that they are."""
+    """The hardware that `--on` names."""
 
 
 def check_elsewhere(
@@ -133,7 +133,7 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
 def _inputs(
     job: JobSpec, script: Script, ds_config: Document | None, topology: Topology, python: Interpreter
 ) -> PlanInputs:
-    """Make the inputs of a plan for nodes of which little is known."""
+    """Make the inputs of a plan for unknown nodes."""
     has_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"
     return PlanInputs(
         job=job,
@@ -186,7 +186,7 @@ class Follower:
 
 
 def _shown(state: JobStatus | None) -> JobStatus | None:
-    """Return what is shown of a state."""
+    """Return the part of a state that is shown."""
     return None if state is None else replace(state, output=None, runs=())
 
 
@@ -226,7 +226,7 @@ class _Output:
             time.sleep(TICK_SECONDS)
 
     def finish(self) -> None:
-        """Pass the rest on: a program prints it all before it ends."""
+        """Pass on the remaining output; a program prints all of it before it ends."""
         if self._program is not None:
             self._program.end(PRINTING_SECONDS)
             self._program = None

@@ -50,7 +50,7 @@ def ask_for_save(run_dir: RunDir, by: str) -> None:
 
 
 def who_asked_for_save(run_dir: RunDir) -> str | None:
-    """Read who asked to save and stop, if anybody did."""
+    """Read the source of a request to save and stop; None without a request."""
     try:
         return run_dir.ask_save.read_text() or None
     except (OSError, ValueError):

@@ -43,7 +43,7 @@ NUMBER = "ZLAUNCH_NODE"
 """The variable that has the number of a host that connects by itself."""
 
 TOKEN = "ZLAUNCH_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable that has the secret of a run, which the coordinator expects from who connects."""
+"""The variable with the secret of a run, which this program and the coordinator prove to each other."""
 
 
 class _Node:

@@ -141,7 +141,7 @@ def _jobset(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _restarting_failures(container: str) -> list[dict[str, Any]]:
-    """List what fails a job for a reason that a restart may cure: it has saved, or lost its node."""
+    """List the failures after which a job restarts: it has saved, or lost its node."""
     saved = {"containerName": container, "operator": "In", "values": [SAVED]}
     lost = [{"type": "DisruptionTarget", "status": "True"}]
     return [
@@ -191,7 +191,7 @@ def _trainjob(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
-    """Write a PyTorchJob. Pods are not told how often they were started: it restarts what always resumes."""
+    """Write a PyTorchJob. Its pods cannot see a restart, so it restarts only with `--resume latest`."""
     restarts = request.requeue and request.resumes
     container = {
         "name": "pytorch",
@@ -226,7 +226,7 @@ def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _script(request: SubmitRequest, *, counts: bool) -> str:
-    """Write what a shell runs in each pod; `counts`: whether RESTART says how often the job was restarted."""
+    """Write the shell script of each pod; `counts`: whether RESTART is the number of restarts."""
     enters = [] if request.workdir is None else [f"cd {shlex.quote(request.workdir)}"]
     words = shlex.join(["zlaunch", "train", *request.words, *_save_within(request)])
     behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
@@ -273,7 +273,7 @@ def _uncounted(request: SubmitRequest, words: str, behind: str) -> list[str]:
 
 
 def _unexpanded(text: str) -> str:
-    """Escape what Kubernetes would replace itself: `$(NAME)`, with `$$` for a dollar sign."""
+    """Escape `$(NAME)`, which Kubernetes would expand; `$$` is a dollar sign."""
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
@@ -324,7 +324,7 @@ def _kind(request: SubmitRequest) -> _Kind:
 
 
 def cancel_command(job: str, request: SubmitRequest) -> str:
-    """What ends a job."""
+    """Return the command that ends a job."""
     return shlex.join([*_kubectl(request), "delete", _kind(request).resource, job])
 
 
@@ -379,7 +379,7 @@ def _exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _why_pending(pods: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say what the first pod waits for: an image, a node."""
+    """Return the reason why the first pod waits, such as an image or a node."""
     for pod in pods:
         status = pod.get("status", {})
         for one in status.get("containerStatuses", []):

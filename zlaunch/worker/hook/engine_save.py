@@ -2,8 +2,8 @@
 
 The script needs no change: its engine saves to the same directory and with the same options as before, or
 accelerate does if the script trains with it. An engine is saved when the next step begins, after the script
-has logged the last one. A checkpoint of accelerate has the position in the data, so accelerate saves as soon as
-the optimizer and the schedules have taken the step.
+has logged the last one. A checkpoint of accelerate has the position in the data, so accelerate saves as soon
+as the optimizer and the schedules have taken the step.
 """
 
 import contextlib

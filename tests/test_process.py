@@ -137,6 +137,48 @@ def test_a_second_signal_ends_a_program_at_once() -> None:
     assert told(TIDY, TOLD_TWICE.format(first="os.kill(os.getpid(), signal.SIGTERM)")) == "-9"
 
 
+def test_a_second_sigterm_is_no_order_where_it_asks_to_save() -> None:
+    body = """
+asked = []
+child = process.Foreground([sys.executable, "-c", "import time; time.sleep(1)"], os.environ, log.open("wb"), 30.0, shielded=True)
+child.save_first = lambda number: asked.append(number) is None
+os.kill(os.getpid(), signal.SIGTERM)
+os.kill(child.pid, signal.SIGTERM)
+os.kill(os.getpid(), signal.SIGTERM)
+print(child.wait(lambda: None), len(asked), child.stopped_by)
+"""
+    assert told(PLAIN, body) == "0 2 None"
+
+
+SHIELDED = """
+process.shield_from_sigterm()
+other = subprocess.Popen([sys.executable, "-c", f"import os, signal; os.kill({os.getpid()}, signal.SIGTERM)"])
+other.wait()
+print(process.is_told_by_parent(), end=" ")
+child = start(Child, 5.0)
+os.kill(child.pid, signal.SIGTERM)
+time.sleep(0.5)
+is_running = child._process.poll() is None
+child.on_signal(signal.SIGTERM, None)
+print(is_running, child.wait(lambda: None), child.stopped_by.name)
+"""
+
+
+def test_a_shielded_program_is_ended_only_by_who_started_it() -> None:
+    assert told(PLAIN, SHIELDED) == "False True -1 SIGTERM"
+
+
+def test_a_shielded_program_knows_that_its_parent_wants_it_to_end() -> None:
+    parent = """
+rank = "import sys, time\\nfrom zlaunch import process\\nprocess.shield_from_sigterm()\\nprint(flush=True)\\nwhile not process.is_told_by_parent(): time.sleep(0.05)\\nsys.exit(7)"
+other = subprocess.Popen([sys.executable, "-c", rank], stdout=subprocess.PIPE)
+other.stdout.readline()
+other.terminate()
+print(other.wait(20))
+"""
+    assert told(PLAIN, parent) == "7"
+
+
 def test_handlers_are_as_before_after_the_wait() -> None:
     body = """
 before = signal.getsignal(signal.SIGTERM)

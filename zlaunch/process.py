@@ -257,7 +257,28 @@ def defer_signals() -> None:
 
 def heed_signals() -> None:
     """Deliver signals at once, and those that were deferred."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*RELAYED, SAVES))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {*RELAYED, SAVES} - _shielded)
+
+
+_shielded: set[signal.Signals] = set()
+
+
+def shield_from_sigterm() -> None:
+    """Block SIGTERM in this process and in those that it starts, where it asks zlaunch to save.
+
+    Slurm sends it to all processes of a step at once: launchers and scripts would end before they have saved.
+    """
+    _shielded.add(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _shielded)
+
+
+def is_told_by_parent() -> bool:
+    """Whether the parent of this shielded process has sent it SIGTERM since the last call.
+
+    A launcher ends its other ranks in this way when one has failed.
+    """
+    received = signal.sigtimedwait(_shielded, 0) if _shielded else None
+    return received is not None and received.si_pid == os.getppid()
 
 
 def ignore_request_to_save() -> None:
@@ -293,12 +314,14 @@ class Child:
         *,
         tell: Callable[[int], None] | None = None,
         if_killed: Sequence[str] | None = None,
+        shielded: bool = False,
     ) -> None:
         """Start a program whose output goes to a log.
 
         `grace` is the time it has to end after a signal, in seconds; `tell` delivers the signal if its
         process group must not get it directly. `if_killed` starts it under a reaper, which runs these words
-        after this process was killed, and the program has ended.
+        after this process was killed, and the program has ended. A `shielded` program starts with SIGTERM
+        blocked.
         """
         begin = partial(die_with_parent, os.getpid())
         if if_killed is not None and sys.platform == "linux":
@@ -307,6 +330,7 @@ class Child:
         self.stopped_by: signal.Signals | None = None
         self.stopped_at: float | None = None
         self._tell = tell or self._signal_group
+        self._is_shielded = shielded
         self._grace = grace
         self._passed_on: set[int] = set()
         self._deadline = float("inf")
@@ -321,7 +345,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=partial(_begin, begin),  # noqa: PLW1509 - no threads here
+                preexec_fn=partial(_begin, begin, shielded),  # noqa: PLW1509 - no threads here
             )
         except BaseException:
             self._let_go()
@@ -380,6 +404,8 @@ class Child:
             self._tell(number)
 
     def _signal_group(self, number: int) -> None:
+        """Send a signal; a program that blocks SIGTERM is ended by SIGHUP."""
+        number = signal.SIGHUP if number in _shielded else number
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -399,8 +425,10 @@ class Child:
             return None
 
 
-def _begin(begin: Callable[[], None]) -> None:
+def _begin(begin: Callable[[], None], shielded: bool) -> None:
     ignore_request_to_save()
+    if shielded:
+        shield_from_sigterm()
     begin()
 
 
@@ -423,7 +451,10 @@ class LauncherProcess(Child):
 
 
 class Foreground(LauncherProcess):
-    """A launcher in a terminal: a second signal of the same kind kills it at once."""
+    """A launcher in a terminal: a second signal of the same kind kills it at once.
+
+    SIGTERM does not do so if the launcher is shielded from it: Slurm sends it more than once.
+    """
 
     handled = (*RELAYED, SAVES)
     _sent: frozenset[int] = frozenset()
@@ -438,6 +469,7 @@ class Foreground(LauncherProcess):
         is_repeated = frame is not None and number in self._sent
         if frame is not None:
             self._sent |= {number} - {SAVES}
+            is_repeated = is_repeated and not (self._is_shielded and number == signal.SIGTERM)
             if self.save_first is not None and not is_repeated and self.save_first(number):
                 return
         super().on_signal(signal.SIGTERM if number == SAVES else number, frame)
@@ -547,6 +579,7 @@ def end_like(returncode: int) -> NoReturn:
             signal.signal(number, signal.SIG_IGN)  # deferred ones
         with contextlib.suppress(OSError):
             signal.signal(-returncode, signal.SIG_DFL)
+        _shielded.clear()
         heed_signals()
         os.kill(os.getpid(), -returncode)
     sys.exit(returncode)

@@ -94,7 +94,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(slurm: Slurm, tmp_path: Path)
         program.send_signal(signal.SIGINT)
         assert program.wait(30) == 130
     job = number_in(said_in(tmp_path))
-    assert f"the job {job} goes on without being followed; `scancel {job}` cancels it" in said_in(tmp_path)
+    assert f"the job {job} continues and is not followed; `scancel {job}` cancels it" in said_in(tmp_path)
     (tmp_path / "go").touch()
     assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
 

@@ -675,6 +675,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "preempted": (
         run(printed("", 0), save=SaveEvidence("SIGUSR1", 7, checkpoint="out/checkpoint-7")),
         run(stopped(0), stopped_by=15, save=SaveEvidence("SIGTERM", 7, checkpoint="out/checkpoint-7")),
+        run(printed("", 0), save=SaveEvidence("SIGUSR1", 7, checkpoint="out/checkpoint-7", resumed_step=9)),
     ),
     "stopped": (
         run(

@@ -219,6 +219,16 @@ def test_an_engine_saves_where_its_script_saves_and_goes_on_with_the_same_losses
     assert losses(folder, "e1", "e2") == engine_losses
 
 
+def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(folder: Path) -> None:
+    forgets = ENGINE.replace('os.environ.get("ZLAUNCH_RESUME")', 'os.environ.get("ZLAUNCH_RESUME") and None')
+    (folder / "forgets.py").write_text(forgets)
+    job = ("forgets.py", "--ds-config", "ds.json", "--gpus", "1", "--save", "again")
+    assert interrupted(folder, "f1", signal.SIGUSR1, *job, "--", "--steps", "400", step=20).status == 75
+    result = interrupted(folder, "f2", signal.SIGUSR1, *job, "--resume", "latest", "--", "--steps", "400")
+    assert (result.status, ending(folder, "f2")["how"]) == (124, "preempted"), result.err
+    assert "it made no progress" in said(result)
+
+
 def test_accelerate_saves_before_its_script_has_and_goes_on_with_the_same_losses(folder: Path) -> None:
     job = ("accelerated.py", "--stage", "2", "--gpus", "2")
     assert zlaunch("train", *job, "--run-dir", "a", cwd=folder, env=ACTIVATED).status == 0

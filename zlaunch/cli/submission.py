@@ -13,10 +13,12 @@ from zlaunch.cli.options import MOST_NODES
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec, parse_duration
+from zlaunch.launch.preflight.preflight import LaunchOptions
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
-from zlaunch.launch.submit import check_elsewhere, submit
+from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
+from zlaunch.launch.surroundings import imagine
 
 Submit = Annotated[
     Literal["slurm", "kubernetes", "ray"] | None,
@@ -42,7 +44,7 @@ Requeue = Annotated[
     bool | None,
     typer.Option(
         "--requeue/--no-requeue",
-        help="With --submit: start it again after a preemption or at its time limit (default: yes).",
+        help="With --submit: restart the job after a preemption or its time limit (default: yes).",
     ),
 ]
 SlurmOptions = Annotated[
@@ -72,13 +74,13 @@ Workdir = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="With --submit: do not follow the job.")]
 
 _OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_NOT_THERE = ("dry_run", "detach", "run_dir", "as_json")
+_NOT_THERE = ("dry_run", "detach", "run_dir", "as_json", "on")
 """Options for the machine that submits, beside those of this module."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """The options about submitting, as they were given."""
+    """The options for submitting, as the user gave them."""
 
     scheduler: str
     nodes: int | None = None
@@ -103,7 +105,7 @@ NAMES = tuple(one.name if one.name != "scheduler" else "submit" for one in field
 
 
 def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
-    """Raise WrongUsage for an option that has no effect without `--submit`; one in a file waits for it."""
+    """Raise WrongUsage for a typed option that needs `--submit`; in zlaunch.yaml it is ignored."""
     for name in _typed(given, job):
         flag = _flag(name, given[name])
         raise WrongUsage(
@@ -112,7 +114,7 @@ def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
 
 
 def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> None:
-    """Raise WrongUsage for an option of another scheduler; one in a file may be for another day."""
+    """Raise WrongUsage for a typed option of another scheduler; in zlaunch.yaml it is ignored."""
     others = {name for one in SCHEDULERS.values() for name in one.OWN_OPTIONS}
     for name in _typed(given, job):
         if name in others - {*SCHEDULERS[scheduler].OWN_OPTIONS}:
@@ -143,12 +145,13 @@ def submit_job(
     reporter: Reporter,
     command: Any,
     *,
-    dry_run: bool,
+    options: LaunchOptions,
+    on: str | None = None,
 ) -> int:
     """Check a job, and submit it or show what would be submitted; return its exit status."""
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
-    gpus = _gpus(job.gpus)
-    is_resumable = check_elsewhere(job, asked.nodes or 1, gpus, reporter, must_exist=scheduler.SHARES_FILES)
+    nodes = _nodes(asked, job, on)
+    is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())
     own, behind = split_words(words, command, left_out)
     request = SubmitRequest(
@@ -157,9 +160,10 @@ def submit_job(
         name=asked.job_name or job.name,
         directory=Path.cwd(),
         run_dir=run_dir,
-        nodes=asked.nodes or 1,
-        gpus=gpus,
+        nodes=nodes.count,
+        gpus=nodes.gpus,
         time_limit=_seconds(asked.time_limit),
+        save_within=job.wishes.preempt.save_within,
         is_resumable=is_resumable,
         account=asked.account,
         partition=asked.partition,
@@ -174,10 +178,23 @@ def submit_job(
         workdir=asked.workdir,
     )
     scheduler.check(request)
-    if dry_run:
+    if options.dry_run:
         console.raw_data(scheduler.render(request).encode())
         return 0
     return submit(scheduler, request, SubmitView(request), detach=asked.detach)
+
+
+def _nodes(asked: Submission, job: JobSpec, on: str | None) -> NodesAsked:
+    """Return the nodes to ask for; `--on` gives the numbers that the user did not."""
+    gpus = _gpus(job.gpus)
+    if on is None:
+        return NodesAsked(asked.nodes or 1, gpus)
+    there = imagine(on)
+    each = len(there.machine.gpus)
+    if asked.nodes not in (None, there.count) or gpus not in (None, each):
+        given = f"--nodes {asked.nodes}" if asked.nodes not in (None, there.count) else f"--gpus {gpus}"
+        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
+    return NodesAsked(there.count, each, there)
 
 
 def _gpus(choice: GpuChoice | None) -> int | None:
@@ -214,7 +231,7 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
 
 
 def words_of_train(argv: Sequence[str]) -> tuple[str, ...]:
-    """Return what follows `train` in the command line of zlaunch."""
+    """Return the words after `train` in the command line of zlaunch."""
     return tuple(argv[argv.index("train") + 1 :])
 
 

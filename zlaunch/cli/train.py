@@ -207,7 +207,7 @@ def train(
         str | None,
         typer.Option(
             metavar="GPUS",
-            help="With --dry-run: plan for these GPUs, such as 2x8xH100-80GB on two hosts.",
+            help="With --dry-run or --submit: plan for these GPUs, such as 2x8xH100-80GB on two hosts.",
             autocompletion=options.completed("gpus"),
         ),
     ] = None,
@@ -267,6 +267,13 @@ def train(
     if _asks_for_help(spec):
         raise typer.Exit(show_help(spec))
     view = LaunchView(as_json=as_json)
+    launch = LaunchOptions(
+        interactive=console.is_interactive(),
+        rehearse=rehearse,
+        force=force,
+        dry_run=dry_run,
+        auto_stage=stage == "auto",
+    )
     if submit is not None:
         submission.refuse_of_others(context.params, spec, submit)
         asked = submission.Submission(
@@ -276,16 +283,9 @@ def train(
         )
         words = submission.words_of_train(spec.asked or sys.argv)
         raise typer.Exit(
-            submission.submit_job(asked, spec, words, run_dir, view, context.command, dry_run=dry_run)
+            submission.submit_job(asked, spec, words, run_dir, view, context.command, options=launch, on=on)
         )
     submission.refuse_alone(context.params, spec)
-    launch = LaunchOptions(
-        interactive=console.is_interactive(),
-        rehearse=rehearse,
-        force=force,
-        dry_run=dry_run,
-        auto_stage=stage == "auto",
-    )
     if no_ssh and node_rank is None:
         told = list(commands(spec, spec.asked or sys.argv))
         console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))

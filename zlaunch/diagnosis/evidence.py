@@ -125,6 +125,13 @@ class SaveEvidence:
     """The complete checkpoint of that step, if the training has not reached its end."""
     is_limit: bool = False
     """Whether a time limit asked."""
+    resumed_step: int | None = None
+    """The step of the checkpoint from which the run was to go on."""
+
+    @property
+    def is_no_progress(self) -> bool:
+        """Whether the run has saved no step beyond that from which it was to go on."""
+        return self.step is not None and self.resumed_step is not None and self.step <= self.resumed_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,10 @@ def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     code was lost together with its rank program.
     """
     if evidence.is_preempted:
-        return Outcome("preempted", PREEMPTED_STATUS, 0, verdict)
+        is_useless = (
+            evidence.save is not None and evidence.save.is_no_progress
+        )  # a scheduler would go on forever
+        return Outcome("preempted", STALLED_STATUS if is_useless else PREEMPTED_STATUS, 0, verdict)
     if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
     if evidence.is_diverged:

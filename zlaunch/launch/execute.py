@@ -22,6 +22,7 @@ from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import convert
+from zlaunch.launch.time_limit import shields_ranks
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
@@ -108,15 +109,18 @@ def _run(
     layout, over_ssh = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
-    tell = partial(control.write_stop, layout) if over_ssh else None
+    is_shielded = shields_ranks(options.preempt, os.environ)
+    tell = partial(control.write_stop, layout) if over_ssh or is_shielded else None
     killed_before = oom_kills()
     if_killed = _if_killed(plan, environment)
     token = new_token()
     if plan.on_each_host:
-        environment[TOKEN] = token
+        environment[TOKEN] = token if meeting is None else meeting.key(token)
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
-        job = Foreground(guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed)
+        job = Foreground(
+            *(guard, environment, log, GRACE_SECONDS), tell=tell, if_killed=if_killed, shielded=is_shielded
+        )
     if meeting is not None:
         meeting.begin(Start(read_record(layout.job, JobRecord)["control_port"], token))
     stop = partial(job.on_signal, signal.SIGTERM, None)

@@ -8,7 +8,7 @@ one member is an error of all, and so is the end of the job.
 import contextlib
 import os
 import secrets
-import select
+import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +23,19 @@ from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.units import duration
 from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.proof import LEADER, MEMBER, MOST_BYTES, SECRET, is_proof, new_nonce, prove
 
 NOTE_SECONDS = 10.0
 """How long to wait before saying so, and between two such notes."""
+
+NEWCOMER_SECONDS = 10.0
+"""How long a new connection may take to prove that a member is at its other end."""
+
+MOST_NEWCOMERS = 4096
+BACKLOG = 128
+
+_OTHER_SECRET = f"its {SECRET} is not that of the others"
+_SAME_SECRET = f"set {SECRET} to the same value on every node, or nowhere"
 
 FAILURE_SECONDS = 20.0
 """How long a member that has failed waits for others to tell them."""
@@ -72,9 +82,13 @@ class Ending:
 class Meeting:
     """The connections between the members of a job."""
 
-    def __init__(self, member: Member, timeout: float, note: Callable[[str], None]) -> None:
-        """Prepare to meet; `timeout` is how long to wait for the others, in seconds."""
+    def __init__(self, member: Member, timeout: float, note: Callable[[str], None], secret: str = "") -> None:
+        """Prepare to meet; `timeout` is how long to wait for the others, in seconds.
+
+        All members prove that they know the `secret`; without one, they trust their network.
+        """
         self.member = member
+        self._secret = secret
         self._timeout = timeout
         self._note = note
         self._channels: dict[int, Channel] = {}
@@ -148,6 +162,10 @@ class Meeting:
         """Tell the members to start an attempt."""
         self._has_begun = True
         self.tell({"start": {"port": start.port, "token": start.token}})
+
+    def key(self, token: str) -> str:
+        """Make the secret of one attempt from its token and that of the job, which is never sent."""
+        return prove(self._secret, LEADER, token)
 
     def conclude(self, verdict: Ending) -> None:
         """Tell the members how the job ended."""
@@ -239,25 +257,17 @@ class Meeting:
         """Wait until all others have connected, and let each in by the number that it gives."""
         address, count = f"{self.member.address}:{self.member.port}", self.member.count
         try:
-            listener = socket.create_server(("", self.member.port), backlog=count)
+            listener = socket.create_server(("", self.member.port), backlog=max(count, BACKLOG))
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on port {self.member.port} for the other members: {error.strerror}",
                 "set MASTER_PORT to a free port, the same on every node",
             ) from None
-        waiting: list[Channel] = []
         began = said = time.monotonic()
-        with listener:
+        with listener, _Newcomers(listener) as newcomers:
             while missing := [number for number in range(1, count) if number not in self._channels]:
-                ready, _, _ = select.select(
-                    [listener.fileno(), *(one.reader for one in waiting)], [], [], 0.5
-                )
-                if listener.fileno() in ready:
-                    connection, _ = listener.accept()
-                    waiting.append(_channel(connection))
-                waiting = [
-                    channel for channel in waiting if not (self._is_admitted(channel) or channel.closed)
-                ]
+                newcomers.wait(0.5)
+                newcomers.keep_unless(self._is_admitted)
                 now, who = time.monotonic(), f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
                 if now - began > timeout:
                     raise Unavailable(
@@ -268,11 +278,17 @@ class Meeting:
                     said = now
                     self._note(f"waiting at {address} for {who}")
 
-    def _is_admitted(self, channel: Channel) -> bool:
-        """Whether who has connected says that it is a member; the rest of what it says is kept."""
+    def _is_admitted(self, channel: Channel, nonce: str) -> bool:
+        """Whether the other end of a new connection is a member; the rest of what it says is kept."""
         for position, message in enumerate(messages := channel.receive()):
             number = message.get("member")
             if isinstance(number, int) and 0 < number < self.member.count:
+                if not is_proof(message.get("proof"), self._secret, MEMBER, nonce):
+                    channel.send({"failed": {"message": _OTHER_SECRET, "hint": _SAME_SECRET, "status": 69}})
+                    channel.close(linger=0.2)
+                    self._note(f"refused a connection that says to be {self._who(number)}: {_OTHER_SECRET}")
+                    return False
+                channel.send({"proof": prove(self._secret, LEADER, message.get("nonce"))})
                 self._kept[number] = messages[position + 1 :]
                 self._admit(number, channel, message)
                 return True
@@ -305,8 +321,7 @@ class Meeting:
                 why = error.strerror or str(error)
             else:
                 self._channels[0] = _channel(connection)
-                me = {"member": self.member.number, "count": self.member.count, "host": os.uname().nodename}
-                self.tell(me)
+                self._greet(timeout)
                 return
             now = time.monotonic()
             if now - began > timeout:
@@ -319,6 +334,15 @@ class Meeting:
                 said = now
                 self._note(f"waiting for {self.member.kind} 0 at {address}:{port}: {why}")
             time.sleep(0.3)
+
+    def _greet(self, timeout: float) -> None:
+        """Prove to the leader that this is a member, and have it prove that it leads."""
+        told, own = self._hear(0, "nonce", timeout)["nonce"], new_nonce()
+        me = {"member": self.member.number, "count": self.member.count, "host": os.uname().nodename}
+        self.tell({**me, "proof": prove(self._secret, MEMBER, told), "nonce": own})
+        if not is_proof(self._hear(0, "proof", timeout)["proof"], self._secret, LEADER, own):
+            self.close()
+            raise MemberFailed(f"{self._who(0)} does not know the secret of this job", _SAME_SECRET)
 
     def _attendance(self, number: int) -> Attendance:
         hello = self._hear(number, "hello", self._timeout)["hello"]
@@ -352,6 +376,48 @@ class Meeting:
     def _who(self, number: int) -> str:
         name = f" ({self.names[number]})" if number < len(self.names) else ""
         return f"{self.member.kind} {number}{name}"
+
+
+class _Newcomers:
+    """Connections whose other end has not proved yet that it is a member: it may be anything."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._nonces: dict[Channel, tuple[str, float]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+
+    def __enter__(self) -> "_Newcomers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._selector.close()
+        for channel in self._nonces:
+            channel.close()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until one of them says something, and take in new ones."""
+        self._selector.select(seconds)
+        with contextlib.suppress(OSError):
+            while len(self._nonces) < MOST_NEWCOMERS:
+                connection, _ = self._listener.accept()
+                channel, nonce = _channel(connection), new_nonce()
+                self._nonces[channel] = (nonce, time.monotonic() + NEWCOMER_SECONDS)
+                self._selector.register(channel.reader, selectors.EVENT_READ)
+                channel.send({"nonce": nonce})
+
+    def keep_unless(self, is_admitted: Callable[[Channel, str], bool]) -> None:
+        """Let members go, and close what is gone, says too much or says nothing for too long."""
+        for channel, (nonce, deadline) in list(self._nonces.items()):
+            reader = channel.reader
+            is_member = is_admitted(channel, nonce)
+            is_wrong = channel.unread_bytes > MOST_BYTES or time.monotonic() > deadline
+            if is_member or is_wrong or channel.closed:
+                del self._nonces[channel]
+                self._selector.unregister(reader)
+                if not is_member:
+                    channel.close()
 
 
 _PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}

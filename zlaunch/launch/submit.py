@@ -28,19 +28,21 @@ from zlaunch.launch.chosen_checkpoint import find_resumption
 from zlaunch.launch.facts import read_sources
 from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.plan import PlanInputs, make_plan
-from zlaunch.launch.prepare import own_document
+from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
+from zlaunch.launch.prepare import own_document, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.schedulers import Scheduler
 from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.launch.surroundings import Imagined, Surroundings
 from zlaunch.process import Printing
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
 
 PATIENCE_SECONDS = 600.0
-"""How long a controller may give no answer while a job is followed."""
+"""How long a controller may not answer while a job is followed."""
 
 PRINTING_SECONDS = 5.0
 """How long a program may print the rest of the output of a job that has ended."""
@@ -48,38 +50,49 @@ PRINTING_SECONDS = 5.0
 TICK_SECONDS = 0.2
 
 _A_GPU = Gpu(0, "GPU of the cluster", "", 80 << 30, (8, 0))
-"""Stands for GPUs of which nothing is known: they have bf16, as all since Ampere; memory is not checked."""
+"""An unknown GPU: it has bf16, as all GPUs since Ampere; its memory is not checked."""
 
 
 class SubmitReporter(Protocol):
-    """Shows what becomes of a job that was submitted."""
+    """Shows the progress of a submitted job."""
 
     def submitted(self, job: str, cancel: str) -> None:
         """The job has an identifier, and a command would end it."""
 
     def changed(self, before: JobStatus | None, state: JobStatus) -> None:
-        """The state of the job is another one."""
+        """The state of the job has changed."""
 
     def output(self, chunk: bytes) -> None:
         """New output of the job."""
 
     def unanswered(self, error: Unavailable) -> None:
-        """The scheduler gives no answer; it is asked again."""
+        """The scheduler does not answer; it is asked again."""
 
     def ended(self, job: str, state: JobStatus) -> None:
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job goes on, and is not followed any more."""
+        """The job continues without being followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesAsked:
+    """The nodes that a scheduler is asked for, as far as they are known."""
+
+    count: int
+    gpus: int | None
+    """GPUs of each node."""
+    imagined: Imagined | None = None
+    """The hardware that `--on` names."""
 
 
 def check_elsewhere(
-    job: JobSpec, nodes: int, gpus: int | None, reporter: Reporter, *, must_exist: bool
+    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: Reporter, *, must_exist: bool
 ) -> bool:
     """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
 
-    Without a number of GPUs, nothing that depends on the number of ranks is checked. Unless it `must_exist`
-    here, the script may be elsewhere, and is not checked then.
+    Without a number of GPUs, nothing that depends on the number of ranks is checked; with known hardware, its
+    memory is, too. Unless it `must_exist` here, the script may be elsewhere, and is not checked then.
     """
     refuse_contradictions(job)
     if job.hostfile is not None:
@@ -92,22 +105,35 @@ def check_elsewhere(
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)
-    topology = Topology(tuple(Host(f"node-{number}", tuple(range(gpus or 1))) for number in range(nodes)))
+    devices = tuple(range(nodes.gpus or 1))
+    topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
     script = ask(job, sources.script, python, reporter, topology)
     if job.resume is not None:
         find_resumption(job, script)
-    if gpus is not None:
+    if nodes.imagined is not None:
+        _check_there(job, nodes.imagined, options, reporter)
+    elif nodes.gpus is not None:
         plan = make_plan(_inputs(job, script, sources.ds_config, topology, python))
         reporter.warn(plan.warnings)
     saves = plan_saves(script, job.script_args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
 
+def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
+    """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
+    surroundings = Surroundings(imagined=nodes, is_offline=True)
+    preflight = Preflight(replace(options, dry_run=True), reporter)
+    prepared = preflight.complete(
+        prepare(replace(job, gpus=None), None, reporter, surroundings=surroundings), options.auto_stage
+    )
+    reporter.warn(preflight.plan(prepared).warnings)
+
+
 def _inputs(
     job: JobSpec, script: Script, ds_config: Document | None, topology: Topology, python: Interpreter
 ) -> PlanInputs:
-    """Make the inputs of a plan for nodes of which little is known."""
+    """Make the inputs of a plan for unknown nodes."""
     has_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"
     return PlanInputs(
         job=job,
@@ -160,7 +186,7 @@ class Follower:
 
 
 def _shown(state: JobStatus | None) -> JobStatus | None:
-    """Return what is shown of a state."""
+    """Return the part of a state that is shown."""
     return None if state is None else replace(state, output=None, runs=())
 
 
@@ -200,7 +226,7 @@ class _Output:
             time.sleep(TICK_SECONDS)
 
     def finish(self) -> None:
-        """Pass the rest on: a program prints it all before it ends."""
+        """Pass on the remaining output; a program prints all of it before it ends."""
         if self._program is not None:
             self._program.end(PRINTING_SECONDS)
             self._program = None

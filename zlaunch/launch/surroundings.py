@@ -17,6 +17,7 @@ from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.members import Attendance, Meeting
 from zlaunch.launch.reporter import Reporter
 from zlaunch.units import plural
+from zlaunch.worker.proof import SECRET
 
 UNKNOWN_MEMORY_BYTES = 1 << 60
 """Of a host that is imagined: its memory is not checked."""
@@ -157,7 +158,7 @@ def find_surroundings(
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
         return Surroundings(cluster)
-    return Surroundings(cluster, Meeting(cluster, timeout, reporter.note))
+    return Surroundings(cluster, Meeting(cluster, timeout, reporter.note, environ.get(SECRET, "")))
 
 
 def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:

@@ -13,17 +13,17 @@ KUBERNETES = "KUBERNETES_SERVICE_HOST"
 _ASK_SECONDS = 10.0
 
 BYTES_PER_SECOND = 200e6
-"""What a shared file system writes of a checkpoint, at least."""
+"""Speed at which a shared file system writes a checkpoint, at least."""
 UNKNOWN_SAVE_SECONDS = 30.0
 MARGIN_SECONDS = 15.0
-"""For the end of the step before, and of the ranks."""
+"""Time for the current step and for the end of the ranks."""
 MOST_OF_ALL = 0.5
-"""At most this share of the time is kept for saving."""
+"""Maximum share of the time that is reserved for saving."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """When the time of a run is over, and who says so."""
+    """The time at which a run must have ended, and the source of this limit."""
 
     ends: float
     """Seconds since 1970."""
@@ -32,7 +32,7 @@ class TimeLimit:
     """Between the start of the run and its end."""
 
     save_within: float | None = None
-    """How long the user lets the ranks take."""
+    """Time to save that the user set."""
 
     def lead(self, save_seconds: float, step_seconds: float = 0.0) -> float:
         """How long before the end the ranks are asked to save."""
@@ -41,7 +41,7 @@ class TimeLimit:
 
 
 def time_limit(options: PreemptOptions, environ: Mapping[str, str], started: float) -> TimeLimit | None:
-    """Take the user's limit, which counts from the start of zlaunch, or else that of the Slurm job."""
+    """Return the user's limit, counted from the start of zlaunch, or else that of the Slurm job."""
     if (seconds := options.time_limit) is not None:
         return TimeLimit(started + seconds, "`--time-limit`", seconds, options.save_within)
     ends = _slurm_end(environ)
@@ -52,7 +52,7 @@ def time_limit(options: PreemptOptions, environ: Mapping[str, str], started: flo
 
 
 def _slurm_end(environ: Mapping[str, str]) -> float | None:
-    """Read when Slurm ends the job; older releases set no variable for it."""
+    """Read the end time of the Slurm job; older releases of Slurm set no variable for it."""
     job = environ.get(SLURM_JOB, "")
     if not job.isdecimal():
         return None
@@ -66,19 +66,30 @@ def _slurm_end(environ: Mapping[str, str]) -> float | None:
 
 
 def save_seconds(nbytes: int | None) -> float:
-    """Estimate how long a save takes before there was one."""
+    """Estimate how long the first save takes."""
     return UNKNOWN_SAVE_SECONDS if nbytes is None else nbytes / BYTES_PER_SECOND
 
 
 def scheduler_of(environ: Mapping[str, str]) -> str | None:
-    """Name the scheduler that has started zlaunch, and that sends SIGTERM before it kills."""
+    """Return the scheduler that started zlaunch, which sends SIGTERM before SIGKILL."""
     if job := environ.get(SLURM_JOB):
         return f"Slurm job {job}"
     return "Kubernetes" if environ.get(KUBERNETES) else None
 
 
+def saves_at_sigterm(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
+    """Whether SIGTERM asks to save and stop."""
+    return scheduler_of(environ) is not None if options.on_preempt is None else options.on_preempt == "save"
+
+
+def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
+    """Whether SIGTERM must not reach launchers and scripts: only Kubernetes sends it to zlaunch alone."""
+    is_kubernetes = environ.get(SLURM_JOB) is None and environ.get(KUBERNETES) is not None
+    return saves_at_sigterm(options, environ) and not is_kubernetes
+
+
 def limit_words(limit: TimeLimit, save: float) -> str:
-    """Write when a run is asked to save, and why then."""
+    """Describe when a run is asked to save, and for which limit."""
     at = time.strftime("%H:%M:%S", time.localtime(limit.ends - limit.lead(save)))
     end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
     return f"saves and stops at {at}, in time for {end}: {limit.source}, {duration(limit.seconds)}"

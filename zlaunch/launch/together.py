@@ -85,12 +85,12 @@ def follow(meeting: Meeting) -> Ending:
 def _carry_out(meeting: Meeting, start: Start) -> None:
     environment = {
         **without_cluster_variables(os.environ),
-        TOKEN: start.token,
+        TOKEN: meeting.key(start.token),
         NUMBER: str(meeting.member.number),
     }
     argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))
     with tempfile.TemporaryFile() as log:
-        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward)
+        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward, shielded=True)
         node.save_first = partial(_forward, meeting)
         node.wait(meeting.keep)
     heed_signals()

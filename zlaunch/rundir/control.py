@@ -10,8 +10,8 @@ COMMAND = "zlaunch runs stop"
 SAVE_COMMAND = f"`{COMMAND} --save`"
 """Written into the request to save by that command."""
 
-COORDINATOR = "because a host failed"
-"""Written there by the coordinator of several hosts."""
+COORDINATOR = "because a program failed"
+"""Written there by programs on the hosts, when something has failed."""
 
 
 def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:
@@ -50,7 +50,7 @@ def ask_for_save(run_dir: RunDir, by: str) -> None:
 
 
 def who_asked_for_save(run_dir: RunDir) -> str | None:
-    """Read who asked to save and stop, if anybody did."""
+    """Read the source of a request to save and stop; None without a request."""
     try:
         return run_dir.ask_save.read_text() or None
     except (OSError, ValueError):

@@ -72,6 +72,8 @@ class OrderRecord(TypedDict, total=False):
     argv: list[str]
     environment: dict[str, str]
     ranks: list[int]
+    shielded: bool
+    """As in `JobRecord`."""
 
 
 class NodeRecord(TypedDict, total=False):
@@ -138,6 +140,8 @@ class JobRecord(TypedDict, total=False):
     zlaunch_started: Finite
     run_directory: str
     over_ssh: bool
+    shielded: bool
+    """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     reach: str
     """How zlaunch reached the hosts, a value of `Reach`."""
     script_sha256: str | None

@@ -39,6 +39,7 @@ class Channel:
         self.reader, self.writer = reader, writer
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
+        self._open = {reader, writer}
         self._incoming, self._outgoing = bytearray(), bytearray()
         self._patience, self._silence = first, silence
         self._heard = self._said = time.monotonic()
@@ -88,6 +89,11 @@ class Channel:
         return [message for line in lines if (message := _parsed(line))]
 
     @property
+    def unread_bytes(self) -> int:
+        """How much has arrived of a message that is not complete."""
+        return len(self._incoming)
+
+    @property
     def silent_seconds(self) -> float:
         """How long nothing was heard from the peer."""
         return time.monotonic() - self._heard
@@ -101,7 +107,8 @@ class Channel:
                 self._flush()
         self.closed = True
         with self._lock:
-            for number in {self.reader, self.writer}:
+            numbers, self._open = self._open, set()
+            for number in numbers:
                 with contextlib.suppress(OSError):
                     os.close(number)
 

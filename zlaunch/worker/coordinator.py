@@ -5,7 +5,6 @@ connects, and sends it an order. When one host fails or is lost, the others are 
 """
 
 import contextlib
-import hmac
 import os
 import signal
 import socket
@@ -23,12 +22,15 @@ from zlaunch.rundir.write import write_record
 from zlaunch.worker.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
 from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
+from zlaunch.worker.proof import LEADER, MEMBER, MOST_BYTES, is_proof, new_nonce, prove
 
 START_SECONDS = 120.0
 """How long a host may take to start zlaunch: Python may have to be read over a network first."""
 
 FAILURE_SECONDS = 2.0
 """How long the ranks of other hosts may fail by themselves, so that their own errors are recorded."""
+
+_BACKLOG = 128
 
 GRACE_SECONDS = 6.0
 """How long hosts may take to end after that: ranks get 5 s, and the guard ends the coordinator after 7 s."""
@@ -64,10 +66,10 @@ class _Host:
                 self.process = PipedProgram(argv, os.environ, errors)
             self.welcome(Channel(*self.process.take_streams(), first=START_SECONDS))
 
-    def welcome(self, channel: Channel) -> None:
-        """Send the order to a host that is there."""
+    def welcome(self, channel: Channel, proof: str = "") -> None:
+        """Send the order to a host that is there, with the proof that it asked for."""
         self.channel = channel
-        channel.send({"order": dict(_order(self._run_dir, self.number, self.plan))})
+        channel.send({"order": dict(_order(self._run_dir, self.number, self.plan)), "proof": proof})
 
     def hear(self, deadline: float) -> None:
         """Read what it says, and tell it what has changed; lose it if it is not there at the deadline."""
@@ -145,6 +147,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "argv": plan["argv"],
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
+        "shielded": job.get("shielded", False),
     }
 
 
@@ -202,41 +205,48 @@ def _say(line: str) -> None:
 
 
 class _Door:
-    """Where the hosts of a run connect, and nobody gets in without its secret."""
+    """Where the hosts of a run connect, and prove that they know its secret."""
 
     def __init__(self, port: int, token: str, hosts: Sequence[_Host]) -> None:
-        self._listener = socket.create_server(("", port), backlog=len(hosts)) if port and token else None
+        self._listener = socket.create_server(("", port), backlog=_BACKLOG) if port and token else None
         if self._listener is not None:
             self._listener.setblocking(False)
         self._token, self._hosts = token, hosts
-        self._newcomers: list[Channel] = []
+        self._newcomers: dict[Channel, str] = {}
+        """Connections that have shown no proof yet → the nonce that they have to answer."""
 
     def admit(self) -> None:
         """Admit the hosts that have connected; close the door when all are in."""
         if self._listener is None:
             return
         with contextlib.suppress(OSError):
-            connection, _ = self._listener.accept()
-            number = connection.detach()
-            self._newcomers.append(Channel(number, number))
-        self._newcomers = [channel for channel in self._newcomers if not self._is_settled(channel)]
+            while True:
+                connection, _ = self._listener.accept()
+                number, nonce = connection.detach(), new_nonce()
+                self._newcomers[channel := Channel(number, number)] = nonce
+                channel.send({"nonce": nonce})
+        self._newcomers = {
+            channel: nonce
+            for channel, nonce in self._newcomers.items()
+            if not self._is_settled(channel, nonce)
+        }
         if all(host.channel is not None for host in self._hosts):
             self._listener.close()
             self._listener = None
             for channel in self._newcomers:
                 channel.close()
 
-    def _is_settled(self, channel: Channel) -> bool:
-        for message in channel.receive():
-            number, told = message.get("node"), str(message.get("token", ""))
+    def _is_settled(self, channel: Channel, nonce: str) -> bool:
+        for message in filter(None, channel.receive()):  # an empty one is a sign of life
+            number = message.get("node")
             expected = [host for host in self._hosts if host.number == number and host.channel is None]
-            if expected and hmac.compare_digest(told.encode(), self._token.encode()):
-                expected[0].welcome(channel)
+            if expected and is_proof(message.get("proof"), self._token, MEMBER, nonce):
+                expected[0].welcome(channel, prove(self._token, LEADER, message.get("nonce")))
                 channel.beat()
             else:
                 channel.close()
             return True
-        if channel.closed:
+        if channel.closed or channel.unread_bytes > MOST_BYTES:
             channel.close()
         return channel.closed
 

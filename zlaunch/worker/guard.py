@@ -1,8 +1,9 @@
 """The guard around a launcher: `zlaunch.worker.guard RUN_DIR ARGV…`.
 
 It ends the launcher and its descendants as soon as the zlaunch of this run is gone: even after SIGKILL, no
-process and no ssh connection remains. Over ssh, the ranks are stopped through a control file, and the
-launcher gets no signal. The reaper above it ends what is left if the guard is killed too.
+process and no ssh connection remains. Over ssh, and where SIGTERM asks to save, the ranks are stopped through
+a control file, and the launcher gets no signal. The reaper above it ends what is left if the guard is killed
+too.
 """
 
 import os
@@ -13,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from zlaunch.files import is_safe_word
-from zlaunch.process import LauncherProcess, end_like, lifeline, outlive_parent
-from zlaunch.rundir.control import write_stop
+from zlaunch.process import LauncherProcess, end_like, lifeline, outlive_parent, shield_from_sigterm
+from zlaunch.rundir.control import COORDINATOR, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_rank_records
 from zlaunch.rundir.record import JobRecord, RankRecord
@@ -26,7 +27,11 @@ GRACE_SECONDS = 7.0
 def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
+    is_shielded = job.get("shielded", False)
     tell = partial(write_stop, run_dir) if job["over_ssh"] else None
+    if is_shielded:
+        shield_from_sigterm()
+        tell = tell or partial(write_stop, run_dir, by=COORDINATOR)
     if job["over_ssh"] and not is_safe_word(job.get("working_directory", "/")):
         os.chdir("/")  # DeepSpeed's runner goes to its directory on all hosts, and does not quote it
     child = LauncherProcess(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell=tell)

@@ -14,18 +14,20 @@ import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save
-from zlaunch.rundir.control import read_stop
+from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save, shield_from_sigterm
+from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
 from zlaunch.worker.channel import Channel, Message, wait_for_any
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
+from zlaunch.worker.proof import LEADER, MEMBER, SECRET, is_proof, new_nonce, prove
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -41,7 +43,7 @@ NUMBER = "ZLAUNCH_NODE"
 """The variable that has the number of a host that connects by itself."""
 
 TOKEN = "ZLAUNCH_TOKEN"  # noqa: S105 - the name of a variable
-"""The variable that has the secret of a run, which the coordinator expects from who connects."""
+"""The variable with the secret of a run, which this program and the coordinator prove to each other."""
 
 
 class _Node:
@@ -78,9 +80,13 @@ class _Node:
 
     def run(self, log: IO[bytes]) -> int:
         """Start the launcher and wait for its end."""
-        inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER)}
+        inherited = {name: value for name, value in os.environ.items() if name not in (TOKEN, NUMBER, SECRET)}
         environment = {**inherited, **SAFE_PATH, **self._order["environment"]}
-        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS)
+        tell = None
+        if self._order["shielded"]:
+            shield_from_sigterm()
+            tell = partial(write_stop, self.run_dir, by=COORDINATOR)
+        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS, tell=tell)
         signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         self._channel.beat()
         return self.child.wait(self.tick)
@@ -139,9 +145,9 @@ class _Node:
                 return
 
 
-def main(channel: Channel) -> int:
-    """Carry out one order, and return what the launcher returned."""
-    order = _order(channel)
+def main(channel: Channel, nonce: str | None = None) -> int:
+    """Carry out one order, and return what the launcher returned; it must come with the answer to a nonce."""
+    order = _order(channel, nonce)
     if order is None:
         sys.stderr.write("error: zlaunch.worker.node got no order\n")
         return 1
@@ -158,18 +164,26 @@ def main(channel: Channel) -> int:
     return returncode
 
 
-def _order(channel: Channel) -> OrderRecord | None:
+def _order(channel: Channel, nonce: str | None) -> OrderRecord | None:
     deadline = time.monotonic() + ORDER_SECONDS
     while not channel.closed and time.monotonic() < deadline:
         wait_for_any([channel], 0.5)
         for message in channel.receive():
             if isinstance(order := message.get("order"), dict):
-                return conform(order, OrderRecord)
+                is_known = nonce is None or is_proof(message.get("proof"), _token(), LEADER, nonce)
+                return conform(order, OrderRecord) if is_known else None
     return None
 
 
-def connect(address: str, port: int) -> Channel:
-    """Connect to the coordinator, and show that this host belongs to its run; raise OSError."""
+def _token() -> str:
+    return os.environ.get(TOKEN, "")
+
+
+def connect(address: str, port: int) -> tuple[Channel, str]:
+    """Connect to the coordinator, and prove that this host belongs to its run; raise OSError.
+
+    Returns the nonce that the coordinator has to answer, too.
+    """
     deadline = time.monotonic() + ORDER_SECONDS
     while True:
         try:
@@ -179,10 +193,16 @@ def connect(address: str, port: int) -> Channel:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-    channel = Channel(connection.fileno(), connection.fileno())
+    channel, own = Channel(connection.fileno(), connection.fileno()), new_nonce()
     connection.detach()
-    channel.send({"token": os.environ.get(TOKEN, ""), "node": int(os.environ.get(NUMBER, "0"))})
-    return channel
+    while not channel.closed and time.monotonic() < deadline:
+        wait_for_any([channel], 0.5)
+        for message in channel.receive():
+            if nonce := message.get("nonce"):
+                number = int(os.environ.get(NUMBER, "0"))
+                channel.send({"proof": prove(_token(), MEMBER, nonce), "node": number, "nonce": own})
+                return channel, own
+    return channel, own
 
 
 def own_streams() -> Channel:
@@ -197,4 +217,4 @@ def own_streams() -> Channel:
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
     words = sys.argv[1:]
-    sys.exit(main(connect(words[0], int(words[1])) if words else own_streams()) and 1)
+    sys.exit((main(*connect(words[0], int(words[1]))) if words else main(own_streams())) and 1)

@@ -9,6 +9,7 @@ returns 1, deepspeed may return 0. `hook/` runs inside the script's process.
 import contextlib
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,15 @@ from functools import cached_property
 from pathlib import Path
 
 from zlaunch.files import from_safe_word
-from zlaunch.process import SAFE_PATH, Child, end_like, ignore_request_to_save, lifeline
+from zlaunch.process import (
+    SAFE_PATH,
+    Child,
+    end_like,
+    ignore_request_to_save,
+    is_told_by_parent,
+    lifeline,
+    shield_from_sigterm,
+)
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.read import parse_record
@@ -78,6 +87,8 @@ class _Attendant:
     def __call__(self) -> None:
         """End the rank when its launcher or zlaunch is gone, or on request; take a sample now and then."""
         self._child.depend_on(self._depends_on)
+        if is_told_by_parent():
+            self._child.on_signal(signal.SIGTERM, None)
         if (number := read_stop(self._run_dir)) is not None:
             self._child.on_signal(number, None)
         if time.monotonic() - self._sampled > SAMPLE_SECONDS:
@@ -143,6 +154,8 @@ def main(run_dir: RunDir) -> int:
         print(f"error: {where}\nhint: {hint}", file=sys.stderr)
         return ExitStatus.NO_INPUT
     ignore_request_to_save()
+    if job.get("shielded"):
+        shield_from_sigterm()
     os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)

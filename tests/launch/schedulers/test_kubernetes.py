@@ -1,6 +1,7 @@
 """Manifests against the published schemas, and jobs that are followed with a `kubectl` of our own."""
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,6 +104,18 @@ def test_the_shell_of_a_pod_passes_all_arguments_on(
     assert f"runs/it's{'-attempt-2' if again else ''}" in words[:cut]
     assert words[:cut].count("--resume") == bool(resume) + again
     assert done.returncode == (75 + 128 if kind == "pytorchjob" and resume else 75)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("save_within", "told", "grace"), [(None, 285, 300), (600.5, None, 616)])
+def test_a_pod_is_killed_only_after_the_time_that_its_ranks_have_to_save(
+    kind: str, save_within: float | None, told: int | None, grace: int
+) -> None:
+    found = manifest(request(kind=kind, save_within=save_within))
+    assert f"'terminationGracePeriodSeconds': {grace}," in str(found)
+    assert str(found).count("terminationGracePeriodSeconds") == str(found).count(f"Seconds': {grace},")
+    script = container_of(kind, found)["command"][-1]
+    assert re.findall(r"--save-within (\S+)", script) == ([] if told is None else [str(told)])
 
 
 def expanded(text: str, env: Mapping[str, str]) -> str:

@@ -31,7 +31,8 @@ def ran(
     """Run a script with programs in place of Slurm's; return what srun and scontrol got, and its exit status."""
     for name, end in (("srun", status), ("scontrol", 0)):
         file = folder / name
-        file.write_text(f'#!/bin/sh\nprintf "%s\\0" "$@" > {name}.got\nexit {end}\n')
+        keep = f'printf "%s\\0" "$@" > {name}.got\nprintf "%s" "$ZLAUNCH_SECRET" > {name}.secret'
+        file.write_text(f"#!/bin/sh\n{keep}\nexit {end}\n")
         file.chmod(0o755)
     env = {"PATH": f"{folder}:{os.environ['PATH']}", "SLURM_JOB_ID": "42"}
     env |= {} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}
@@ -121,6 +122,10 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
         (["--submit", "slurm", "--hostfile", "h"], "contradict each other"),
         (["--submit", "slurm", "--time-limit", "soon"], "is not a time"),
         (["--submit", "slurm", "--slurm", "=x"], "is not KEY=VALUE"),
+        (
+            ["--submit", "slurm", "--nodes", "3", "--on", "2x8xH100-80GB"],
+            "`--nodes 3` and `--on 2x8xH100-80GB`",
+        ),
     ],
 )
 def test_options_that_contradict_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
@@ -133,6 +138,32 @@ def test_a_wrong_ds_config_is_refused_before_the_job_waits_in_a_queue(tmp_path: 
     words = ("--submit", "slurm", "--nodes", "2", "--gpus", "8", "--set", "zero_optimization.stagee=3")
     result = zlaunch("train", *words, cwd=tmp_path, env={"PATH": "/nowhere"})
     assert (result.status, "unknown-key" in result.err) == (65, True), result.err
+
+
+def test_a_job_is_checked_on_the_hardware_of_the_cluster(tmp_path: Path) -> None:
+    words = ("--submit", "slurm", "--dry-run")
+    model = ("--", "--model", "gpt2", "--per_device_train_batch_size", "24", "--sequence_length", "1024")
+    small = zlaunch("train", *words, "--on", "2x8xRTX-4090", *model, cwd=tmp_path)
+    assert (small.status, small.out) == (65, ""), small.err
+    large = zlaunch("train", *words, "--on", "2x8xH100-80GB", *model, cwd=tmp_path)
+    assert large.status == 0, large.err
+    assert "#SBATCH --nodes=2\n" in large.out
+    assert "#SBATCH --gpus-per-node=8\n" in large.out
+    assert "--on" not in large.out
+
+
+def test_each_start_has_a_secret_that_no_command_line_shows(tmp_path: Path) -> None:
+    found = []
+    for name in ("first", "second"):
+        (folder := tmp_path / name).mkdir()
+        words = ran(folder, request(), status=0, restarts=None)[0]
+        found.append((folder / "srun.secret").read_text())
+        assert (len(found[-1]), [word for word in words if found[-1] in word]) == (32, [])
+    assert found[0] != found[1]
+
+
+def test_ranks_are_not_bound_to_the_cores_of_one_task(tmp_path: Path) -> None:
+    assert "--cpu-bind=none" in ran(tmp_path, request(), status=0, restarts=None)[0]
 
 
 def test_what_zlaunch_yaml_says_is_written_into_the_script(tmp_path: Path) -> None:

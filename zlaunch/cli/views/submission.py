@@ -1,4 +1,4 @@
-"""Shows what becomes of a job that was submitted."""
+"""Show the progress of a submitted job."""
 
 import os
 
@@ -72,4 +72,4 @@ class SubmitView(SubmitReporter):
     def left(self, job: str, cancel: str) -> None:
         """Say that the job goes on."""
         self._say("")
-        self._say(f"the job {job} goes on without being followed; `{cancel}` cancels it")
+        self._say(f"the job {job} continues and is not followed; `{cancel}` cancels it")

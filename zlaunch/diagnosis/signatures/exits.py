@@ -45,7 +45,15 @@ def preempted(case: Case) -> Reading | None:
     if save is None or not case.evidence.is_preempted:
         return None
     cause = f"{save.by} asked to save and stop: step {save.step} is saved in {save.checkpoint}"
-    return Reading(cause, is_local=False)
+    if not save.is_no_progress:
+        return Reading(cause, is_local=False)
+    cause += f", but the run was to go on from step {save.resumed_step}: it made no progress"
+    return Reading(
+        cause,
+        ("its exit status is not that of a saved run, so a scheduler does not start it again",),
+        ("check that the script loads the checkpoint at the start, or give each start more time",),
+        is_local=False,
+    )
 
 
 def _not_saved(save: SaveEvidence) -> str:

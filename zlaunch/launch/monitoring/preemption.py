@@ -1,7 +1,7 @@
 """Save and stop a job on request: choose the step after which all ranks save, and wait for their end.
 
-Saving is collective, so all ranks must do it after the same step. None of them waits for the others to agree:
-zlaunch names a step that no rank can have passed when all of them see it.
+Saving is collective, so all ranks must save after the same step. They do not negotiate it: zlaunch chooses a
+step that no rank has ended when all ranks have read the request.
 """
 
 import signal
@@ -18,19 +18,19 @@ from zlaunch.job.spec import PreemptOptions
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.time_limit import save_seconds, scheduler_of
+from zlaunch.launch.time_limit import save_seconds, saves_at_sigterm
 from zlaunch.process import SAVES
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
-from zlaunch.rundir.record import HeartbeatRecord, ProgramRecord, RankRecord
+from zlaunch.rundir.record import HeartbeatRecord, JobRecord, ProgramRecord, RankRecord
 from zlaunch.rundir.run_files import read_run_files
 from zlaunch.runs.saved_by_run import output_dir_of
 from zlaunch.units import duration
 
 LATENCY_SECONDS = 0.25
-"""From when heartbeats are read until all ranks of this host see which step was chosen."""
+"""Time between reading the heartbeats and all ranks of this host having read the chosen step."""
 SHARED_LATENCY_SECONDS = 6.0
-"""The same on several hosts: ranks flush their heartbeats every two seconds, and both ways take a moment."""
+"""The same on several hosts, where ranks flush their heartbeats every two seconds."""
 
 FASTEST_STEP_SECONDS = 1e-4
 
@@ -38,16 +38,16 @@ FASTEST_STEP_SECONDS = 1e-4
 def save_step(last: int, elapsed: float, seconds_per_step: float, latency: float) -> int:
     """Choose the step after which all ranks save.
 
-    `last` is the last step that any rank has reported, `elapsed` the most time since its end. No rank may
-    have ended the chosen step when all of them see it, `latency` seconds from now: a step takes at least half
-    of the usual time. It is the first such step, because a long one may leave no time for another.
+    `last` is the last step that any rank has reported, and `elapsed` the longest possible time since its end.
+    All ranks read the chosen step within `latency` seconds, and none may have ended it by then; a step is
+    assumed to take at least half of the usual time. The earliest such step is chosen, as steps may be long.
     """
     each = max(seconds_per_step, FASTEST_STEP_SECONDS)
     return last + int(2 * (elapsed + latency) / each) + 1
 
 
 class SaveAndStop:
-    """The request to save and stop one job, from when it is made to the end of the ranks."""
+    """The request to save and stop one job, from the request to the end of the ranks."""
 
     def __init__(
         self,
@@ -60,8 +60,7 @@ class SaveAndStop:
         """Begin without a request; `stop` ends the job."""
         self._plan, self._layout, self._options = plan, plan.layout, options
         self._stop, self._reporter = stop, reporter
-        asked = options.on_preempt
-        self._sigterm_saves = scheduler_of(environ) is not None if asked is None else asked == "save"
+        self._sigterm_saves = saves_at_sigterm(options, environ)
         self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
         self._known = plan.program.known_output_dir(plan.script[1:])
         self._by: str | None = None
@@ -95,7 +94,7 @@ class SaveAndStop:
         return self._by is not None
 
     def tick(self, progress: Progress) -> None:
-        """Take the next step of the request, or look whether there is one."""
+        """Check for a request, or advance the current one."""
         now = time.monotonic()
         self._observe(progress)
         if self._by is None:
@@ -110,15 +109,17 @@ class SaveAndStop:
             self._end(f"{done} {took}: ending the job")
 
     def evidence(self) -> SaveEvidence | None:
-        """Say what came of the request, after the end of the job."""
+        """Return the outcome of the request, after the end of the job."""
         if self._by is None:
             return None
         found = None if self._step is None or self._is_trained() else self._saved()
         checkpoint = None if found is None else shown(found.checkpoint.folder)
         if found is None and not self._is_over:
             self._explain_end()
+        resumed_step = read_record(self._layout.job, JobRecord).get("resumed_step")
         return SaveEvidence(
-            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint), self._is_limit
+            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint),
+            *(self._is_limit, resumed_step),
         )
 
     @property
@@ -183,7 +184,7 @@ class SaveAndStop:
             self._say(f"saving after step {self._step}, then stopping, within {duration(self._within)}")
 
     def _directory(self) -> str | None:
-        """Return where an engine saves first; empty if a Trainer or the script knows, None if nobody does."""
+        """Return where an engine saves first; empty if a Trainer or the script decides, None if unknown."""
         program = read_record(self._layout.rank_program(0), ProgramRecord)
         if program.get("trainer_args") or program.get("saved_checkpoint"):
             return ""
@@ -192,14 +193,10 @@ class SaveAndStop:
         return str(self._known)
 
     def _explain_end(self) -> None:
-        """Say why the ranks have ended without a checkpoint, although nothing has stopped them for it."""
+        """Record why the ranks ended without a checkpoint before the time for saving was over."""
         ranks = read_rank_records(self._layout, RankRecord).values()
         if any(rank.get("stopped_by") for rank in ranks):
-            self._step, self._why_not = (
-                None,
-                "its ranks got the signal, too, and could not save",
-            )
-            self._advice = "have SIGUSR1 sent, which ranks ignore: `#SBATCH --signal=USR1@90`"
+            self._step, self._why_not = None, "its ranks were stopped before they had saved"
         elif self._step is None:
             self._why_not = "its ranks ended before a step to save could be chosen"
 

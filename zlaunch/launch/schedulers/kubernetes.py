@@ -1,6 +1,7 @@
 """Kubernetes: a JobSet, or a TrainJob or PyTorchJob of Kubeflow, with one zlaunch in each pod."""
 
 import json
+import math
 import re
 import shlex
 import time
@@ -20,7 +21,10 @@ HAS_TIME_LIMIT = False
 
 PORT = 29500
 GRACE_SECONDS = 300
-"""How long a pod may take to save after SIGTERM."""
+"""How long a pod may take to end after SIGTERM, unless its job needs longer."""
+
+END_SECONDS = 15
+"""How much of that is left for the end of ranks that have not saved in time."""
 
 RETRYABLE = 128
 """A PyTorchJob starts a pod again for an exit status from here on."""
@@ -102,7 +106,7 @@ def _jobset(request: SubmitRequest) -> dict[str, Any]:
     }
     pod = {
         "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": _grace_seconds(request),
         "containers": [container],
         "volumes": _volumes(request),
     }
@@ -137,7 +141,7 @@ def _jobset(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _restarting_failures(container: str) -> list[dict[str, Any]]:
-    """List what fails a job for a reason that a restart may cure: it has saved, or lost its node."""
+    """List the failures after which a job restarts: it has saved, or lost its node."""
     saved = {"containerName": container, "operator": "In", "values": [SAVED]}
     lost = [{"type": "DisruptionTarget", "status": "True"}]
     return [
@@ -149,7 +153,7 @@ def _restarting_failures(container: str) -> list[dict[str, Any]]:
 def _trainjob(request: SubmitRequest) -> dict[str, Any]:
     """Write a TrainJob; the runtime `torch-distributed` numbers the pods, and says when to restart."""
     pod = {
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": _grace_seconds(request),
         "containers": [{"name": "node", "volumeMounts": _mounts(request)}],
         "volumes": _volumes(request),
     }
@@ -187,7 +191,7 @@ def _trainjob(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
-    """Write a PyTorchJob. Pods are not told how often they were started: it restarts what always resumes."""
+    """Write a PyTorchJob. Its pods cannot see a restart, so it restarts only with `--resume latest`."""
     restarts = request.requeue and request.resumes
     container = {
         "name": "pytorch",
@@ -197,7 +201,7 @@ def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
         "volumeMounts": _mounts(request),
     }
     pod = {
-        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "terminationGracePeriodSeconds": _grace_seconds(request),
         "containers": [container],
         "volumes": _volumes(request),
     }
@@ -222,12 +226,21 @@ def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
 
 
 def _script(request: SubmitRequest, *, counts: bool) -> str:
-    """Write what a shell runs in each pod; `counts`: whether RESTART says how often the job was restarted."""
+    """Write the shell script of each pod; `counts`: whether RESTART is the number of restarts."""
     enters = [] if request.workdir is None else [f"cd {shlex.quote(request.workdir)}"]
-    words = shlex.join(["zlaunch", "train", *request.words])
+    words = shlex.join(["zlaunch", "train", *request.words, *_save_within(request)])
     behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
     lines = _counted(request, words, behind) if counts else _uncounted(request, words, behind)
     return _unexpanded("\n".join([*enters, *lines, ""]))
+
+
+def _save_within(request: SubmitRequest) -> list[str]:
+    """Let the ranks take the time that a pod has; zlaunch alone would assume 30 seconds."""
+    return [] if request.save_within is not None else ["--save-within", str(GRACE_SECONDS - END_SECONDS)]
+
+
+def _grace_seconds(request: SubmitRequest) -> int:
+    return max(GRACE_SECONDS, math.ceil(request.save_within or 0) + END_SECONDS)
 
 
 def _counted(request: SubmitRequest, words: str, behind: str) -> list[str]:
@@ -260,7 +273,7 @@ def _uncounted(request: SubmitRequest, words: str, behind: str) -> list[str]:
 
 
 def _unexpanded(text: str) -> str:
-    """Escape what Kubernetes would replace itself: `$(NAME)`, with `$$` for a dollar sign."""
+    """Escape `$(NAME)`, which Kubernetes would expand; `$$` is a dollar sign."""
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
@@ -311,7 +324,7 @@ def _kind(request: SubmitRequest) -> _Kind:
 
 
 def cancel_command(job: str, request: SubmitRequest) -> str:
-    """What ends a job."""
+    """Return the command that ends a job."""
     return shlex.join([*_kubectl(request), "delete", _kind(request).resource, job])
 
 
@@ -366,7 +379,7 @@ def _exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _why_pending(pods: Sequence[Mapping[str, Any]]) -> str | None:
-    """Say what the first pod waits for: an image, a node."""
+    """Return the reason why the first pod waits, such as an image or a node."""
     for pod in pods:
         status = pod.get("status", {})
         for one in status.get("containerStatuses", []):

@@ -51,7 +51,7 @@ def submit(text: str, request: SubmitRequest) -> str:
 
 
 def cancel_command(job: str, request: SubmitRequest) -> str:
-    """What ends a job."""
+    """Return the command that ends a job."""
     return f"ray job stop {job}"
 
 

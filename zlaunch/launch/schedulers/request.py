@@ -1,4 +1,4 @@
-"""What a scheduler is asked for, and what it says of a job."""
+"""A job for a scheduler, and the state of a job that the scheduler reports."""
 
 import sys
 from collections.abc import Mapping
@@ -7,10 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 SAVED = 75
-"""Exit status of a training that has saved a checkpoint and is to be started again."""
+"""Exit status of a training that has saved a checkpoint and should be started again."""
 
 MOST_RESTARTS = 100
-"""How often a job is started again at most, if it saves a checkpoint each time."""
+"""Maximum number of restarts of a job that saves a checkpoint each time."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class SubmitRequest:
     words: tuple[str, ...]
     """The command line of `zlaunch train` on each node, up to `--`, without its program."""
     script_args: tuple[str, ...]
-    """What follows after `--`."""
+    """The arguments after `--`."""
     name: str
     directory: Path
     """The working directory, for schedulers whose nodes share it with this machine."""
@@ -30,8 +30,10 @@ class SubmitRequest:
     """GPUs of each node."""
     time_limit: int | None = None
     """Seconds."""
+    save_within: float | None = None
+    """Seconds that the ranks may take to save."""
     is_resumable: bool = False
-    """Whether a restart can go on from a checkpoint that the job has saved."""
+    """Whether a restart can resume from a checkpoint of the job."""
     account: str | None = None
     partition: str | None = None
     gres: str | None = None
@@ -54,13 +56,13 @@ class SubmitRequest:
 
     @property
     def resumes(self) -> bool:
-        """Whether its own command line goes on from the newest checkpoint, in the first start too."""
+        """Whether its command line has `--resume latest`, which resumes in the first start, too."""
         return ("--resume", "latest") in pairwise(self.words) or "--resume=latest" in self.words
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """What a scheduler says of a job at one moment."""
+    """The state of a job as the scheduler reports it."""
 
     name: str
     """The state in the words of the scheduler, in lower case."""

@@ -9,6 +9,7 @@ from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers.program import ProgramFailed, ask
 from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
 from zlaunch.rundir.layout import RUNS
+from zlaunch.worker.proof import SECRET
 
 OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
 SHARES_FILES = True
@@ -16,6 +17,12 @@ HAS_TIME_LIMIT = True
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
+
+_SECRET = (
+    "# Each start makes the secret by which its nodes know each other.",
+    f"export {SECRET}=$(head -c 24 /dev/urandom | base64)",
+    "",
+)
 
 _RUNNING, _PENDING = "RUNNING", "PENDING"
 _OVER: Mapping[str, int] = {
@@ -30,17 +37,17 @@ _OVER: Mapping[str, int] = {
     "BOOT_FAIL": 69,
     "REVOKED": 69,
 }
-"""States from which a job does not return → the exit status of one that has none of its own."""
+"""Final states → the exit status of a job that has none of its own."""
 
 _REASONS: Mapping[str, str] = {
     "Resources": "waiting for nodes to become free",
-    "Priority": "other jobs come first",
+    "Priority": "jobs of higher priority run first",
     "BeginTime": "Slurm starts it after a short delay",
     "Dependency": "waiting for another job",
-    "JobHeldUser": "held: `scontrol release ID` lets it go",
+    "JobHeldUser": "held: `scontrol release ID` releases it",
     "JobHeldAdmin": "held by an administrator",
     "PartitionTimeLimit": "its time limit is above that of the partition",
-    "PartitionNodeLimit": "it wants more nodes than the partition allows",
+    "PartitionNodeLimit": "it asks for more nodes than the partition allows",
     "PartitionDown": "the partition is down",
     "ReqNodeNotAvail": "a node it needs is not available",
     "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": "nodes it "
@@ -49,19 +56,27 @@ _REASONS: Mapping[str, str] = {
 
 
 def check(request: SubmitRequest) -> None:
-    """Raise WrongUsage for what the script cannot have."""
+    """Raise WrongUsage for a line break, which would end an option in the script."""
     for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
         if "\n" in str(word):
-            raise WrongUsage(f"a line break cannot stand in an sbatch script: {str(word)!r}")
+            raise WrongUsage(f"an sbatch script cannot contain a line break: {str(word)!r}")
 
 
 def render(request: SubmitRequest) -> str:
     """Write the sbatch script of a job."""
-    lines = ["#!/bin/bash", *_directives(request), "", *_run_directory(request), "", *_step(request)]
+    lines = [
+        "#!/bin/bash",
+        *_directives(request),
+        "",
+        *_run_directory(request),
+        "",
+        *_SECRET,
+        *_step(request),
+    ]
     if request.requeue:
         lines += [
             "",
-            f"# {SAVED}: it has saved a checkpoint before a limit or a preemption, and goes on in a restart.",
+            f"# {SAVED}: it saved a checkpoint before a limit or a preemption. A restart resumes from it.",
             f'if [ "$status" -eq {SAVED} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {request.restarts} ]; then',
             '    scontrol requeue "$SLURM_JOB_ID"',
             "fi",
@@ -70,7 +85,7 @@ def render(request: SubmitRequest) -> str:
 
 
 def _directives(request: SubmitRequest) -> list[str]:
-    """Write the options of the job; those that the user wrote in Slurm's own words come last and count."""
+    """Write the options of the job; options of `--slurm` replace those of zlaunch."""
     limit = request.time_limit
     own: dict[str, str | None] = {
         "job-name": request.name,
@@ -108,7 +123,7 @@ def _clock(seconds: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    r"""Put a value in quotes if sbatch would take it apart; within quotes it knows `\\`, and no `$`."""
+    r"""Quote a value if sbatch would split it; within quotes, sbatch reads `\\` as an escape but not `$`."""
     if not re.search(r"""[\s"'\\#]""", text):
         return text
     return '"' + re.sub(r"""(["\\])""", r"\\\1", text) + '"'
@@ -134,10 +149,9 @@ def _run_directory(request: SubmitRequest) -> Iterator[str]:
 def _step(request: SubmitRequest) -> Iterator[str]:
     """Start one zlaunch on each node; a failed one ends the others itself."""
     cores = request.options.get("cpus-per-task")
-    width = (
-        [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
-    )  # srun does not take it from sbatch
-    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0", *width, "\\"])
+    # srun does not take it from sbatch. Without `none`, it may bind all ranks of a node to one core.
+    width = [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
+    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none", *width, "\\"])
     yield f"    {shlex.join([*own_program(), 'train', *request.words])} \\"
     behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
     again = ' "${again[@]}"' if request.is_resumable else ""
@@ -152,7 +166,7 @@ def submit(text: str, request: SubmitRequest) -> str:
 
 
 def cancel_command(job: str, request: SubmitRequest) -> str:
-    """What ends a job."""
+    """Return the command that ends a job."""
     return f"scancel {job}"
 
 
@@ -200,7 +214,7 @@ def _explained(reason: str | None) -> str | None:
 
 
 def _exit_status(name: str, code: str) -> int:
-    """Take the exit status of a job from `CODE:SIGNAL`; one that Slurm ended may have none."""
+    """Read the exit status from `CODE:SIGNAL`; a job that Slurm ended may have none."""
     status, _, number = code.partition(":")
     if status.isdecimal() and int(status):
         return int(status)
@@ -218,7 +232,7 @@ def _run_dir(request: SubmitRequest, number: str, task: str | None, restarts: in
 
 
 def _together(states: list[JobStatus]) -> JobStatus:
-    """Sum the states of the tasks of an array up."""
+    """Summarize the states of the tasks of an array."""
     names = [state.name for state in states]
     counts = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
     is_over = all(state.is_over for state in states)
@@ -234,10 +248,10 @@ def _together(states: list[JobStatus]) -> JobStatus:
 
 
 def _from_accounting(job: str) -> JobStatus:
-    """Ask the accounting for a job that ended a while ago; raise Unavailable if there is none."""
+    """Ask the accounting database for a job that ended earlier; raise Unavailable without one."""
     lines = ask(["sacct", "-j", job, "-n", "-P", "-X", "-o", "State,ExitCode"]).splitlines()
     if not lines:
-        return JobStatus("unknown", "Slurm has forgotten the job", is_over=True, exit_status=1)
+        return JobStatus("unknown", "Slurm has no record of the job any more", is_over=True, exit_status=1)
     states = [(line.partition("|")[0].split(" ")[0], line.partition("|")[2]) for line in lines]
     return _together(
         [

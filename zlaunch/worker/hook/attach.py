@@ -21,6 +21,7 @@ from zlaunch.worker.hook.instrument import Instrumentation
 from zlaunch.worker.hook.own_file import open_apart
 from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
 from zlaunch.worker.hook.save_request import SaveRequest
+from zlaunch.worker.hook.shield import shield_children
 from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def install(root: str, is_debugged: bool = False) -> None:
         also[GROUPS] = lift_timeouts
     instrumentation = Instrumentation(heartbeat, program, SaveRequest(run_dir.save_at), also)
     instrumentation.install()
+    shield_children()
     sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))
 
 

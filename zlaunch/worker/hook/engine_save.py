@@ -1,9 +1,9 @@
 """Save a training without a Trainer on request, at the end of a step, and end its script.
 
-The script need not know of it: its engine saves to where it has saved before, with the same options, or
-accelerate does if the script trains with it. An engine is saved when the next step begins, so the script has
-logged the last one. What accelerate saves tells how far the data was read, so it saves as soon as the
-optimizer and the schedules have taken the step.
+The script needs no change: its engine saves to the same directory and with the same options as before, or
+accelerate does if the script trains with it. An engine is saved when the next step begins, after the script
+has logged the last one. A checkpoint of accelerate has the position in the data, so accelerate saves as soon
+as the optimizer and the schedules have taken the step.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(.*?)(\d+)")
 
 
 class _LastSave(NamedTuple):
-    """How an engine was saved last, and its counters then."""
+    """The last save of an engine, and its counters at that time."""
 
     directory: str
     options: Mapping[str, object]
@@ -40,7 +40,7 @@ class _LastSave(NamedTuple):
 
 
 class EngineSaver:
-    """Watches the ends of steps, and saves once if that is asked for."""
+    """Checks for a request at the end of each step, and saves once."""
 
     def __init__(self, heartbeat: Heartbeat, request: SaveRequest) -> None:
         self._heartbeat, self._request = heartbeat, request
@@ -54,11 +54,11 @@ class EngineSaver:
         self._is_done = False
 
     def _is_on(self) -> bool:
-        """Whether to look: not with a Trainer, which saves itself, nor in threads and forked processes."""
+        """Whether to check: not with a Trainer, which saves itself, nor in threads and forked processes."""
         return not self._is_done and not self._heartbeat.is_trainer and self._heartbeat.is_here()
 
     def stepped(self, engine: Any) -> None:
-        """Look after the end of a step, and only once: gradients of the next one may follow."""
+        """Check once after the end of a step; micro-batches of the next step may follow."""
         if not self._is_on() or not hasattr(engine, "global_steps"):
             return
         self._engines[id(engine)] = engine
@@ -80,7 +80,7 @@ class EngineSaver:
             self._save_and_end()
 
     def saved(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Remember how the script has an engine saved."""
+        """Remember the arguments with which the script saved an engine."""
         with contextlib.suppress(Exception):
             engine, *given = args
             names = ("save_dir", "tag", "client_state", "save_latest", "exclude_frozen_parameters")
@@ -90,7 +90,7 @@ class EngineSaver:
             self._saves[id(engine)] = _LastSave(directory, options, _counters(engine))
 
     def watch(self, module: ModuleType) -> None:
-        """Follow accelerate, if a script trains with it."""
+        """Wrap the functions of accelerate, if a script trains with it."""
         if module.__name__ == ACCELERATOR:
             module.Accelerator.__init__ = self._then(module.Accelerator.__init__, self._accelerates)
             module.Accelerator.save_state = self._then(module.Accelerator.save_state, self._saved_state)
@@ -127,7 +127,7 @@ class EngineSaver:
             self._save_and_end()
 
     def _accelerated(self) -> Any:
-        """Return the engine of accelerate, if it is one that takes the steps."""
+        """Return the engine of accelerate, if it has taken a step."""
         wrapper = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
         engine = getattr(wrapper, "engine", None)
         return engine if id(engine) in self._engines else None
@@ -171,13 +171,13 @@ class EngineSaver:
 
 
 def _counters(engine: Any) -> tuple[int, ...]:
-    """Return what a script may count of an engine, and the same from 0 on."""
+    """Return the counters of an engine that a script may save, counted from 1 and from 0."""
     counted = [getattr(engine, name, -1) for name in ("global_steps", "micro_steps", "global_samples")]
     return (*counted, *(one - 1 for one in counted))
 
 
 def _brought_up(state: Mapping[str, object], then: Sequence[int], now: Sequence[int]) -> dict[str, object]:
-    """Replace in a script's own state what has counted steps, micro-batches or samples."""
+    """Update the numbers in a script's own state that counted steps, micro-batches or samples."""
     return {
         key: now[then.index(value)] if type(value) is int and value > 0 and value in then else value
         for key, value in state.items()

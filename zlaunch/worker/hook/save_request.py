@@ -1,4 +1,4 @@
-"""Whether all ranks are to save after a step, and end: asked by a file in the run directory."""
+"""Read the request to save after a step and end, which is a file in the run directory."""
 
 import os
 from pathlib import Path
@@ -8,11 +8,11 @@ MOST_BYTES = 8192
 
 
 class SaveAt(NamedTuple):
-    """What zlaunch has asked for."""
+    """The request of zlaunch."""
 
     step: int
     directory: str
-    """Where an engine saves whose script has not saved yet; empty if that is not known."""
+    """Directory for an engine whose script has not saved yet; empty if unknown."""
 
 
 class SaveRequest:
@@ -22,9 +22,9 @@ class SaveRequest:
         self._file = str(file)
 
     def at(self, step: int) -> SaveAt | None:
-        """Return the request if it is about this step; every rank must be asked for the same one.
+        """Return the request if it is for this step; every rank must ask about the same steps.
 
-        The file is opened each time: that reads what another host has written to a network file system.
+        The file is opened each time: on a network file system, only that reads what another host wrote.
         """
         try:
             descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)

@@ -120,7 +120,7 @@ programs: .venv/installed
 # System packages for tests on several hosts and on NVMe. Only root can install them.
 APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
 # Only for tests of clusters.
-CLUSTER_PACKAGES := slurm-wlm munge openmpi-bin
+CLUSTER_PACKAGES := slurm-wlm munge openmpi-bin fish tcsh zsh iputils-ping
 # Only for tests of pages. Ubuntu has no package of this name; any Chromium or Chrome on the PATH will do.
 BROWSER := chromium
 

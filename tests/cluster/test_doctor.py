@@ -249,7 +249,10 @@ def test_an_all_reduce_over_the_hosts_is_measured_beside_the_speed_of_the_interf
 def test_the_nodes_of_a_slurm_job_are_examined_with_srun(slurm: Slurm, tmp_path: Path) -> None:
     line = shlex.join([*ZLAUNCH, "doctor", "--slurm", "--json"])
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line} > report.json\n")
-    run("sbatch", "-N2", "--wait", "job.sh", cwd=tmp_path, env=slurm.environment())
+    login = {"SSH_CONNECTION": "192.0.2.9 55555 192.0.2.1 22"}  # to the login node, and inherited by the job
+    run("sbatch", "-N2", "--wait", "job.sh", cwd=tmp_path, env={**slurm.environment(), **login})
     report = json.loads((tmp_path / "report.json").read_text())
     assert [*report["hosts"]] == list(slurm.nodes)
     assert all(any(row["name"] == "torch" for row in host["rows"]) for host in report["hosts"].values())
+    reached = {name: host["facts"]["network"]["reached_at"] for name, host in report["hosts"].items()}
+    assert reached == dict.fromkeys(slurm.nodes)

@@ -54,9 +54,10 @@ def ssh_command(host: Host, remote: str) -> list[str]:
     return ["ssh", *options, *user, *port, host.name, remote]
 
 
-def remote_line(argv: Sequence[str], directory: str) -> str:
-    """Write a line of shell that runs a program in a directory."""
-    return for_any_shell(f"cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
+def remote_line(argv: Sequence[str], directory: str, greeting: str | None = None) -> str:
+    """Write a line of shell that runs a program in a directory; the greeting says that a shell was reached."""
+    greet = "" if greeting is None else f"echo {shlex.quote(greeting)}; "
+    return for_any_shell(f"{greet}cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
 
 
 def for_any_shell(line: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zlaunch.doctor.all_reduce import LARGE_BYTES
 from zlaunch.doctor.conversation import Conversation, conversations, local_words, remote_words
-from zlaunch.doctor.examine import Examined, Targets, addresses_of, is_local
+from zlaunch.doctor.examine import Examined, Targets, is_local
 from zlaunch.doctor.row import Row, Status
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.ports import free_port
@@ -87,11 +87,11 @@ def _ranks(hosts: Sequence[Examined]) -> list[_Rank]:
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
     """The address of the first host that all others reach, and a port that was free there, or nothing."""
-    reaches = [one.reach for one in hosts[1:]]
-    assert hosts[0].facts is not None
-    for address in addresses_of(hosts[0].facts):
-        if all(reach is not None and reach.addresses.get(address, "") is None for reach in reaches):
-            return address, next(reach.port for reach in reaches if reach is not None)
+    reaches = [one.reach for one in hosts[1:] if one.reach is not None]
+    if len(reaches) == len(hosts) - 1:
+        for address in reaches[0].addresses:
+            if all(reach.addresses.get(address, "") is None for reach in reaches):
+                return address, reaches[0].port
     return "", 0
 
 

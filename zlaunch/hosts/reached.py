@@ -14,7 +14,7 @@ class Connection(NamedTuple):
 
 
 def connection(environ: Mapping[str, str]) -> Connection:
-    """Read the variables of sshd, or those of a step of Slurm, which also has the variables of a login elsewhere."""
+    """Read the variables of sshd, or those of Slurm: a step also has the variables of a login elsewhere."""
     words = environ.get("SSH_CONNECTION", "").split()
     if len(words) == 4 and "SLURM_STEP_ID" not in environ:
         return Connection(words[0], words[2])

@@ -215,7 +215,7 @@ def _source(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:
 
 
 def addresses_of(facts: Facts) -> list[str]:
-    """Addresses of the first host without `addr=`: where ssh reached it, and what DeepSpeed's runner gives ranks.
+    """Addresses of the first host: where ssh reached it, and the one that DeepSpeed's runner gives to ranks.
 
     The runner takes the first word of `hostname -I`.
     """

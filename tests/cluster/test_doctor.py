@@ -218,6 +218,16 @@ def test_a_smaller_mtu_is_found_with_its_host(bed: Bed, tmp_path: Path) -> None:
     assert found[SECOND]["interface"]["status"] == "warning"
 
 
+def test_packets_that_are_too_large_for_the_way_are_found_with_the_host(bed: Bed, tmp_path: Path) -> None:
+    with bed.network.narrowed(SECOND, 1400):
+        found = rows(doctor(bed, tmp_path, "--json"))
+    assert found[SECOND]["interface"]["status"] == "ok"
+    assert found[SECOND]["MTU"]["status"] == "warning"
+    assert f"packets of 1500 bytes do not reach {FIRST}, but small ones do" in found[SECOND]["MTU"]["value"]
+    assert (found[POOR]["MTU"]["status"], "MTU" in found[FIRST]) == ("ok", False)
+    assert found[POOR]["MTU"]["value"] == f"packets of 1500 bytes reach {FIRST}"
+
+
 def test_a_host_that_lacks_the_directory_says_so_in_its_own_words(bed: Bed, tmp_path: Path) -> None:
     (only_here := bed.own / "project").mkdir()
     try:

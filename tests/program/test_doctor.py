@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,16 @@ def test_a_mistake_in_a_job_file_is_a_row_and_the_machine_is_examined(tmp_path: 
     assert (result.status, found["torch"]["status"]) == (69, "ok")
     assert found["ds_config"]["value"].startswith("zlaunch.yaml: expected 0, 1, 2, 3 or auto, not `7`")
     assert found["ds_config"]["hint"] == "`zlaunch train --dry-run`"
+
+
+@pytest.mark.job
+def test_an_all_reduce_on_one_host_is_measured_beside_the_speed_of_its_memory(tmp_path: Path) -> None:
+    found = rows(zlaunch("doctor", "--collective", "--json", cwd=tmp_path, env=NO_OPS))["all-reduce"]
+    assert found["status"] == "ok", found
+    rate, small, copy = re.findall(r"([\d.]+) (?:GB/s|[mµ]?s for)", found["value"])
+    assert "(gloo, 2 ranks)" in found["value"]
+    assert 0 < float(rate) < float(copy), found["value"]
+    assert float(small) > 0
 
 
 def test_gpus_that_this_torch_cannot_use_are_an_error_that_says_why(

@@ -78,8 +78,9 @@ def _ranks(hosts: Sequence[Examined]) -> list[_Rank]:
     names = [one.name for one in hosts]
     if len(hosts) == 1:
         names *= max(2, num_gpus) if num_gpus != 1 else 1
-        return [_Rank(name, i, "127.0.0.1", free_port(), backend, len(names)) for i, name in enumerate(names)]
-    master, port = _master(hosts)
+        master, port = "127.0.0.1", free_port()
+    else:
+        master, port = _master(hosts)
     return (
         [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)] if master else []
     )
@@ -100,10 +101,11 @@ def _judge(
 ) -> list[tuple[str, Row]]:
     failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
+        interface = "lo" if len(hosts) == 1 else "the interface that leads to the other hosts"
         hint = (
             "NCCL_DEBUG=INFO shows why"
             if ranks[0].backend == "nccl"
-            else ("set GLOO_SOCKET_IFNAME to the interface that leads to the other hosts")
+            else f"set GLOO_SOCKET_IFNAME to {interface}"
         )
         return [(host, Row(NAME, Status.ERROR, _words(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]

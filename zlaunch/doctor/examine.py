@@ -17,6 +17,7 @@ from zlaunch.doctor.conversation import (
     remote_words,
 )
 from zlaunch.doctor.host import CONNECT_SECONDS as REACH_SECONDS
+from zlaunch.doctor.network import PING_SECONDS
 from zlaunch.doctor.questions import Facts, Questions
 from zlaunch.doctor.ssh_errors import CONNECT_SECONDS, explain
 from zlaunch.hosts.environment import forwarded
@@ -48,6 +49,8 @@ class Reachability:
     """Address of the first host → the error, or None."""
     source: str | None
     """Its own address from which it does."""
+    mtu: tuple[int, str] | None = None
+    """The size of the largest packet, and whether it arrives; see `measure_mtu`."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def examine(
         for name in names
     }
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
-    with conversations(commands, seconds + 4 * REACH_SECONDS) as talks:
+    with conversations(commands, seconds + 4 * REACH_SECONDS + 2 * PING_SECONDS) as talks:
         talks.wait_for(1, seconds, told=told)
         clocks = _clocks(talks)
         reaches = _reaches(talks, targets) if len(names) > 1 else {}
@@ -204,10 +207,19 @@ def _reaches(talks: Conversations, targets: Targets) -> dict[str, Reachability]:
     line = f"connect {found} {' '.join(addresses)}"
     asked = {name: line for name in answered if name != names[0]}
     heard = talks.ask(asked, REACH_SECONDS * len(addresses) + 1) if addresses else {}
+    works = {name: _working(answer) for name, (answer, _, _) in heard.items()}
+    measured = talks.ask({name: f"mtu {one}" for name, one in works.items() if one}, 2 * PING_SECONDS + 1)
+    sizes = {name: (int(size), str(state)) for name, ((size, state), _, _) in measured.items()}
     return {
-        name: Reachability(found, {one: error for one, (error, _) in answer.items()}, _source(answer))
+        name: Reachability(
+            found, {one: error for one, (error, _) in answer.items()}, _source(answer), sizes.get(name)
+        )
         for name, (answer, _, _) in heard.items()
     }
+
+
+def _working(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:
+    return next((address for address, (error, _) in answer.items() if error is None), None)
 
 
 def _source(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:

@@ -64,7 +64,7 @@ def find_at_hand(
     except Refused as error:
         return without_config(replace(needs, findings=tuple(error.findings)))
     except WrongUsage as error:
-        return without_config(replace(needs, findings=(Finding("contradiction", error.message),)))
+        return without_config(replace(needs, findings=(Finding("bad-option", error.message),)))
     ops, nvme = _needs(value)
     paths = {**_paths(), **({"NVMe offload": nvme[0]} if nvme else {})}
     return AtHand(replace(needs, findings=findings, needs_nvme=bool(nvme)), ops, paths)

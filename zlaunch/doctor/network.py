@@ -6,9 +6,10 @@ import os
 import shutil
 import socket
 import struct
-import subprocess
 from pathlib import Path
 from typing import Any
+
+from zlaunch.process import output_of
 
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
@@ -79,7 +80,4 @@ def measure_mtu(address: str) -> tuple[int, str]:
 
 def _is_answered(ping: str, address: str, size: int) -> bool:
     options = ("-n", "-q", "-M", "do", "-c", "2", "-i", "0.2", "-W", "1", "-s", str(size))
-    argv = [ping, *options, address]
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(argv, capture_output=True, timeout=PING_SECONDS, check=False).returncode == 0
-    return False
+    return output_of([ping, *options, address], PING_SECONDS) is not None

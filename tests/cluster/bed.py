@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.cluster import network
 from tests.cluster.network import Network
 
-PROGRAMS = ("ip", "mpirun", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "sshd", "fish", "tcsh", "zsh")
+PROGRAMS = ("ip", "mpirun", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "sshd")
 NAMES = ("zlnode1", "zlnode2")
 POOR = "zlnode3"
 ALL = (*NAMES, POOR)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.bed import NAMES, Bed
+from tests.cluster.ways import MPI_AS_ROOT
+from tests.launchers import taken
 from tests.making import ODD_NAME
 from tests.running import run, zlaunch
 
@@ -44,7 +46,7 @@ def said_in(run: Path) -> dict[str, Any]:
     return {slot["host"]: (run / "logs" / f"rank-{slot['rank']}.log").read_text() for slot in ranks}
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", taken(("deepspeed", "openmpi", "torchrun"), 0))
 def test_run_sh_repeats_a_run_in_a_directory_that_has_to_be_quoted(
     launcher: str, bed: Bed, tmp_path: Path
 ) -> None:
@@ -54,10 +56,11 @@ def test_run_sh_repeats_a_run_in_a_directory_that_has_to_be_quoted(
     (odd / ".deepspeed_env").write_text("FROM_FILE=two  words\n")
     given = ["--env", "FROM_FILE=two  words"] if launcher == "torchrun" else []
     words = ["show.py", "--hostfile", bed.hostfile, "--launcher", launcher, *given, "--run-dir", "r"]
-    environment = {**bed.environment(), "NCCL_ODD": "$(touch pwned)"}
+    known = {**bed.environment(), **MPI_AS_ROOT}
+    environment = {**known, "NCCL_ODD": "$(touch pwned)"}
     first = zlaunch("train", *words, "--", "a  b", cwd=odd, env=environment)
     assert first.status == 0, first.err
-    again = run("sh", odd / "r" / "run.sh", cwd=tmp_path, env=bed.environment())
+    again = run("sh", odd / "r" / "run.sh", cwd=tmp_path, env=known)
     assert again.status == 0, again.out + again.err
     for rank in (0, 1):
         lines = (odd / "r" / "logs" / f"rank-{rank}.log").read_text().splitlines()

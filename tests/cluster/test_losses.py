@@ -16,13 +16,12 @@ import pytest
 
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.slurm_bed import Slurm
-from tests.cluster.ways import losses, on_one_host, words
+from tests.cluster.ways import MPI_AS_ROOT, losses, on_one_host, words
 from tests.launchers import taken
 from tests.running import ZLAUNCH, Result, run, zlaunch
 
 pytestmark = pytest.mark.hosts
 
-MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 Way = Callable[[Bed, Path, list[str]], Result]
 SlurmWay = Callable[[Slurm, Path, list[str]], Result]
 

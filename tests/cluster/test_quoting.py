@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.cluster.bed import NAMES, Bed
+from tests.cluster.conftest import require
+from tests.cluster.network import missing
 from tests.running import zlaunch
 from zlaunch.doctor.conversation import remote_words
 from zlaunch.hosts.ssh import remote_line, ssh_command, with_python_variables
@@ -88,6 +90,7 @@ def of_a_job(argv: list[str]) -> str:
     return remote_line(with_python_variables(argv), str(Path.cwd()))
 
 
+SHELLS = ("sh", "bash", "zsh", "tcsh", "fish")
 GREETING = b"zlaunch asks\n"
 
 
@@ -96,11 +99,12 @@ GREETING = b"zlaunch asks\n"
     NAMES_OF_FILES, UNDECODABLE.filter(lambda text: not is_secret("PYTHON_ODD", text)), st.lists(UNDECODABLE)
 )
 def test_every_login_shell_passes_words_on(
-    bed: Bed, tmp_path: Path, name: str, variable: str, arguments: list[str]
+    tmp_path: Path, name: str, variable: str, arguments: list[str]
 ) -> None:
+    require("login shells", missing(SHELLS))
     asked = line(tmp_path, name, variable, arguments)
     job, doctor = asked.written(of_a_job), asked.written(remote_words)
-    for shell in ("sh", "bash", "zsh", "tcsh", "fish"):
+    for shell in SHELLS:
         environment = {"PATH": os.environ["PATH"], "HOME": str(Path.home())}  # sshd sets no locale
         found = [
             subprocess.run([shell, "-c", one], env=environment, stdout=subprocess.PIPE, check=False).stdout

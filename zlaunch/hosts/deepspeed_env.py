@@ -26,7 +26,7 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
         raise InputMissing(f"cannot read `{file.name}`: {reason}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     findings = [
-        Finding(_CODE, *wrong, place=Place(file.name, number, 1, line))
+        Finding(_CODE, *wrong, place=Place(file.name, number, 1, line, len(line)))
         for number, line in numbered
         if (wrong := _wrong(line)) is not None
     ]
@@ -50,7 +50,7 @@ def _wrong(line: str) -> tuple[str, str] | None:
         return f"`{line}` is not `NAME=VALUE`, which DeepSpeed's runner reads", "write `NAME=VALUE`"
     if set('$`\\"') & set(_split(line)[1]):
         message = (
-            f"only DeepSpeed's runner has the shells of the hosts read `{line}`, and not from this directory"
+            f"a shell would have to expand `{line}`, and DeepSpeed's runner cannot run in this directory"
         )
-        return message, "write the value itself, or rename this directory without spaces and quotes"
+        return message, "write the value itself, or use a directory without spaces and quotes in its path"
     return None

@@ -11,7 +11,7 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         python3 python3-dev python3-venv g++ git \
-        libaio-dev pdsh openssh-client openssh-server iproute2 procps slurm-wlm munge \
+        libaio-dev pdsh openssh-client openssh-server iproute2 iputils-ping procps slurm-wlm munge \
     && rm -rf /var/lib/apt/lists/*
 
 # Gigabytes of packages, in a layer that does not change with the sources.

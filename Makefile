@@ -52,6 +52,7 @@ docs: .venv/installed
 deaths: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops
 	ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths tests/jobs/test_training.py tests/jobs/test_recipes.py -q
+	ZLAUNCH_EVERY_LAUNCHER=1 $(BIN)/python -m pytest tests/cluster/test_losses.py tests/cluster/test_programs.py tests/cluster/test_again.py -q
 	ZLAUNCH_TESTS_EXEC=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q tests/program tests/job
 
 # Checks on a GPU machine without network: docs/gpu.md. The machine has torch and transformers; the wheels
@@ -120,7 +121,7 @@ programs: .venv/installed
 # System packages for tests on several hosts and on NVMe. Only root can install them.
 APT_PACKAGES := libaio-dev pdsh openssh-client openssh-server iproute2 procps
 # Only for tests of clusters.
-CLUSTER_PACKAGES := slurm-wlm munge openmpi-bin
+CLUSTER_PACKAGES := slurm-wlm munge openmpi-bin fish tcsh zsh iputils-ping
 # Only for tests of pages. Ubuntu has no package of this name; any Chromium or Chrome on the PATH will do.
 BROWSER := chromium
 

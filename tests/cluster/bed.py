@@ -17,18 +17,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("ip", "mpirun", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "/usr/sbin/sshd")
+from tests.cluster import network
+from tests.cluster.network import Network
+
+PROGRAMS = ("ip", "mpirun", "ssh", "ssh-keygen", "pdsh", "setpriv", "prlimit", "sshd")
 NAMES = ("zlnode1", "zlnode2")
 POOR = "zlnode3"
-_NUMBER = os.getpid() % 250 + 1
-"""Two beds at once, of two checkouts, have interfaces and addresses of their own."""
-_SUBNET, _BRIDGE = f"10.77.{_NUMBER}", f"zlbridge{_NUMBER}"
+ALL = (*NAMES, POOR)
+OTHER_PORT = 2222
+"""Each sshd listens there, too."""
 
 
 @dataclass(frozen=True)
 class Bed:
     """What a test needs: a PATH whose `ssh` knows the hosts, and their names."""
 
+    network: Network
     programs: Path
     hostfile: Path
     own: Path
@@ -41,7 +45,7 @@ class Bed:
 
     def unplugged(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Take down the link of a host for a while."""
-        return _without_link((*NAMES, POOR).index(name) + 1)
+        return self.network.unplugged(name)
 
     def processes(self, marker: str) -> list[int]:
         """The processes whose command line holds a marker."""
@@ -49,45 +53,24 @@ class Bed:
         return [int(pid) for pid in found.stdout.split()]
 
 
-@contextmanager
-def _without_link(number: int) -> Iterator[None]:
-    _ip("link", "set", f"zlveth{_NUMBER}-{number}", "down")
-    try:
-        yield
-    finally:
-        _ip("link", "set", f"zlveth{_NUMBER}-{number}", "up")
-
-
 def missing() -> list[str]:
     """Name what this machine lacks for the bed."""
-    lacking = [program for program in PROGRAMS if shutil.which(program) is None]
-    return lacking if os.geteuid() == 0 else [*lacking, "root"]
+    return network.missing(PROGRAMS)
 
 
 @contextmanager
 def hosts(folder: Path) -> Iterator[Bed]:
     """Set the hosts up, and take everything away again."""
     with ExitStack() as undo:
-        _bridge(undo)
+        made = network.network(undo, "zlbridge", "10.77", ALL)
         _keys(folder)
         own = folder / "own"
         own.mkdir()
-        for number, name in enumerate((*NAMES, POOR), start=1):
-            _host(undo, folder, number, name)
-        for number, _ in enumerate((*NAMES, POOR), start=1):
-            _wait_for(f"{_SUBNET}.{number}")
-        yield Bed(_client(folder), _hostfile(folder), own)
-
-
-def _ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True)
-
-
-def _bridge(undo: ExitStack) -> None:
-    _ip("link", "add", _BRIDGE, "type", "bridge")
-    undo.callback(_ip, "link", "del", _BRIDGE)
-    _ip("addr", "add", f"{_SUBNET}.254/24", "dev", _BRIDGE)
-    _ip("link", "set", _BRIDGE, "up")
+        for name in ALL:
+            _sshd(undo, folder, made, name)
+        for name in ALL:
+            _wait_for(made.address(name))
+        yield Bed(made, _client(folder, made), _hostfile(folder), own)
 
 
 def _keys(folder: Path) -> None:
@@ -95,24 +78,17 @@ def _keys(folder: Path) -> None:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / key], check=True)
 
 
-def _host(undo: ExitStack, folder: Path, number: int, name: str) -> None:
-    space, outside = f"{name}-{_NUMBER}", f"zlveth{_NUMBER}-{number}"
-    _ip("netns", "add", space)
-    undo.callback(_ip, "netns", "del", space)
-    _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-    undo.callback(_ip, "link", "del", outside)
-    _ip("link", "set", outside, "master", _BRIDGE, "up")
-    _ip("-n", space, "addr", "add", f"{_SUBNET}.{number}/24", "dev", "eth0")
-    _ip("-n", space, "link", "set", "eth0", "up")
-    _ip("-n", space, "link", "set", "lo", "up")
+def _sshd(undo: ExitStack, folder: Path, made: Network, name: str) -> None:
     Path("/run/sshd").mkdir(exist_ok=True)
-    config = folder / f"sshd-{number}.conf"
+    config = folder / f"sshd-{name}.conf"
     config.write_text(
         f"HostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\nPidFile none\n"
-        f"ListenAddress {_SUBNET}.{number}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
+        f"ListenAddress {made.address(name)}:22\nListenAddress {made.address(name)}:{OTHER_PORT}\n"
+        "StrictModes no\nPermitRootLogin yes\nUsePAM no\n"
     )
     means = _poverty(folder / "own") if name == POOR else []
-    daemon = subprocess.Popen(["ip", "netns", "exec", space, *means, "/usr/sbin/sshd", "-D", "-f", config])
+    argv = network.inside(made.space(name), *means, "/usr/sbin/sshd", "-D", "-f", config)
+    daemon = subprocess.Popen(argv)
     undo.callback(daemon.wait)
     undo.callback(daemon.send_signal, signal.SIGTERM)
 
@@ -133,14 +109,11 @@ def _wait_for(address: str) -> None:
         time.sleep(0.02)
 
 
-def _client(folder: Path) -> Path:
+def _client(folder: Path, made: Network) -> Path:
     """Put an `ssh` first in the PATH that is the real one with the bed's configuration."""
     config = folder / "ssh.conf"
     config.write_text(
-        "".join(
-            f"Host {name}\n  HostName {_SUBNET}.{number}\n"
-            for number, name in enumerate((*NAMES, POOR), start=1)
-        )
+        "".join(f"Host {name}\n  HostName {made.address(name)}\n" for name in ALL)
         + f"Host *\n  User root\n  IdentityFile {folder / 'user'}\n  IdentitiesOnly yes\n"
         "  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
     )

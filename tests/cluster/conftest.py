@@ -11,7 +11,7 @@ from tests.cluster.slurm_bed import Slurm
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """Hosts; `make test` installs what they need where it can."""
-    _require("hosts", missing())
+    require("hosts", missing())
     with hosts(tmp_path_factory.mktemp("bed")) as bed:
         yield bed
 
@@ -19,7 +19,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture(scope="session")
 def whole_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """A Slurm of two nodes; `make test` installs what it needs where it can."""
-    _require("Slurm", slurm_bed.missing())
+    require("Slurm", slurm_bed.missing())
     with slurm_bed.slurm(tmp_path_factory.mktemp("slurm")) as bed:
         yield bed
 
@@ -31,7 +31,8 @@ def slurm(whole_slurm: Slurm) -> Iterator[Slurm]:
     whole_slurm.clear()
 
 
-def _require(what: str, lacking: list[str]) -> None:
+def require(what: str, lacking: list[str]) -> None:
+    """Skip a test whose programs are missing; fail where all tests must run."""
     if lacking:
         assert not os.environ.get("CI"), f"missing: {lacking}"
         pytest.skip(f"for {what}: {', '.join(lacking)}")

@@ -19,6 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.cluster import network
+from tests.cluster.network import Network
+
 PROGRAMS = (
     "ip",
     "nsenter",
@@ -38,11 +41,6 @@ GPUS = 8
 """GPUs a node claims to have; there is no device."""
 REQUEUE_SECONDS = 5
 """Slurm starts a requeued job no earlier, so that the credentials of its first start have expired."""
-
-_NUMBER = os.getpid() % 250 + 1
-"""Two beds at once, of two checkouts, have interfaces and addresses of their own."""
-_SUBNET, _BRIDGE = f"10.78.{_NUMBER}", f"zlslurm{_NUMBER}"
-_CONTROLLER = f"{_SUBNET}.254"
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,7 @@ class Slurm:
 
 def missing() -> list[str]:
     """Name what this machine lacks for the bed."""
-    lacking = [program for program in PROGRAMS if _found(program) is None]
-    return lacking if os.geteuid() == 0 else [*lacking, "root"]
+    return network.missing(PROGRAMS)
 
 
 def _found(program: str) -> str | None:
@@ -124,28 +121,17 @@ def slurm(folder: Path) -> Iterator[Slurm]:
     """Start Slurm, and take everything away again."""
     bed = Slurm(folder)
     with ExitStack() as undo:
-        _bridge(undo)
-        _configure(folder)
+        made = network.network(undo, "zlslurm", "10.78", SLURM_NODES)
+        _configure(folder, made)
         _daemon(undo, folder, "munged", *_munge_options(folder))
         _wait_for((folder / "munge.socket").exists, "munged")
         _daemon(undo, folder, "slurmctld", "-D", "-f", folder / "slurm.conf")
-        for number, name in enumerate(SLURM_NODES, start=1):
-            _node(undo, folder, number, name)
+        for name in SLURM_NODES:
+            _node(undo, folder, made, name)
         _wait_for(lambda: _is_up(bed), "slurmctld")
         undo.callback(_end_jobs, bed)
         bed.wait_for_nodes()
         yield bed
-
-
-def _ip(*args: str) -> None:
-    subprocess.run(["ip", *args], check=True, capture_output=True)
-
-
-def _bridge(undo: ExitStack) -> None:
-    _ip("link", "add", _BRIDGE, "type", "bridge")
-    undo.callback(_ip, "link", "del", _BRIDGE)
-    _ip("addr", "add", f"{_CONTROLLER}/24", "dev", _BRIDGE)
-    _ip("link", "set", _BRIDGE, "up")
 
 
 def _munge_options(folder: Path) -> list[str]:
@@ -156,21 +142,21 @@ def _munge_options(folder: Path) -> list[str]:
     return ["--foreground", "--force", "--num-threads=2", *options]
 
 
-def _configure(folder: Path) -> None:
+def _configure(folder: Path, made: Network) -> None:
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
     key.chmod(0o400)
     for name in ("state", *(f"spool/{node}" for node in SLURM_NODES)):
         (folder / name).mkdir(parents=True)
     nodes = "".join(
-        f"NodeName={name} NodeHostname={name} NodeAddr={_SUBNET}.{number} Port={17000 + number} CPUs=1 "
+        f"NodeName={name} NodeHostname={name} NodeAddr={made.address(name)} Port={17000 + number} CPUs=1 "
         f"RealMemory=8000 Gres=gpu:{GPUS}\n"
         for number, name in enumerate(SLURM_NODES, start=1)
     )
     (folder / "slurm.conf").write_text(
         f"""ClusterName=zlaunch
-SlurmctldHost={socket.gethostname()}({_CONTROLLER})
-SlurmctldPort={17100 + _NUMBER}
+SlurmctldHost={socket.gethostname()}({made.here})
+SlurmctldPort={17100 + made.number}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -203,13 +189,13 @@ PartitionName={URGENT} Nodes=ALL MaxTime=1:00:00 PriorityTier=10 PreemptMode=OFF
     for number in range(GPUS):  # what stands for its device
         (folder / f"gpu{number}").touch()
     (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-{GPUS - 1}]\n")
-    own = "".join(f"{_SUBNET}.{number} {name}\n" for number, name in enumerate(SLURM_NODES, start=1))
-    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{_CONTROLLER} {socket.gethostname()}\n{own}")
+    own = "".join(f"{made.address(name)} {name}\n" for name in SLURM_NODES)
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{made.here} {socket.gethostname()}\n{own}")
 
 
 def _daemon(undo: ExitStack, folder: Path, program: str, *args: object, within: tuple[str, ...] = ()) -> None:
     """Start a program that ends with the bed."""
-    words = [*within, str(_found(program)), *(str(arg) for arg in args)]
+    words = [*network.DIES_WITH_US, *within, str(_found(program)), *(str(arg) for arg in args)]
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     with (folder / f"{program}.out").open("ab") as out:
         process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
@@ -228,23 +214,14 @@ def _end(process: "subprocess.Popen[bytes]", *, is_node: bool) -> None:
         process.wait()
 
 
-def _node(undo: ExitStack, folder: Path, number: int, name: str) -> None:
+def _node(undo: ExitStack, folder: Path, made: Network, name: str) -> None:
     """Start a node, whose processes end with it: the first one of its namespace is killed."""
-    space, outside = f"{name}-{_NUMBER}", f"zlsl{_NUMBER}-{number}"
-    _ip("netns", "add", space)
-    undo.callback(_ip, "netns", "del", space)
-    _ip("link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", space)
-    undo.callback(_ip, "link", "del", outside)
-    _ip("link", "set", outside, "master", _BRIDGE, "up")
-    _ip("-n", space, "addr", "add", f"{_SUBNET}.{number}/24", "dev", "eth0")
-    _ip("-n", space, "link", "set", "eth0", "up")
-    _ip("-n", space, "link", "set", "lo", "up")
     # the shell is the first process, which has to reap the orphans of ended jobs
     begin = f'mount --bind "{folder}/hosts" /etc/hosts && hostname {name} && "$@" & wait $!'
     # `ip netns exec` would hide the cgroups, without which slurmd does not start
     inside = (
         "nsenter",
-        f"--net=/run/netns/{space}",
+        f"--net=/run/netns/{made.space(name)}",
         "unshare",
         "--mount",
         "--uts",

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.bed import _NUMBER, _SUBNET, NAMES, POOR, Bed
+from tests.cluster.bed import ALL, NAMES, POOR, Bed
 from tests.cluster.slurm_bed import Slurm
 from tests.running import ZLAUNCH, Result, run, zlaunch
 
 pytestmark = pytest.mark.hosts
 
-ALL = (*NAMES, POOR)
 FIRST, SECOND = NAMES
 
 
@@ -60,9 +59,8 @@ def test_a_host_that_is_poorer_is_named_with_what_it_lacks(bed: Bed, tmp_path: P
 
 
 @contextmanager
-def no_sshd_at(number: int) -> Iterator[None]:
-    """Refuse connections to port 22 of a host, as one without an ssh server does."""
-    address = f"{_SUBNET}.{number}"
+def no_route_to(address: str) -> Iterator[None]:
+    """Answer connections to a host as a router does that knows no way."""
     yield from _route(["ip", "route"], "unreachable", address)
 
 
@@ -102,7 +100,7 @@ def ssh_with(bed: Bed, tmp_path: Path) -> Any:
         ),
         (
             "  StrictHostKeyChecking yes",
-            ("its host key is not known here", f"ssh-keyscan -H {_SUBNET}.2 >> ~/.ssh/known_hosts"),
+            ("its host key is not known here", "ssh-keyscan -H ADDRESS >> ~/.ssh/known_hosts"),
         ),
     ],
     ids=["refused", "no name", "no key", "unknown host key"],
@@ -116,25 +114,25 @@ def test_why_ssh_does_not_get_into_one_of_three_hosts_is_told_apart(
     message, typed = expected
     assert list(found[SECOND]) == ["ssh"]
     assert found[SECOND]["ssh"]["value"].startswith(message)
-    assert typed in found[SECOND]["ssh"]["hint"]
+    assert typed.replace("ADDRESS", bed.network.address(SECOND)) in found[SECOND]["ssh"]["hint"]
     assert found[POOR]["rendezvous"]["status"] == "ok"
 
 
 def test_a_host_key_that_has_changed_is_no_unknown_one(bed: Bed, ssh_with: Any, tmp_path: Path) -> None:
     other = (bed.programs.parent / "user.pub").read_text().split()[:2]
     known = tmp_path / "known_hosts"
-    known.write_text(f"{_SUBNET}.2 {' '.join(other)}\n")
+    known.write_text(f"{bed.network.address(SECOND)} {' '.join(other)}\n")
     settings = f"  StrictHostKeyChecking yes\n  UserKnownHostsFile {known}"
     found = rows(doctor(bed, tmp_path, "--json", **ssh_with(SECOND, settings)))
     assert found[SECOND]["ssh"]["value"].startswith("its host key has changed")
-    assert f'ssh-keygen -f "{known}" -R "{_SUBNET}.2"' in found[SECOND]["ssh"]["hint"]
+    assert f'ssh-keygen -f "{known}" -R "{bed.network.address(SECOND)}"' in found[SECOND]["ssh"]["hint"]
 
 
 def test_a_host_without_a_route_to_it_is_named(bed: Bed, tmp_path: Path) -> None:
-    with no_sshd_at(2):
+    with no_route_to(bed.network.address(SECOND)):
         result = doctor(bed, tmp_path, "--json")
     assert result.status == 69
-    assert rows(result)[SECOND]["ssh"]["value"] == f"there is no route to {_SUBNET}.2"
+    assert rows(result)[SECOND]["ssh"]["value"] == f"there is no route to {bed.network.address(SECOND)}"
 
 
 def test_other_versions_of_packages_are_found_with_their_host(bed: Bed, tmp_path: Path) -> None:
@@ -183,7 +181,7 @@ def test_a_clock_that_differs_is_found_with_its_host(bed: Bed, tmp_path: Path) -
     """The Python of the second host believes that it is two minutes later."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, time\n"
-        f"if os.environ.get('SSH_CONNECTION', '').split()[2:3] == ['{_SUBNET}.2']:\n"
+        f"if os.environ.get('SSH_CONNECTION', '').split()[2:3] == ['{bed.network.address(SECOND)}']:\n"
         "    now = time.time\n"
         "    time.time = lambda: now() + 120\n"
     )
@@ -195,18 +193,22 @@ def test_a_clock_that_differs_is_found_with_its_host(bed: Bed, tmp_path: Path) -
 
 
 def test_a_closed_port_is_found_with_the_host_from_which_it_is_closed(bed: Bed, tmp_path: Path) -> None:
-    space = f"{SECOND}-{_NUMBER}"
-    blocked = contextmanager(_route)(["ip", "-n", space, "route"], "prohibit", f"{_SUBNET}.1")
+    space = bed.network.space(SECOND)
+    blocked = contextmanager(_route)(
+        ["ip", "-n", space, "route"], "prohibit", f"{bed.network.address(FIRST)}"
+    )
     with blocked:
         result = doctor(bed, tmp_path, "--json")
     assert result.status == 69
     found = rows(result)
-    assert found[SECOND]["rendezvous"]["value"].startswith(f"cannot connect to {FIRST}: {_SUBNET}.1 port ")
+    assert found[SECOND]["rendezvous"]["value"].startswith(
+        f"cannot connect to {FIRST}: {bed.network.address(FIRST)} port "
+    )
     assert found[POOR]["rendezvous"]["status"] == "ok"
 
 
 def test_a_smaller_mtu_is_found_with_its_host(bed: Bed, tmp_path: Path) -> None:
-    change = ["ip", "-n", f"{SECOND}-{_NUMBER}", "link", "set", "eth0", "mtu"]
+    change = ["ip", "-n", bed.network.space(SECOND), "link", "set", "eth0", "mtu"]
     subprocess.run([*change, "1400"], check=True)
     try:
         found = rows(doctor(bed, tmp_path, "--json"))
@@ -214,6 +216,16 @@ def test_a_smaller_mtu_is_found_with_its_host(bed: Bed, tmp_path: Path) -> None:
         subprocess.run([*change, "1500"], check=True)
     assert found[SECOND]["interface"]["value"].startswith("eth0, MTU 1400")
     assert found[SECOND]["interface"]["status"] == "warning"
+
+
+def test_packets_that_are_too_large_for_the_way_are_found_with_the_host(bed: Bed, tmp_path: Path) -> None:
+    with bed.network.narrowed(SECOND, 1400):
+        found = rows(doctor(bed, tmp_path, "--json"))
+    assert found[SECOND]["interface"]["status"] == "ok"
+    assert found[SECOND]["MTU"]["status"] == "warning"
+    assert f"packets of 1500 bytes do not reach {FIRST}, but small ones do" in found[SECOND]["MTU"]["value"]
+    assert (found[POOR]["MTU"]["status"], "MTU" in found[FIRST]) == ("ok", False)
+    assert found[POOR]["MTU"]["value"] == f"packets of 1500 bytes reach {FIRST}"
 
 
 def test_a_host_that_lacks_the_directory_says_so_in_its_own_words(bed: Bed, tmp_path: Path) -> None:
@@ -247,7 +259,10 @@ def test_an_all_reduce_over_the_hosts_is_measured_beside_the_speed_of_the_interf
 def test_the_nodes_of_a_slurm_job_are_examined_with_srun(slurm: Slurm, tmp_path: Path) -> None:
     line = shlex.join([*ZLAUNCH, "doctor", "--slurm", "--json"])
     (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line} > report.json\n")
-    run("sbatch", "-N2", "--wait", "job.sh", cwd=tmp_path, env=slurm.environment())
+    login = {"SSH_CONNECTION": "192.0.2.9 55555 192.0.2.1 22"}  # to the login node, and inherited by the job
+    run("sbatch", "-N2", "--wait", "job.sh", cwd=tmp_path, env={**slurm.environment(), **login})
     report = json.loads((tmp_path / "report.json").read_text())
     assert [*report["hosts"]] == list(slurm.nodes)
     assert all(any(row["name"] == "torch" for row in host["rows"]) for host in report["hosts"].values())
+    reached = {name: host["facts"]["network"]["reached_at"] for name, host in report["hosts"].items()}
+    assert reached == dict.fromkeys(slurm.nodes)

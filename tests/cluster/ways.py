@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 from tests.running import zlaunch
 
+MPI_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 LOOP = Path(__file__).with_name("loop.py")
 
 

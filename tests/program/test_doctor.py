@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,51 @@ def test_the_ds_config_of_a_job_file_is_the_one_at_hand(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text('{"zero_optimization": {"stage": 9}}')
     result = zlaunch("doctor", "--json", cwd=tmp_path, env=OFFLINE)
     assert (result.status, rows(result)["ds_config"]["status"]) == (69, "error")
+
+
+NO_OPS = {**OFFLINE, "DS_ACCELERATOR": "cpu"}
+
+
+def ops_for(folder: Path, job_file: str) -> tuple[str, set[str]]:
+    """The config at hand with this zlaunch.yaml, and the ops that it needs."""
+    (folder / "zlaunch.yaml").write_text(job_file)
+    found = rows(zlaunch("doctor", "--json", cwd=folder, env={**NO_OPS, "TORCH_EXTENSIONS_DIR": str(folder)}))
+    return found["ds_config"]["value"], {name for name in found if name.startswith("op ")}
+
+
+def test_stage_and_offload_of_a_job_file_decide_which_ops_are_looked_for(tmp_path: Path) -> None:
+    assert ops_for(tmp_path, "stage: 3\noffload: nvme\nnvme: /tmp\n") == (
+        "zlaunch.yaml",
+        {"op deepspeed_shm_comm", "op cpu_adam", "op async_io"},
+    )
+    (tmp_path / "mine.json").write_text('{"zero_optimization": {"stage": 2}}')
+    assert ops_for(tmp_path, "ds_config: mine.json\noffload: {optimizer: cpu}\n") == (
+        "mine.json and zlaunch.yaml",
+        {"op deepspeed_shm_comm", "op cpu_adam"},
+    )
+    assert ops_for(tmp_path, "set: {optimizer: {type: Adam}}\n")[1] == {
+        "op deepspeed_shm_comm",
+        "op fused_adam",
+    }
+
+
+def test_a_mistake_in_a_job_file_is_a_row_and_the_machine_is_examined(tmp_path: Path) -> None:
+    (tmp_path / "zlaunch.yaml").write_text("stage: 7\n")
+    result = zlaunch("doctor", "--json", cwd=tmp_path, env=OFFLINE)
+    found = rows(result)
+    assert (result.status, found["torch"]["status"]) == (69, "ok")
+    assert found["ds_config"]["value"].startswith("zlaunch.yaml: expected 0, 1, 2, 3 or auto, not `7`")
+    assert found["ds_config"]["hint"] == "`zlaunch train --dry-run`"
+
+
+@pytest.mark.job
+def test_an_all_reduce_on_one_host_is_measured_beside_the_speed_of_its_memory(tmp_path: Path) -> None:
+    found = rows(zlaunch("doctor", "--collective", "--json", cwd=tmp_path, env=NO_OPS))["all-reduce"]
+    assert found["status"] == "ok", found
+    rate, small, copy = re.findall(r"([\d.]+) (?:GB/s|[mµ]?s for)", found["value"])
+    assert "(gloo, 2 ranks)" in found["value"]
+    assert 0 < float(rate) < float(copy), found["value"]
+    assert float(small) > 0
 
 
 def test_gpus_that_this_torch_cannot_use_are_an_error_that_says_why(

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +10,17 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.job_file import find_job_file, read_job_file
+from zlaunch.cli.job_file import find_job_file, job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
-from zlaunch.doctor.at_hand import find_at_hand
+from zlaunch.doctor.at_hand import AtHand, find_at_hand, without_config
+from zlaunch.doctor.checks import JobNeeds
 from zlaunch.doctor.collective import all_reduce
 from zlaunch.doctor.examine import Targets, examine
 from zlaunch.doctor.questions import Questions
 from zlaunch.doctor.report import judge
 from zlaunch.doctor.row import Status
 from zlaunch.doctor.slurm import allocated_hosts
-from zlaunch.errors import ExitStatus, InputMissing, WrongUsage
+from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.topology import Host, Reach, read_hosts
 
 
@@ -60,7 +62,7 @@ def doctor(
     names = [host.name for host in found]
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
-    at_hand = find_at_hand(ds_config, _from_job_file("ds_config"), len(names) > 1)
+    at_hand = _at_hand(ds_config, len(names) > 1)
     files = [file for file in (script, ds_config) if file is not None] if len(names) > 1 else []
     questions = Questions(
         python=None if python is None else str(python),
@@ -93,8 +95,11 @@ def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[Hos
     return allocated_hosts(os.environ) if slurm else [Host("localhost", ())]
 
 
-def _from_job_file(key: str) -> str | None:
-    """Read a value of `zlaunch.yaml`."""
-    file = find_job_file()
-    value = None if file is None else read_job_file(file).value.get(key)
-    return value if isinstance(value, str) else None
+def _at_hand(ds_config: Path | None, over_network: bool) -> AtHand:
+    """What a job here would need; mistakes in `zlaunch.yaml` keep no machine from being examined."""
+    try:
+        job = job_at_hand()
+        return find_at_hand(ds_config, job, find_job_file(), over_network)
+    except Refused as error:
+        mistakes = JobNeeds(str(find_job_file()), tuple(error.findings), "zlaunch train --dry-run")
+        return without_config(replace(mistakes, over_network=over_network))

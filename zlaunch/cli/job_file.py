@@ -24,7 +24,7 @@ from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.estimate.query import parse_lora
 from zlaunch.job.model import model_flag
-from zlaunch.job.spec import parse_debug, parse_gpus, parse_offload, parse_override
+from zlaunch.job.spec import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
 from zlaunch.job.trainer_args import flags, take_ds_config
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
@@ -102,6 +102,33 @@ def read_job_file(file: Path) -> Document:
     if twice:
         raise Refused([replace(one, severity=Severity.ERROR) for one in twice])
     return document
+
+
+def job_at_hand() -> JobSpec | None:
+    """What `zlaunch train` would read of the ds_config in the file of this directory; None without a file.
+
+    Raises Refused with every mistake in it.
+    """
+    file = find_job_file()
+    if file is None:
+        return None
+    (lazy,) = (one for one in COMMANDS if isinstance(one, LazyCommand) and one.name == "train")
+    train = lazy.load()
+    context = typer.Context(train)
+    words = translate(read_job_file(file), CommandLine({}, ()), train, context)
+    given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
+    script_args, named = take_ds_config(words.args)
+    ds_config, offload, nvme = given.get("ds_config") or named, given.get("offload"), given.get("nvme")
+    return JobSpec(
+        script=Path(given.get("script") or "train.py"),
+        script_args=tuple(script_args),
+        stage=STAGES.get(given.get("stage") or ""),
+        offload=None if offload is None else parse_offload(offload),
+        nvme_dir=None if nvme is None else Path(nvme).absolute(),
+        precision=given.get("precision"),
+        ds_config=None if ds_config is None else Path(ds_config),
+        overrides=tuple(parse_override(text) for text in given.get("overrides") or ()),
+    )
 
 
 def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:

@@ -109,6 +109,7 @@ ELSEWHERE: Mapping[str, str] = {
     "bad-option": "A value in `zlaunch.yaml` is not one that its option takes.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
     "not-for-deepspeed": "The hostfile says what DeepSpeed's launcher cannot be told.",
+    "bad-deepspeed-env": "A line of `.deepspeed_env` is not `NAME=VALUE`, or needs a shell to expand it.",
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",
     "no-slots": "A host in the hostfile has no slots.",

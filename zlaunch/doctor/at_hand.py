@@ -1,7 +1,7 @@
 """The ds_config at hand, the one that was named or that train would use here, and what it needs of a host."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,17 @@ from pydantic import ValidationError
 
 from zlaunch.config.find_configs import find_configs
 from zlaunch.config.native_ops import needed_ops
-from zlaunch.config.resolve.resolve import resolve_file
+from zlaunch.config.resolve.compose import compose, to_json
+from zlaunch.config.resolve.resolve import resolve_values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.doctor.checks import JobNeeds
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.errors import FATAL, Refused
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import FATAL, Finding, Refused, WrongUsage
 from zlaunch.files import shown
+from zlaunch.job.spec import JobSpec
 
 _OPTIMIZER = "adamw_torch"
 """Of the Trainer, if the ds_config names none."""
@@ -33,29 +36,51 @@ class AtHand:
     """Name → a directory that it writes to."""
 
 
-def find_at_hand(ds_config: Path | None, from_job_file: str | None, over_network: bool) -> AtHand:
+def find_at_hand(
+    ds_config: Path | None, job: JobSpec | None, job_file: Path | None, over_network: bool
+) -> AtHand:
     """Find the ds_config: a named one, that of `zlaunch.yaml`, or the only one of this directory.
 
-    Raises InputMissing if a named one cannot be read.
+    The options of `zlaunch.yaml` count as in `train`. Raises InputMissing if a named file cannot be read.
     """
-    named = ds_config or (None if from_job_file is None else Path(from_job_file))
-    if named is None:
+    named = ds_config or (None if job is None else job.ds_config)
+    if named is None and not _decides(job):
         found = find_configs(Path())
         named = found[0] if len(found) == 1 else None
-    paths = {"this directory": str(Path.cwd()), **_caches()}
-    if named is None:
-        return AtHand(JobNeeds(over_network=over_network), paths=paths)
-    name = shown(named)
+    if named is None and not _decides(job):
+        return without_config(JobNeeds(over_network=over_network))
+    files = [shown(one) for one in (named, job_file if _decides(job) else None) if one is not None]
+    command = "zlaunch train --dry-run" if _decides(job) else None
+    needs = JobNeeds(" and ".join(files), (), command, over_network=over_network)
     try:
-        document = read(named)
+        document = None if named is None else read(named)
         context = Context(world_size=None)
-        findings = tuple(one for one in validate_document(document, context) if one.severity in FATAL)
-        value = resolve_file(document, context).values.config()
+        written = compose(job or _NO_JOB, document)
+        if document is None or _decides(job):
+            document = parse(to_json(written.config()), needs.ds_config or "")
+        checked = validate_document(document, context)
+        findings = tuple(one for one in checked if one.severity in FATAL)
+        value = resolve_values(written, context).values.config()
     except Refused as error:
-        return AtHand(JobNeeds(name, tuple(error.findings), over_network=over_network), paths=paths)
+        return without_config(replace(needs, findings=tuple(error.findings)))
+    except WrongUsage as error:
+        return without_config(replace(needs, findings=(Finding("bad-option", error.message),)))
     ops, nvme = _needs(value)
-    paths |= {"NVMe offload": nvme[0]} if nvme else {}
-    return AtHand(JobNeeds(name, findings, bool(nvme), over_network), ops, paths)
+    paths = {**_paths(), **({"NVMe offload": nvme[0]} if nvme else {})}
+    return AtHand(replace(needs, findings=findings, needs_nvme=bool(nvme)), ops, paths)
+
+
+def without_config(needs: JobNeeds) -> AtHand:
+    """What is examined whatever the ds_config is."""
+    return AtHand(needs, paths=_paths())
+
+
+def _decides(job: JobSpec | None) -> bool:
+    """Whether a job says more about its ds_config than which file it is."""
+    return job is not None and (job.stage, job.offload, job.overrides) != (None, None, ())
+
+
+_NO_JOB = JobSpec(Path("train.py"))
 
 
 def _needs(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
@@ -72,7 +97,9 @@ def _needs(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]
     return ops, [str(one.nvme_path) for one in offloads if one.device == "nvme" and one.nvme_path]
 
 
-def _caches() -> dict[str, str]:
+def _paths() -> dict[str, str]:
+    """What every job writes to."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     hub = os.environ.get("HF_HOME") or str(home / "huggingface")
-    return {"model cache": hub, "temporary files": os.environ.get("TMPDIR") or "/tmp"}  # noqa: S108 - the default
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the default
+    return {"this directory": str(Path.cwd()), "model cache": hub, "temporary files": temporary}

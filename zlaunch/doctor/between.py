@@ -28,6 +28,7 @@ def compare(hosts: Sequence[Examined]) -> Iterator[HostRow]:
     yield from _clocks({one.name: one.clock for one in hosts if one.clock is not None})
     yield from _networks(hosts)
     yield from _rendezvous(hosts)
+    yield from _packets(hosts)
 
 
 def usual(values: Mapping[str, Hashable]) -> Hashable:
@@ -145,6 +146,30 @@ def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostRow]:
             yield one.name, Row("rendezvous", Status.OK, f"a port of {first} is reachable")
         else:
             yield one.name, _unreached(first, port, failed, addresses)
+
+
+def _packets(hosts: Sequence[Examined]) -> Iterator[HostRow]:
+    """Whether packets as large as the interface allows arrive at the first host."""
+    for one in hosts:
+        if one.reach is not None and one.reach.mtu is not None:
+            reached = [address for address, error in one.reach.addresses.items() if error is None]
+            yield one.name, _mtu(one.name, hosts[0].name, reached[0], *one.reach.mtu)
+
+
+def _mtu(name: str, first: str, address: str, size: int, state: str) -> Row:
+    match state:
+        case "arrives":
+            return Row("MTU", Status.OK, f"packets of {size} bytes reach {first}")
+        case "lost":
+            text = (
+                f"packets of {size} bytes do not reach {first}, but small ones do: large messages may stall"
+            )
+            hint = f"on {name}: `ping -M do -s 1400 {address}`, and other sizes, show what passes"
+            return Row("MTU", Status.WARNING, text, hint)
+        case "no ping":
+            hint = f"on {name}: `apt-get install iputils-ping`"
+            return Row("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
+    return Row("MTU", Status.NOTE, f"not measured: {first} does not answer `ping`")
 
 
 def _unreached(first: str, port: int, failed: Mapping[str, str], addresses: Mapping[str, str | None]) -> Row:

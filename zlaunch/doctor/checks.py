@@ -31,6 +31,8 @@ class JobNeeds:
     """The file at hand; None if there is none."""
     findings: tuple[Finding, ...] = ()
     """Mistakes in it with which DeepSpeed fails."""
+    shown_by: str | None = None
+    """The command that shows them, if it is not `zlaunch config validate`."""
     needs_nvme: bool = False
     over_network: bool = False
     """Whether the host is one of several."""
@@ -196,7 +198,7 @@ def _compilers(facts: Facts, subject: JobNeeds) -> Iterator[Row]:
 def _ops(facts: Facts, subject: JobNeeds) -> Iterator[Row]:
     if subject.ds_config is not None:
         fatal = subject.findings
-        hint = f"`zlaunch config validate {subject.ds_config}`"
+        hint = f"`{subject.shown_by or f'zlaunch config validate {subject.ds_config}'}`"
         text = f"{subject.ds_config}: {fatal[0].message}" if fatal else subject.ds_config
         more = f", and {len(fatal) - 1} more" if len(fatal) > 1 else ""
         yield Row("ds_config", _ERROR if fatal else _OK, text + more, hint if fatal else None)

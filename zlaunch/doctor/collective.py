@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zlaunch.doctor.all_reduce import LARGE_BYTES
 from zlaunch.doctor.conversation import Conversation, conversations, local_words, remote_words
-from zlaunch.doctor.examine import Examined, Targets, addresses_of, is_local
+from zlaunch.doctor.examine import Examined, Targets, is_local
 from zlaunch.doctor.row import Row, Status
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.ports import free_port
@@ -78,8 +78,9 @@ def _ranks(hosts: Sequence[Examined]) -> list[_Rank]:
     names = [one.name for one in hosts]
     if len(hosts) == 1:
         names *= max(2, num_gpus) if num_gpus != 1 else 1
-        return [_Rank(name, i, "127.0.0.1", free_port(), backend, len(names)) for i, name in enumerate(names)]
-    master, port = _master(hosts)
+        master, port = "127.0.0.1", free_port()
+    else:
+        master, port = _master(hosts)
     return (
         [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)] if master else []
     )
@@ -87,11 +88,11 @@ def _ranks(hosts: Sequence[Examined]) -> list[_Rank]:
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
     """The address of the first host that all others reach, and a port that was free there, or nothing."""
-    reaches = [one.reach for one in hosts[1:]]
-    assert hosts[0].facts is not None
-    for address in addresses_of(hosts[0].facts):
-        if all(reach is not None and reach.addresses.get(address, "") is None for reach in reaches):
-            return address, next(reach.port for reach in reaches if reach is not None)
+    reaches = [one.reach for one in hosts[1:] if one.reach is not None]
+    if len(reaches) == len(hosts) - 1:
+        for address in reaches[0].addresses:
+            if all(reach.addresses.get(address, "") is None for reach in reaches):
+                return address, reaches[0].port
     return "", 0
 
 
@@ -100,10 +101,11 @@ def _judge(
 ) -> list[tuple[str, Row]]:
     failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
+        interface = "lo" if len(hosts) == 1 else "the interface that leads to the other hosts"
         hint = (
             "NCCL_DEBUG=INFO shows why"
             if ranks[0].backend == "nccl"
-            else ("set GLOO_SOCKET_IFNAME to the interface that leads to the other hosts")
+            else f"set GLOO_SOCKET_IFNAME to {interface}"
         )
         return [(host, Row(NAME, Status.ERROR, _words(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]

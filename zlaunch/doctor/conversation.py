@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import selectors
-import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.doctor.host import MARK
-from zlaunch.hosts.ssh import with_python_variables
+from zlaunch.hosts.ssh import remote_line, with_python_variables
 from zlaunch.process import start_with_pipes_at_once
 
 ANSWER_SECONDS = 60.0
@@ -91,8 +90,7 @@ class Conversation:
 
 def remote_words(program: Sequence[str]) -> str:
     """The line of shell that runs a program on a host, in this directory, like DeepSpeed's runner."""
-    words = shlex.join(with_python_variables(program))
-    return f"echo {_REACHED.decode().strip()}; cd {shlex.quote(str(Path.cwd()))} && exec {words}"
+    return remote_line(with_python_variables(program), str(Path.cwd()), _REACHED.decode().strip())
 
 
 def local_words(program: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zlaunch.doctor.conversation import (
@@ -17,12 +17,13 @@ from zlaunch.doctor.conversation import (
     remote_words,
 )
 from zlaunch.doctor.host import CONNECT_SECONDS as REACH_SECONDS
+from zlaunch.doctor.network import PING_SECONDS
 from zlaunch.doctor.questions import Facts, Questions
 from zlaunch.doctor.ssh_errors import CONNECT_SECONDS, explain
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.remote import srun_command
-from zlaunch.hosts.ssh import ssh_command
+from zlaunch.hosts.ssh import destination, ssh_command
 from zlaunch.hosts.topology import Host, Reach
 from zlaunch.process import ours
 
@@ -48,6 +49,8 @@ class Reachability:
     """Address of the first host → the error, or None."""
     source: str | None
     """Its own address from which it does."""
+    mtu: tuple[int, str] | None = None
+    """The size of the largest packet, and whether it arrives; see `measure_mtu`."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,8 @@ class Examined:
     """Row, message and hint, if there is no answer."""
     clock: Clock | None = None
     reach: Reachability | None = None
+    addr: str | None = None
+    """The address for the other hosts, if the hostfile has one."""
 
     def interface(self, first: "Examined") -> Mapping[str, Any] | None:
         """The interface that leads to the first host; of the first one, that which it was reached at."""
@@ -69,8 +74,11 @@ class Examined:
             return None
         network = self.facts["network"]
         reached = network["reached_at"] or next(iter(addresses_of(self.facts)), "")
-        source = reached if self is first or self.reach is None else self.reach.source or reached
-        return next((one for one in network["interfaces"] if one["address"] == source), None)
+        sources = [self.addr, reached]
+        if self is not first and self.reach is not None:
+            sources = [self.reach.source, reached]
+        by_address = {one["address"]: one for one in network["interfaces"]}
+        return next((by_address[source] for source in sources if source in by_address), None)
 
 
 @dataclass(frozen=True)
@@ -93,9 +101,13 @@ class Targets:
         """The program that reaches them."""
         return self.reach.value
 
+    def host(self, name: str) -> Host:
+        """The host of a name."""
+        return next(host for host in self.hosts if host.name == name)
+
     def command(self, name: str, remote: str) -> list[str]:
         """The command line here that runs a line of shell on a host."""
-        (host,) = (host for host in self.hosts if host.name == name)
+        host = self.host(name)
         return srun_command(host, remote) if self.reach is Reach.SRUN else ssh_command(host, remote)
 
 
@@ -115,11 +127,12 @@ def examine(
         for name in names
     }
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
-    with conversations(commands, seconds + 4 * REACH_SECONDS) as talks:
+    with conversations(commands, seconds + 4 * REACH_SECONDS + 2 * PING_SECONDS) as talks:
         talks.wait_for(1, seconds, told=told)
         clocks = _clocks(talks)
-        reaches = _reaches(talks, names, targets.port) if len(names) > 1 else {}
-        return [_examined(one, clocks.get(one.name), reaches.get(one.name), route) for one in talks.all]
+        reaches = _reaches(talks, targets) if len(names) > 1 else {}
+        found = [_examined(one, clocks.get(one.name), reaches.get(one.name), route) for one in talks.all]
+    return [replace(one, addr=host.addr) for one, host in zip(found, targets.hosts, strict=True)]
 
 
 def _asking(questions: Questions) -> list[str]:
@@ -145,7 +158,11 @@ def _failure(one: Conversation, route: Targets) -> tuple[str, str, str | None]:
             again = "try again: files are cached after the first read"
             return "zlaunch", f"no answer within {ANSWER_SECONDS:.0f} s", again
         if one.status == _BROKEN:
-            return route.via, "the connection was lost", f"`ssh -v {one.name} true` may show why"
+            return (
+                route.via,
+                "the connection was lost",
+                f"`ssh -v {shlex.join(destination(route.host(one.name)))} true` may show why",
+            )
         same = "the same Python environment and directory must be at the same path on every host"
         return "zlaunch", f"cannot be started: {one.last_words}", same
     if route.via == "srun":
@@ -154,7 +171,7 @@ def _failure(one: Conversation, route: Targets) -> tuple[str, str, str | None]:
             one.last_words,
             f"`srun --nodelist={shlex.quote(one.name)} true` shows whether Slurm starts it",
         )
-    failure = explain("timed out" if one.status in (None, _TOO_LATE) else said, one.name)
+    failure = explain("timed out" if one.status in (None, _TOO_LATE) else said, route.host(one.name))
     return "ssh", failure.message, failure.hint
 
 
@@ -175,8 +192,9 @@ def _wall_minus_monotonic() -> float:
     return time.time() - time.monotonic()
 
 
-def _reaches(talks: Conversations, names: Sequence[str], port: int) -> dict[str, Reachability]:
+def _reaches(talks: Conversations, targets: Targets) -> dict[str, Reachability]:
     """Have the first host listen, and all others connect to it."""
+    names, port, given = targets.names, targets.port, targets.hosts[0].addr
     answered = {one.name: one for one in talks.all if one.answers}
     if names[0] not in answered:
         return {}
@@ -185,14 +203,23 @@ def _reaches(talks: Conversations, names: Sequence[str], port: int) -> dict[str,
     if listening is None or "port" not in listening[0]:
         error = "no answer" if listening is None else listening[0]["error"]
         return {names[0]: Reachability(port, {"": error}, None)}
-    found, addresses = int(listening[0]["port"]), addresses_of(first)
+    found, addresses = int(listening[0]["port"]), addresses_of(first) if given is None else [given]
     line = f"connect {found} {' '.join(addresses)}"
     asked = {name: line for name in answered if name != names[0]}
     heard = talks.ask(asked, REACH_SECONDS * len(addresses) + 1) if addresses else {}
+    works = {name: _working(answer) for name, (answer, _, _) in heard.items()}
+    measured = talks.ask({name: f"mtu {one}" for name, one in works.items() if one}, 2 * PING_SECONDS + 1)
+    sizes = {name: (int(size), str(state)) for name, ((size, state), _, _) in measured.items()}
     return {
-        name: Reachability(found, {one: error for one, (error, _) in answer.items()}, _source(answer))
+        name: Reachability(
+            found, {one: error for one, (error, _) in answer.items()}, _source(answer), sizes.get(name)
+        )
         for name, (answer, _, _) in heard.items()
     }
+
+
+def _working(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:
+    return next((address for address, (error, _) in answer.items() if error is None), None)
 
 
 def _source(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:

@@ -25,6 +25,7 @@ from zlaunch.files import nearest
 from zlaunch.hosts.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import free_resources, probe_machine
+from zlaunch.hosts.reached import connection
 from zlaunch.process import ours, output_of
 
 PACKAGES = ("huggingface_hub", "safetensors", "tokenizers", "bitsandbytes", "flash_attn", "mpi4py", "triton")
@@ -199,13 +200,12 @@ def _network(look: _Look) -> Any:
         own = sorted({str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:
         own = []
-    ssh = os.environ.get("SSH_CONNECTION", "").split()
     return {
         "hostname": socket.gethostname(),
         "own_addresses": own,
         "interfaces": interfaces(),
         "chosen": chosen,
-        "reached_at": ssh[2] if len(ssh) == 4 else None,
+        "reached_at": connection(os.environ).reached_at,
     }
 
 

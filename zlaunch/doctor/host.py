@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zlaunch.doctor.facts import gather
-from zlaunch.doctor.network import source_towards
+from zlaunch.doctor.network import measure_mtu, source_towards
 from zlaunch.doctor.questions import read_questions
 
 MARK = "zlaunch answers "
@@ -48,7 +48,12 @@ def _try(address: str, port: int) -> str | None:
         return error.strerror or str(error)
 
 
-COMMANDS: Mapping[str, Callable[..., Any]] = {"clock": _clock, "listen": _listen, "connect": _connect}
+COMMANDS: Mapping[str, Callable[..., Any]] = {
+    "clock": _clock,
+    "listen": _listen,
+    "connect": _connect,
+    "mtu": measure_mtu,
+}
 
 
 def main(text: str) -> None:

@@ -2,14 +2,21 @@
 
 import contextlib
 import fcntl
+import os
+import shutil
 import socket
 import struct
 from pathlib import Path
 from typing import Any
 
+from zlaunch.process import output_of
+
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
 _UP = 1
+_HEADERS = {4: 28, 6: 48}
+"""Bytes of the IP and ICMP headers."""
+PING_SECONDS = 5.0
 
 
 def interfaces() -> list[dict[str, Any]]:
@@ -52,3 +59,25 @@ def source_towards(address: str) -> str | None:
         asking.connect((address, 9))
         return str(asking.getsockname()[0])
     return None
+
+
+def measure_mtu(address: str) -> tuple[int, str]:
+    """Ping an address with the largest packet that the interface towards it takes, and no fragments.
+
+    Returns the size of the packet, and `arrives`, `lost` if only small ones arrive, or why that is not known:
+    `no answer` even to a small one, or `no ping`.
+    """
+    source = source_towards(address)
+    mtu = next((int(one["mtu"]) for one in interfaces() if source and one["address"] == source), 0)
+    ping = shutil.which("ping", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin:/sbin")
+    if ping is None or not mtu:
+        return mtu, "no ping" if ping is None else "no answer"
+    headers = _HEADERS[6 if ":" in address else 4]
+    if _is_answered(ping, address, mtu - headers):
+        return mtu, "arrives"
+    return mtu, "lost" if _is_answered(ping, address, 8) else "no answer"
+
+
+def _is_answered(ping: str, address: str, size: int) -> bool:
+    options = ("-n", "-q", "-M", "do", "-c", "2", "-i", "0.2", "-W", "1", "-s", str(size))
+    return output_of([ping, *options, address], PING_SECONDS) is not None

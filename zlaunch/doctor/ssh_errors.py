@@ -1,10 +1,13 @@
 """What ssh says when it does not get in, told apart, and what to type then."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from zlaunch.hosts.ssh import destination
+from zlaunch.hosts.topology import Host
 from zlaunch.process import output_of
 
 CONNECT_SECONDS = 10
@@ -18,6 +21,8 @@ class SshTarget(NamedTuple):
     """As the user wrote it."""
     host: str
     port: str
+    typed: str
+    """How ssh is told the host, with its user and port if the hostfile has them."""
 
     @property
     def scan(self) -> str:
@@ -26,11 +31,12 @@ class SshTarget(NamedTuple):
         return f"`ssh-keyscan -H {port}{self.host} >> ~/.ssh/known_hosts`"
 
 
-def target_of(name: str) -> SshTarget:
-    """Ask ssh where a name leads."""
-    said = output_of(["ssh", "-G", name], CONNECT_SECONDS) or ""
+def target_of(host: Host) -> SshTarget:
+    """Ask ssh where a host is."""
+    name, words = host.name, destination(host)
+    said = output_of(["ssh", "-G", *words], CONNECT_SECONDS) or ""
     found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
-    return SshTarget(name, found.get("hostname", name), found.get("port", "22"))
+    return SshTarget(name, found.get("hostname", name), found.get("port", "22"), shlex.join(words))
 
 
 class SshFailure(NamedTuple):
@@ -40,14 +46,14 @@ class SshFailure(NamedTuple):
     hint: str
 
 
-def explain(said: str, name: str) -> SshFailure:
-    """Explain what ssh printed, for a host under the name that the user wrote."""
-    target = target_of(name)
+def explain(said: str, host: Host) -> SshFailure:
+    """Explain what ssh printed."""
+    target = target_of(host)
     for pattern, write in _CAUSES:
         if re.search(pattern, said, re.IGNORECASE):
             return write(target, said)
     last = said.strip().rpartition("\n")[2].strip() or "ssh ended without a word"
-    return SshFailure(last, f"`ssh -v -o BatchMode=yes {name} true` may show why")
+    return SshFailure(last, f"`ssh -v -o BatchMode=yes {target.typed} true` may show why")
 
 
 def _changed_key(target: SshTarget, said: str) -> SshFailure:
@@ -67,7 +73,7 @@ def _denied(target: SshTarget, _: str) -> SshFailure:
     has_key = any(_SSH.expanduser().glob("id_*.pub"))
     first = "" if has_key else "`ssh-keygen -t ed25519`, then "
     return SshFailure(
-        "it asks for a password: it accepts no key of yours", f"{first}`ssh-copy-id {target.name}`"
+        "it asks for a password: it accepts no key of yours", f"{first}`ssh-copy-id {target.typed}`"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zlaunch.errors import WrongUsage
+from zlaunch.files import is_safe_word
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.topology import Topology
@@ -88,12 +89,12 @@ def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[st
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def is_exported(name: str) -> bool:
-    """Whether DeepSpeed's runner exports a variable to other hosts, and logs its value.
+def may_export(name: str, value: str) -> bool:
+    """Whether DeepSpeed's runner may have a variable: it exports some to other hosts, and logs their values.
 
     It puts some values in double quotes without escaping what is in them.
     """
-    return name.startswith(EXPORTED)
+    return not name.startswith(EXPORTED) or (is_safe_word(value) and not is_secret(name, value))
 
 
 def _program_path(python: Interpreter, environ: Mapping[str, str]) -> Iterator[tuple[str, Variable]]:

@@ -49,14 +49,19 @@ def ssh_command(host: Host, remote: str) -> list[str]:
         "-o",
         "ServerAliveInterval=5",
     )
-    user = ("-l", host.user) if host.user else ()
-    port = ("-p", str(host.port)) if host.port else ()
-    return ["ssh", *options, *user, *port, host.name, remote]
+    return ["ssh", *options, *destination(host), remote]
 
 
-def remote_line(argv: Sequence[str], directory: str) -> str:
-    """Write a line of shell that runs a program in a directory."""
-    return for_any_shell(f"cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
+def destination(host: Host) -> list[str]:
+    """Write how `ssh` and `ssh-copy-id` are told the host, its user and its port."""
+    port = ["-p", str(host.port)] if host.port else []
+    return [*port, f"{host.user}@{host.name}" if host.user else host.name]
+
+
+def remote_line(argv: Sequence[str], directory: str, greeting: str | None = None) -> str:
+    """Write a line of shell that runs a program in a directory; a greeting says that a shell was reached."""
+    greet = "" if greeting is None else f"echo {shlex.quote(greeting)}; "
+    return for_any_shell(f"{greet}cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
 
 
 def for_any_shell(line: str) -> str:
@@ -95,10 +100,10 @@ def survey_hosts(
     with ThreadPoolExecutor(max_workers=32) as pool:
         names = [host.name for host in others]
         answers = dict(zip(names, pool.map(lambda host: _ask(command(host, line)), others), strict=True))
-    if silent := [name for name, answer in answers.items() if answer is None]:
+    if silent := [host for host in others if answers[host.name] is None]:
         raise Unavailable(
-            f"not reachable over ssh without a password: {', '.join(silent)}",
-            f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
+            f"not reachable over ssh without a password: {', '.join(host.name for host in silent)}",
+            f"make `ssh -o BatchMode=yes {shlex.join(destination(silent[0]))} true` work first",
         )
     surveys = {name: parse_survey(name, *answer) for name, answer in answers.items() if answer is not None}
     return HostSurveys(here, request, surveys)

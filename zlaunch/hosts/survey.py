@@ -20,6 +20,7 @@ from zlaunch.hosts.machine import FreeResources, Machine
 from zlaunch.hosts.op_cache import OpCache, find_op_cache, stale_locks
 from zlaunch.hosts.ports import free_port, free_port_near, why_taken
 from zlaunch.hosts.probe import free_resources, probe_machine
+from zlaunch.hosts.reached import connection
 
 MARK = "zlaunch answers "
 
@@ -88,6 +89,7 @@ def survey(
     op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
     locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
     asked = (*request.paths, *locks, *filter(None, [request.run]))
+    reached = connection(os.environ)
     debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
         machine=machine,
@@ -100,19 +102,11 @@ def survey(
             left_locks=locks,
         ),
         port=free_port(),
-        address=_ssh_addresses()[1],
-        seen_from=_ssh_addresses()[0],
+        address=reached.reached_at,
+        seen_from=reached.seen_from,
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
-
-
-def _ssh_addresses() -> tuple[str | None, str | None]:
-    """Return the addresses of both ends of the ssh connection, or under Slurm that of this node."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    if len(words) == 4 and "SLURM_STEP_ID" not in os.environ:
-        return words[0], words[2]
-    return os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), None
 
 
 def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:

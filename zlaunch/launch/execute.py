@@ -9,9 +9,8 @@ from functools import partial
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
-from zlaunch.files import is_safe_word
 from zlaunch.hosts.cluster_environment import without_cluster_variables
-from zlaunch.hosts.environment import is_exported
+from zlaunch.hosts.environment import may_export
 from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
@@ -27,7 +26,6 @@ from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import JobRecord, RankRecord
-from zlaunch.secrets import is_secret
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.sampling import oom_kills
@@ -92,11 +90,7 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
     environment = {**SAFE_PATH, **without_cluster_variables(os.environ), **own}
     if not plan.topology.spans_hosts:
         return environment
-    return {name: value for name, value in environment.items() if _may_export(name, value)}
-
-
-def _may_export(name: str, value: str) -> bool:
-    return not is_exported(name) or (is_safe_word(value) and not is_secret(name, value))
+    return {name: value for name, value in environment.items() if may_export(name, value)}
 
 
 def _run(

@@ -5,7 +5,7 @@ Nothing is judged, written or started here. An error means that something cannot
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.config.resolve.compose import OFFLOADS
@@ -13,7 +13,9 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
-from zlaunch.files import nearest
+from zlaunch.files import is_safe_word, nearest
+from zlaunch.hosts.deepspeed_env import read_deepspeed_env
+from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.placement import assign_ranks, choose_slots, count_slots
@@ -67,6 +69,8 @@ class Facts:
     hosts: HostSurveys
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    given: Mapping[str, Variable] = field(default_factory=dict)
+    """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     address: str | None = None
     """The address of the first host, where what started zlaunch has chosen it."""
 
@@ -148,7 +152,15 @@ def inspect(
         hosts = HostSurveys(here.machine, request)
     else:
         hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
-    return Facts(sources, model, model_error, here, hosts, dict(os.environ), surroundings.address)
+    environ, given = dict(os.environ), _given(job, sources)
+    return Facts(sources, model, model_error, here, hosts, environ, given, surroundings.address)
+
+
+def _given(job: JobSpec, sources: Sources) -> Mapping[str, Variable]:
+    is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
+    if sources.hosts is None or launcher_of(job, sources.script) == "torchrun" or not is_elsewhere:
+        return {}
+    return read_deepspeed_env(Path.cwd(), os.environ)
 
 
 def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zlaunch.config.native_ops import NativeOp, needed_ops
@@ -67,6 +67,8 @@ class PlanInputs:
     """The address of the first host, for the others."""
     started_by: str | None = None
     """What started zlaunch, by its variables."""
+    given: Mapping[str, Variable] = field(default_factory=dict)
+    """Variables from `.deepspeed_env`, where DeepSpeed's runner does not read it."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -256,6 +258,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         left=resolved.left,
         script=(str(script.path), *job.script_args, *resumed, *words),
         environment={
+            **inputs.given,
             **job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
             **asked_variables(job.env, inputs.environ),
         },

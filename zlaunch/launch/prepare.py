@@ -170,6 +170,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         layout=layout,
         environ=facts.environ,
         op_cache=facts.here.op_cache,
+        given=facts.given,
     )
 
 

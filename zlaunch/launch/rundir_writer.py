@@ -19,8 +19,8 @@ from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import PRIVATE, nearest, write_whole
-from zlaunch.hosts.environment import inherited
+from zlaunch.files import PRIVATE, is_safe_word, nearest, write_whole
+from zlaunch.hosts.environment import inherited, may_export
 from zlaunch.hosts.topology import Reach
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.node_start import control_port, node_plans
@@ -173,20 +173,24 @@ def write_outcome(
 def command_script(plan: LaunchPlan) -> str:
     """Write a shell script that repeats the run by hand.
 
-    Over ssh it goes through zlaunch's rank program: it brings the arguments to the other hosts,
-    which DeepSpeed's runner would hand to their shells unquoted.
+    Over ssh it goes through zlaunch's rank program: it brings directory, arguments and variables to the other
+    hosts, which DeepSpeed's runner would hand to their shells unquoted.
     """
+    by_runner = plan.topology.spans_hosts and not plan.on_each_host
     exports = [
-        f"# {name} is in job.json alone" if variable.is_secret else f"export {name}={variable.shown(name)}"
+        f"# {name} is in job.json alone"
+        if variable.is_secret or (by_runner and not may_export(name, variable.value))
+        else f"export {name}={variable.shown(name)}"
         for name, variable in plan.environment.items()
     ]
+    directory = str(Path.cwd())
     argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     asked = [str(plan.layout.stop), str(plan.layout.save_at)]
     lines = [
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
-        f"cd {shlex.quote(str(Path.cwd()))} || exit",
+        f"cd {'/' if by_runner and not is_safe_word(directory) else shlex.quote(directory)} || exit",
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
         *([f"trap {swap} EXIT"] if plan.swap_dirs else []),

@@ -1,0 +1,56 @@
+"""`.deepspeed_env`: variables that DeepSpeed's runner gives to the ranks on other hosts.
+
+The runner reads the file in the home directory and in the directory that it runs in. From a directory that it
+cannot quote it is started elsewhere, so zlaunch reads the file of that directory in its place.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.hosts.environment import Variable
+from zlaunch.secrets import is_secret
+
+_CODE = "bad-deepspeed-env"
+
+
+def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str, Variable]:
+    """Read the file of a directory, if there is one; raise Refused with every line that cannot be read."""
+    file = directory / environ.get("DS_ENV_FILE", ".deepspeed_env")
+    if not file.is_file():
+        return {}
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputMissing(f"cannot read `{file.name}`: {reason}") from None
+    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
+    findings = [
+        Finding(_CODE, *wrong, place=Place(file.name, number, 1, line, len(line)))
+        for number, line in numbered
+        if (wrong := _wrong(line)) is not None
+    ]
+    if findings:
+        raise Refused(findings)
+    return {name: _variable(name, value, file.name) for name, value in (_split(line) for _, line in numbered)}
+
+
+def _split(line: str) -> tuple[str, str]:
+    name, _, value = line.partition("=")
+    return name.strip(), value.strip()
+
+
+def _variable(name: str, value: str, file: str) -> Variable:
+    return Variable(value, f"`{file}`", is_secret=is_secret(name, value))
+
+
+def _wrong(line: str) -> tuple[str, str] | None:
+    """What keeps a line from being read, and what to type."""
+    if "=" not in line:
+        return f"`{line}` is not `NAME=VALUE`, which DeepSpeed's runner reads", "write `NAME=VALUE`"
+    if set('$`\\"') & set(_split(line)[1]):
+        message = (
+            f"a shell would have to expand `{line}`, and DeepSpeed's runner cannot run in this directory"
+        )
+        return message, "write the value itself, or use a directory without spaces and quotes in its path"
+    return None

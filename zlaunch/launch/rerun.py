@@ -132,6 +132,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             port=inputs.port,
             address=inputs.address,
             started_by=inputs.started_by,
+            software=inputs.software,
             program=inputs.script,
             values=expected,
             ds_config=ds_config,

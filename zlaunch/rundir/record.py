@@ -58,6 +58,8 @@ class NodePlanRecord(TypedDict, total=False):
     """The launcher."""
     environment: dict[str, str]
     """Variables of this host alone."""
+    python: str
+    """The interpreter of its ranks."""
     ranks: list[int]
 
 

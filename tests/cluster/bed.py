@@ -110,6 +110,7 @@ def _host(undo: ExitStack, folder: Path, number: int, name: str) -> None:
     config.write_text(
         f"HostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\nPidFile none\n"
         f"ListenAddress {_SUBNET}.{number}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
+        "AcceptEnv CXX XDG_CACHE_HOME\n"
     )
     means = _poverty(folder / "own") if name == POOR else []
     daemon = subprocess.Popen(["ip", "netns", "exec", space, *means, "/usr/sbin/sshd", "-D", "-f", config])

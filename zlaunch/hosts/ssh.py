@@ -78,10 +78,10 @@ def survey_hosts(
     request: SurveyRequest = NOTHING_ELSE,
     command: Callable[[Host, str], Sequence[str]] = ssh_command,
 ) -> HostSurveys:
-    """Survey each host over ssh, except for this machine under any of its names.
+    """Survey each host over ssh, or by another command, except for this machine under any of its names.
 
-    Raises Unavailable without ssh, with all hosts that cannot be reached, or with the first whose answer is
-    of no use.
+    Raises Unavailable without that program, with all hosts that cannot be reached, or with the first whose
+    answer is of no use.
     """
     others = [host for host in hosts if host.name not in local_names(here.hostname)]
     if not others:
@@ -98,17 +98,29 @@ def survey_hosts(
         commands = [command(host, _line(host, request)) for host in others]
         answers = dict(zip(names, pool.map(_ask, commands), strict=True))
     if silent := [name for name, answer in answers.items() if answer is None]:
-        raise Unavailable(
-            f"not reachable over ssh without a password: {', '.join(silent)}",
-            f"make `ssh -o BatchMode=yes {silent[0]} true` work first",
-        )
+        raise _unreachable(silent, program)
     pythons = {host.name: host.python for host in others}
     surveys = {
-        name: parse_survey(name, *answer, pythons[name])
+        name: parse_survey(name, *answer, pythons[name], program=program)
         for name, answer in answers.items()
         if answer is not None
     }
     return HostSurveys(here, request, surveys)
+
+
+def _unreachable(names: Sequence[str], program: str) -> Unavailable:
+    listed = ", ".join(names)
+    if program == "ssh":
+        hint = f"make `{_trial(names[0], program)}` work first"
+        return Unavailable(f"not reachable over ssh without a password: {listed}", hint)
+    return Unavailable(f"{program} starts nothing on {listed}", f"`{_trial(names[0], program)}` may show why")
+
+
+def _trial(name: str, program: str) -> str:
+    """Write the command with which a person tries to reach a host."""
+    if program == "ssh":
+        return f"ssh -o BatchMode=yes {name} true"
+    return f"{program} --nodes=1 --nodelist={name} --overlap true"
 
 
 def with_python_variables(argv: Sequence[str]) -> list[str]:
@@ -141,10 +153,12 @@ def _ask(command: Sequence[str]) -> tuple[str, int] | None:
     return (answer.strip() or "it printed nothing", int(status)) if reached else None
 
 
-def parse_survey(name: str, answer: str, status: int, python: str | None = None) -> HostSurvey:
+def parse_survey(
+    name: str, answer: str, status: int, python: str | None = None, *, program: str = "ssh"
+) -> HostSurvey:
     """Read a host's answer; raise Unavailable, with the host's own words if it cannot run zlaunch.
 
-    `python` is what its line in the hostfile names.
+    `python` is what its line in the hostfile names, `program` what reached it.
     """
     if status == _TOO_LATE:
         raise Unavailable(
@@ -152,7 +166,8 @@ def parse_survey(name: str, answer: str, status: int, python: str | None = None)
             "try again: files are cached after the first read",
         )
     if status == _BROKEN:
-        raise Unavailable(f"the connection to {name} was lost", f"`ssh -v {name} true` may show why")
+        trial = f"ssh -v {name} true" if program == "ssh" else _trial(name, program)
+        raise Unavailable(f"the connection to {name} was lost", f"`{trial}` may show why")
     lines, same = answer.splitlines(), "the same Python environment must be at the same path on every host"
     if python is not None:
         same = f"install zlaunch {__version__} for that Python, or correct `python=` in the hostfile"

@@ -87,7 +87,8 @@ def survey(
     machine = machine or probe_machine(environ, python)
     op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
     locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
-    asked = (*request.paths, *locks, *filter(None, [request.run]))
+    folders = [] if op_cache is None else [op_cache.folder]
+    asked = (*request.paths, *locks, *folders, *filter(None, [request.run]))
     debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
         machine=machine,

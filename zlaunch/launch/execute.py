@@ -19,7 +19,7 @@ from zlaunch.launch.members import Meeting, Start, new_token
 from zlaunch.launch.monitoring.lost_hosts import ALIVE_OPTIONS, LostHosts
 from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.monitoring.preemption import SaveAndStop
-from zlaunch.launch.op_build import build_missing
+from zlaunch.launch.ops_on_hosts import build_everywhere
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import convert
@@ -68,7 +68,7 @@ def _build_and_run(
     try:
         heed_signals()
         convert(plan, reporter)
-        stopped_by = build_missing(plan, environment, reporter, _if_killed(plan, environment))
+        stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
         if stopped_by is None:
             return _run(plan, environment, options, reporter, meeting)

@@ -49,6 +49,8 @@ class Software:
 
     python: Interpreter
     op_cache: OpCache | None
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops: hosts that share it agree; None if it is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class PlanInputs:
     """What started zlaunch, by its variables."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops on this machine."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -170,13 +174,15 @@ class LaunchPlan:
     """When it must have ended."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops on this machine."""
 
     def software_on(self, host: Host) -> Software:
         """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
         if (known := self.software.get(host.name)) is not None:
             return known
         executable = self.python.executable if host.python is None or is_here(host) else host.python
-        return Software(replace(self.python, executable=executable), self.op_cache)
+        return Software(replace(self.python, executable=executable), self.op_cache, self.cache_identity)
 
     def own_environment(self, host: Host) -> dict[str, str]:
         """Variables of the ranks that differ on a host: the programs of its Python, and its native ops."""
@@ -280,6 +286,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         address=inputs.address,
         started_by=inputs.started_by,
         software=inputs.software,
+        cache_identity=inputs.cache_identity,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)

@@ -170,8 +170,15 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         layout=layout,
         environ=facts.environ,
         op_cache=facts.here.op_cache,
-        software={name: Software(one.python, one.op_cache) for name, one in others.items()},
+        software={
+            name: Software(one.python, one.op_cache, _cache_identity(one)) for name, one in others.items()
+        },
+        cache_identity=_cache_identity(facts.here),
     )
+
+
+def _cache_identity(survey: HostSurvey) -> tuple[int, int] | None:
+    return None if survey.op_cache is None else survey.room.files.get(survey.op_cache.folder)
 
 
 def _address(facts: Facts, topology: Topology) -> str:

@@ -43,6 +43,11 @@ class Bed:
         """Take down the link of a host for a while."""
         return _without_link((*NAMES, POOR).index(name) + 1)
 
+    def closed_ports(self, name: str, to: str) -> contextlib.AbstractContextManager[None]:
+        """Let a host send nothing to the ports of another one for a while, except to its sshd."""
+        numbers = [(*NAMES, POOR).index(one) + 1 for one in (name, to)]
+        return _with_closed_ports(f"{name}-{_NUMBER}", f"{_SUBNET}.{numbers[1]}")
+
     def processes(self, marker: str) -> list[int]:
         """The processes whose command line holds a marker."""
         found = subprocess.run(["pgrep", "-f", marker], capture_output=True, text=True, check=False)
@@ -56,6 +61,16 @@ def _without_link(number: int) -> Iterator[None]:
         yield
     finally:
         _ip("link", "set", f"zlveth{_NUMBER}-{number}", "up")
+
+
+@contextmanager
+def _with_closed_ports(space: str, address: str) -> Iterator[None]:
+    rule = ("to", address, "ipproto", "tcp", "dport", "1024-65534", "pref", "10", "unreachable")
+    _ip("-n", space, "rule", "add", *rule)
+    try:
+        yield
+    finally:
+        _ip("-n", space, "rule", "del", *rule)
 
 
 def missing() -> list[str]:

@@ -5,6 +5,7 @@ before the mark is ignored.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -41,6 +42,8 @@ class SurveyRequest:
     packages: tuple[str, ...] = ()
     """Other packages: whether the interpreter sees them."""
     debug_port: int | None = None
+    compared: tuple[Path, ...] = ()
+    """Files that must have the same bytes everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class HostSurvey:
     """The address at which it was reached."""
     seen_from: str | None = None
     """The address from which it was asked."""
+    hashes: Mapping[Path, str] = field(default_factory=dict)
+    """Of those files to compare that it has."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ def survey(
         port=free_port(),
         address=_ssh_addresses()[1],
         seen_from=_ssh_addresses()[0],
+        hashes=hashes(request.compared),
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
@@ -127,6 +133,15 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
         with contextlib.suppress(OSError):
             status = path.stat()
             found[path] = (status.st_ino, status.st_ctime_ns)
+    return found
+
+
+def hashes(paths: Iterable[Path]) -> dict[Path, str]:
+    """Hash files; those that cannot be read are left out."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
 

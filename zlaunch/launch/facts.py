@@ -175,6 +175,7 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
         needed=_needed(job, sources.script),
         packages=(DEBUGGER, *PACKAGES),
         debug_port=None if job.debug is None else job.debug.port,
+        compared=(sources.script.path.absolute(),),
     )
 
 

@@ -74,6 +74,8 @@ class OrderRecord(TypedDict, total=False):
     argv: list[str]
     environment: dict[str, str]
     ranks: list[int]
+    rendezvous: list[str]
+    """Address and port at which the first host listens; empty for itself."""
 
 
 class NodeRecord(TypedDict, total=False):

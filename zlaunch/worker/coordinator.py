@@ -154,6 +154,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "argv": plan["argv"],
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
+        "rendezvous": job.get("rendezvous", []) if number else [],
     }
 
 

@@ -55,12 +55,12 @@ class Unreachable(OSError):
 def check_reachable(address: str, port: int) -> None:
     """Raise Unreachable if nothing gets to the first host: torchrun would retry for minutes.
 
-    It may not listen yet. To be refused is to have reached it.
+    It may not listen yet. A connection that it refuses or resets has reached it.
     """
     for tries_left in reversed(range(REACH_TRIES)):
         try:
             socket.create_connection((address, port), timeout=REACH_SECONDS).close()
-        except ConnectionRefusedError:
+        except ConnectionError:
             return
         except OSError as error:
             if not tries_left:

@@ -47,6 +47,10 @@ class Bed:
         """Take down the link of a host for a while."""
         return self.network.unplugged(name)
 
+    def closed_ports(self, name: str, to: str) -> contextlib.AbstractContextManager[None]:
+        """Let a host send nothing to the ports of another one for a while, except to its sshd."""
+        return self.network.closed_ports(name, to)
+
     def processes(self, marker: str) -> list[int]:
         """The processes whose command line holds a marker."""
         found = subprocess.run(["pgrep", "-f", marker], capture_output=True, text=True, check=False)
@@ -85,6 +89,7 @@ def _sshd(undo: ExitStack, folder: Path, made: Network, name: str) -> None:
         f"HostKey {folder / 'host'}\nAuthorizedKeysFile {folder / 'user.pub'}\nPidFile none\n"
         f"ListenAddress {made.address(name)}:22\nListenAddress {made.address(name)}:{OTHER_PORT}\n"
         "StrictModes no\nPermitRootLogin yes\nUsePAM no\n"
+        "AcceptEnv CXX XDG_CACHE_HOME\n"
     )
     means = _poverty(folder / "own") if name == POOR else []
     argv = network.inside(made.space(name), *means, "/usr/sbin/sshd", "-D", "-f", config)

@@ -64,6 +64,16 @@ class Network:
         finally:
             _ip("link", "set", self._link(host), "mtu", "1500")
 
+    @contextmanager
+    def closed_ports(self, host: str, to: str) -> Iterator[None]:
+        """Let a host send nothing to the ports of another one for a while, except to those below 1024."""
+        rule = ("to", self.address(to), "ipproto", "tcp", "dport", "1024-65534", "pref", "10", "unreachable")
+        _ip("-n", self.space(host), "rule", "add", *rule)
+        try:
+            yield
+        finally:
+            _ip("-n", self.space(host), "rule", "del", *rule)
+
     def _link(self, host: str) -> str:
         return f"{self.bridge}-{self.hosts.index(host) + 1}"
 

@@ -121,7 +121,8 @@ def working_in(folder: Path) -> list[str]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
-            if str(folder) in line and "pytest" not in line and ZLAUNCH[2] not in line.split()[1:3]:
+            others = line.replace(str(folder), "")  # which is below the directory of pytest
+            if others != line and "pytest" not in others and ZLAUNCH[2] not in line.split()[1:3]:
                 lines.append(line)
     return lines
 

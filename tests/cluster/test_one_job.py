@@ -101,11 +101,16 @@ class Running:
         verdict = record["verdict"]
         return record["how"], verdict["code"], " ".join([verdict["cause"], *verdict["facts"]])
 
+    def blamed(self) -> tuple[int, str]:
+        """The rank and the host of its verdict."""
+        verdict = json.loads((self.run / "how-it-ended.json").read_text())["verdict"]
+        return verdict["rank"], verdict["host"]
+
 
 @contextmanager
-def sleeping(bed: Bed, folder: Path) -> Iterator[Running]:
+def sleeping(bed: Bed, folder: Path, launcher: str = "torchrun") -> Iterator[Running]:
     (folder / "sleep.py").write_text(SLEEP)
-    flags = ["--hostfile", bed.hostfile, "--launcher", "torchrun", "--run-dir", "r"]
+    flags = ["--hostfile", bed.hostfile, "--launcher", launcher, "--run-dir", "r"]
     job = Running(folder, start("train", "sleep.py", *flags, cwd=folder, env=bed.environment()))
     logs = [job.run / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
     try:
@@ -116,8 +121,14 @@ def sleeping(bed: Bed, folder: Path) -> Iterator[Running]:
         job.zlaunch.wait()
 
 
-def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(bed: Bed, tmp_path: Path) -> None:
-    with sleeping(bed, tmp_path) as job, bed.unplugged(NAMES[1]):
+EACH_LAUNCHER = pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+
+
+@EACH_LAUNCHER
+def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(
+    launcher: str, bed: Bed, tmp_path: Path
+) -> None:
+    with sleeping(bed, tmp_path, launcher) as job, bed.unplugged(NAMES[1]):
         assert job.zlaunch.wait(60) == 1
         how, code, text = job.ending()
         assert (how, code) == ("failed", "host-lost")
@@ -125,16 +136,19 @@ def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(bed: Bed, tmp_pa
         wait_until(lambda: not working_in(tmp_path), 15)
 
 
-def test_a_host_whose_ssh_is_killed_is_named_with_what_went(bed: Bed, tmp_path: Path) -> None:
-    with sleeping(bed, tmp_path) as job:
+@EACH_LAUNCHER
+def test_a_host_whose_ssh_is_killed_is_named_with_what_went(launcher: str, bed: Bed, tmp_path: Path) -> None:
+    with sleeping(bed, tmp_path, launcher) as job:
         ssh = [
             one
             for one in psutil.Process(job.zlaunch.pid).children(recursive=True)
-            if NAMES[1] in one.cmdline()
+            if one.name() == "ssh" and NAMES[1] in one.cmdline()
         ]
         ssh[0].kill()
         assert job.zlaunch.wait(60) == 1
+        assert job.ending()[:2] == ("failed", "host-lost")
         assert f"{NAMES[1]} was lost: `ssh` killed by SIGKILL" in job.ending()[2]
+        assert job.blamed() == (1, NAMES[1])
         wait_until(lambda: not working_in(tmp_path), 15)
 
 

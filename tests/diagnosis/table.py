@@ -232,10 +232,13 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     ),
     "host-lost": (
         replace(
-            run(printed("", 0, rank=0, stopped_by=15), printed("", rank=1, host="w2", returncode=None)),
+            run(
+                printed("", 0, rank=0, stopped_by=15),
+                printed("", rank=1, host="10.0.0.2", node=1, returncode=None),
+            ),
             hosts=(
                 HostEvidence("w1", 105.0, 0, 15),
-                HostEvidence("w2", 100.0, lost="`ssh` ended with status 255", said="Broken pipe"),
+                HostEvidence("w2", 100.0, lost="`ssh` ended with status 255", said="Broken pipe", node=1),
             ),
         ),
         replace(run(), hosts=(HostEvidence("w1", 100.0, -9),)),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zlaunch.diagnosis.collect import collect_evidence, tail
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
@@ -119,3 +120,14 @@ def test_a_signal_to_the_launcher_or_a_rank_stopped_the_job_unless_a_rank_ended_
         record = {"rank": rank, "returncode": -15 if stopped_by else 1, "stopped_by": stopped_by}
         (tmp_path / "ranks" / f"rank-{rank}.json").write_text(json.dumps(record))
     assert collect_evidence(RunDir(tmp_path), returncode, None).stopped_by == number
+
+
+def test_the_ranks_of_a_lost_host_are_known_by_its_number_whatever_it_calls_itself(tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(JOB))
+    for rank in (0, 1):
+        (tmp_path / "ranks" / f"rank-{rank}.json").write_text('{"host": "localhost"}')
+    lost = {"node": 1, "host": "w1", "lost": "`ssh` killed by SIGKILL", "ended": 1.0}
+    (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
+    verdict = diagnose(collect_evidence(RunDir(tmp_path), 1, None))
+    assert (verdict.code, verdict.rank, verdict.host) == ("host-lost", 1, "w1")

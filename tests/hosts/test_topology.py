@@ -34,6 +34,8 @@ BAD_LINES = [
     ("w0 slots=4 port=0", "bad-host-line"),
     ("w0 slots=4 addr=a;b", "bad-host-line"),
     ("w0 colour=red", "bad-host-line"),
+    ("w0 python=~/env/bin/python", "bad-host-line"),
+    ("w0 python=", "bad-host-line"),
     ("[::g]:8", "bad-host-line"),
     ("1:2:3 slots=1", "bad-host-line"),
     ("w0 slots=0", "no-slots"),
@@ -122,6 +124,8 @@ def test_a_bad_line_is_placed() -> None:
         ("ann@w0:2", Host("w0", (0, 1), "ann")),
         ("w0 port=2222 slots=1 addr=10.0.0.2", Host("w0", (0,), None, 2222, "10.0.0.2")),
         ("[::1]:2", Host("::1", (0, 1))),
+        ("w0:1 python=/opt/a,b/bin/python", Host("w0", (0,), python="/opt/a,b/bin/python")),
+        ("w0:1 python=python3.12", Host("w0", (0,), python="python3.12")),
         ("ann@[fe80::2] slots=1 addr=fd00::2", Host("fe80::2", (0,), "ann", None, "fd00::2")),
         ("fd00::1 slots=1", Host("fd00::1", (0,))),
     ],
@@ -132,7 +136,7 @@ def test_a_line_says_how_to_reach_a_host(line: str, host: Host) -> None:
 
 
 def test_a_host_is_read_as_it_writes_itself() -> None:
-    host = Host("w0", (0, 1), "ann", 2222, "10.0.0.2")
+    host = Host("w0", (0, 1), "ann", 2222, "10.0.0.2", "/opt/env/bin/python")
     assert parse_hostfile(host.line(), "hosts")[0][0].host == host
 
 
@@ -151,7 +155,7 @@ def test_an_ipv6_address_is_filtered_like_any_host() -> None:
     assert select(hosts, "[::1]:1@w1", None) == (Host("::1", (1,)), W1)
 
 
-@pytest.mark.parametrize("line", ["ann@w0:1", "w0:1 port=22", "w0:1 addr=w0-ib", "[::1]:1"])
+@pytest.mark.parametrize("line", ["ann@w0:1", "w0:1 port=22", "w0:1 addr=w0-ib", "[::1]:1", "w0:1 python=/p"])
 def test_what_deepspeed_cannot_be_told_is_found_with_its_line(line: str) -> None:
     lines, _ = parse_hostfile(f"w9:1\n{line}", "hosts")
     assert [str(finding.place) for finding in beyond_deepspeed(lines)] == ["hosts:2:1"]

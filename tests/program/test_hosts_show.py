@@ -19,6 +19,12 @@ def test_hosts_are_shown_with_their_slots_and_ranks(tmp_path: Path) -> None:
     ]
 
 
+def test_a_python_is_shown_only_if_a_host_has_one_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("w0 slots=1\nw1 slots=1 python=/opt/env/bin/python\n")
+    shown = zlaunch("hosts", "show", "--hostfile", "hosts", cwd=tmp_path).out.splitlines()
+    assert (shown[0].split()[-1], shown[2].split()[-1]) == ("python", "/opt/env/bin/python")
+
+
 def test_a_filter_and_json_work_as_in_train(tmp_path: Path) -> None:
     words = ["--hosts", "w0:2,w1:4", "--include", "w1:1,3", "--json"]
     (host,) = json.loads(zlaunch("hosts", "show", *words, cwd=tmp_path).out)["hosts"]

@@ -91,6 +91,9 @@ ELSEWHERE: Mapping[str, str] = {
     "or data offloaded to NVMe.",
     "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "
     "directory. Advice if its directory seems to be a different one.",
+    "other-script": "Preflight: the script on another host has other bytes than here.",
+    "other-version": "Preflight: a package on another host, or Python, has another version than on the first "
+    "host. Advice for transformers and accelerate.",
     "output-unwritable": "Preflight: nothing can be written to the directory of `--output_dir`.",
     "output-is-pattern": "Preflight: DeepSpeed will not find checkpoints by a path with `[`, `*` or `?`. "
     "Advice unless the job itself loads one, with `--load_best_model_at_end`.",

@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -61,7 +62,11 @@ def collect_evidence(
     """
     files = read_run_files(run_dir.root)
     slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
-    ranks = tuple(_rank(run_dir, files, slot) for slot in slots.values())
+    nodes = [*dict.fromkeys(slot.get("host", "") for slot in slots.values())]
+    ranks = tuple(
+        replace(_rank(run_dir, files, slot), node=nodes.index(slot.get("host", "")))
+        for slot in slots.values()
+    )
     launcher_log = tail(run_dir.launcher_log)
     hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run_dir.node_records())
     is_open = stopped_by is None and stall is None and not is_diverged

@@ -52,6 +52,8 @@ class RankEvidence:
     peak_rss_bytes: int | None = None
     heartbeat: HeartbeatRecord = field(default_factory=HeartbeatRecord)
     sample: SampleRecord = field(default_factory=SampleRecord)
+    node: int = 0
+    """The number of its host among those of the job."""
 
     @property
     def finished(self) -> bool:
@@ -85,6 +87,8 @@ class HostEvidence:
     """Why nothing more was heard from it."""
     said: str = ""
     """The last words of ssh or srun about it."""
+    node: int = 0
+    """Its number among the hosts of the job."""
 
     @property
     def has_failed(self) -> bool:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from zlaunch.hosts.slurm_cpus import cpus_on
 from zlaunch.hosts.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.topology import Host, Reach
 
@@ -17,9 +18,9 @@ def remote_command(host: Host, argv: Sequence[str], directory: Path, reach: Reac
 def srun_command(host: Host, line: str) -> list[str]:
     """Run a line of shell as one task on one node of the Slurm job, beside its other steps.
 
-    The step gets all that the job has on the node: `--overlap` shares it with other steps, and without
+    The step gets all that the job has on that node: `--overlap` shares it with other steps, and without
     `--cpu-bind=none` its task would be bound to one CPU.
     """
     options = ("--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--cpu-bind=none")
-    cpus = os.environ.get("SLURM_CPUS_ON_NODE")
+    cpus = cpus_on(host.name, os.environ)
     return ["srun", *options, *([f"--cpus-per-task={cpus}"] if cpus else []), "--quiet", "sh", "-c", line]

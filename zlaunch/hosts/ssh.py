@@ -9,12 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shutil import which
 
+from zlaunch import __version__
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import Machine, local_names
+from zlaunch.hosts.python_of_host import own_program
 from zlaunch.hosts.survey import MARK, HostSurvey, SurveyError, SurveyRequest, read_answer, to_json
 from zlaunch.hosts.topology import Host
-from zlaunch.process import ours, output_of
+from zlaunch.process import SAFE_PATH, output_of
 from zlaunch.secrets import is_secret
 
 CONNECT_SECONDS = 10
@@ -81,16 +83,15 @@ def survey_hosts(
     request: SurveyRequest = NOTHING_ELSE,
     command: Callable[[Host, str], Sequence[str]] = ssh_command,
 ) -> HostSurveys:
-    """Survey each host over ssh, except for this machine under any of its names.
+    """Survey each host over ssh, or by another command, except for this machine under any of its names.
 
-    Raises Unavailable without ssh, with all hosts that cannot be reached, or with the first whose answer is
-    of no use.
+    Raises Unavailable without that program, with all hosts that cannot be reached, or with the first whose
+    answer is of no use.
     """
     others = [host for host in hosts if host.name not in local_names(here.hostname)]
     if not others:
         return HostSurveys(here, request)
-    line = _command(request)
-    if which(program := command(others[0], line)[0]) is None:
+    if which(program := command(others[0], "true")[0]) is None:
         raise Unavailable(
             f"other hosts are reached with {program}, which is not installed",
             "Debian: `apt-get install openssh-client`" if program == "ssh" else None,
@@ -99,30 +100,50 @@ def survey_hosts(
 
     with ThreadPoolExecutor(max_workers=32) as pool:
         names = [host.name for host in others]
-        answers = dict(zip(names, pool.map(lambda host: _ask(command(host, line)), others), strict=True))
+        commands = [command(host, _line(host, request)) for host in others]
+        answers = dict(zip(names, pool.map(_ask, commands), strict=True))
     if silent := [host for host in others if answers[host.name] is None]:
-        raise Unavailable(
-            f"not reachable over ssh without a password: {', '.join(host.name for host in silent)}",
-            f"make `ssh -o BatchMode=yes {shlex.join(destination(silent[0]))} true` work first",
-        )
-    surveys = {name: parse_survey(name, *answer) for name, answer in answers.items() if answer is not None}
+        raise _unreachable(silent, program)
+    pythons = {host.name: host.python for host in others}
+    surveys = {
+        name: parse_survey(name, *answer, pythons[name], program=program)
+        for name, answer in answers.items()
+        if answer is not None
+    }
     return HostSurveys(here, request, surveys)
 
 
-def with_python_variables(argv: Sequence[str]) -> list[str]:
-    """Write a command that gives a program on another host the variables that Python reads when it starts."""
-    exported = (
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if name.startswith("PYTHON") and not is_secret(name, value)
+def _unreachable(silent: Sequence[Host], program: str) -> Unavailable:
+    listed = ", ".join(host.name for host in silent)
+    if program == "ssh":
+        words = shlex.join(["ssh", "-o", "BatchMode=yes", *destination(silent[0]), "true"])
+        return Unavailable(
+            f"not reachable over ssh without a password: {listed}", f"make `{words}` work first"
+        )
+    return Unavailable(
+        f"{program} starts nothing on {listed}", f"`{_step_on(silent[0].name, program)}` may show why"
     )
-    return ["env", *exported, *argv]
 
 
-def _command(request: SurveyRequest) -> str:
-    """Build the command for a host, which starts this Python in this directory, like DeepSpeed's runner."""
-    asked = replace(request, environ=forwarded(os.environ))
-    program = shlex.join(with_python_variables(ours("zlaunch.hosts.survey", to_json(asked))))
+def _step_on(name: str, program: str) -> str:
+    return f"{program} --nodes=1 --nodelist={name} --overlap true"
+
+
+def with_python_variables(argv: Sequence[str]) -> list[str]:
+    """Write a command that gives a program on another host the variables that Python reads when it starts.
+
+    It imports nothing from its working directory.
+    """
+    given = os.environ.items()
+    own = {name: value for name, value in given if name.startswith("PYTHON") and not is_secret(name, value)}
+    return ["env", *(f"{name}={value}" for name, value in {**SAFE_PATH, **own}.items()), *argv]
+
+
+def _line(host: Host, request: SurveyRequest) -> str:
+    """Write the line of shell for a host: it starts its Python in this directory, like DeepSpeed's runner."""
+    python = request.python if host.python is None else None
+    asked = replace(request, environ=forwarded(os.environ), python=python)
+    program = shlex.join(with_python_variables(own_program(host, "zlaunch.hosts.survey", to_json(asked))))
     return for_any_shell(f"echo {_REACHED}; cd {shlex.quote(str(Path.cwd()))}; {program} 2>&1; true")
 
 
@@ -138,19 +159,27 @@ def _ask(command: Sequence[str]) -> tuple[str, int] | None:
     return (answer.strip() or "it printed nothing", int(status)) if reached else None
 
 
-def parse_survey(name: str, answer: str, status: int) -> HostSurvey:
-    """Read a host's answer; raise Unavailable, with the host's own words if it cannot run zlaunch."""
+def parse_survey(
+    name: str, answer: str, status: int, python: str | None = None, *, program: str = "ssh"
+) -> HostSurvey:
+    """Read a host's answer; raise Unavailable, with the host's own words if it cannot run zlaunch.
+
+    `python` is what its line in the hostfile names, `program` what reached it.
+    """
     if status == _TOO_LATE:
         raise Unavailable(
             f"{name} did not answer within {ANSWER_SECONDS} s",
             "try again: files are cached after the first read",
         )
     if status == _BROKEN:
-        raise Unavailable(f"the connection to {name} was lost", f"`ssh -v {name} true` may show why")
+        trial = f"ssh -v {name} true" if program == "ssh" else _step_on(name, program)
+        raise Unavailable(f"the connection to {name} was lost", f"`{trial}` may show why")
     lines, same = answer.splitlines(), "the same Python environment must be at the same path on every host"
+    if python is not None:
+        same = f"install zlaunch {__version__} for that Python, or correct `python=` in the hostfile"
     marked = [line.removeprefix(MARK) for line in lines if line.startswith(MARK)]
     if not marked:
-        raise Unavailable(f"{name} cannot run zlaunch with {sys.executable}: {lines[-1]}", same)
+        raise Unavailable(f"{name} cannot run zlaunch with {python or sys.executable}: {lines[-1]}", same)
     try:
         found = read_answer(marked[0])
     except ValueError:

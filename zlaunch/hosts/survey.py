@@ -5,6 +5,7 @@ before the mark is ignored.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -42,6 +43,8 @@ class SurveyRequest:
     packages: tuple[str, ...] = ()
     """Other packages: whether the interpreter sees them."""
     debug_port: int | None = None
+    compared: tuple[Path, ...] = ()
+    """Files that must have the same bytes everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class HostSurvey:
     """The address at which it was reached."""
     seen_from: str | None = None
     """The address from which it was asked."""
+    hashes: Mapping[Path, str] = field(default_factory=dict)
+    """Of those files to compare that it has."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,9 @@ def survey(
     machine = machine or probe_machine(environ, python)
     op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
     locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
-    asked = (*request.paths, *locks, *filter(None, [request.run]))
     reached = connection(os.environ)
+    folders = [] if op_cache is None else [op_cache.folder]
+    asked = (*request.paths, *locks, *folders, *filter(None, [request.run]))
     debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
         machine=machine,
@@ -104,6 +110,7 @@ def survey(
         port=free_port(),
         address=reached.reached_at,
         seen_from=reached.seen_from,
+        hashes=hashes(request.compared),
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
@@ -120,6 +127,15 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
         with contextlib.suppress(OSError):
             status = path.stat()
             found[path] = (status.st_ino, status.st_ctime_ns)
+    return found
+
+
+def hashes(paths: Iterable[Path]) -> dict[Path, str]:
+    """Hash files; those that cannot be read are left out."""
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found[path] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
 

@@ -25,8 +25,9 @@ _OPTIONS = {
     "max_slots": re.compile(r"\d+", re.ASCII),
     "port": re.compile(r"[1-9]\d{0,4}", re.ASCII),
     "addr": re.compile(rf"{_NAME}|[0-9A-Fa-f:.]+", re.ASCII),
+    "python": re.compile(r"/\S+|[\w.+-]+"),
 }
-_HOW = "write `HOST slots=N`, or `USER@HOST slots=N port=P addr=ADDRESS`"
+_HOW = "write `HOST slots=N`, or `USER@HOST slots=N port=P addr=ADDRESS python=/PATH`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,16 @@ class Host:
     """User and port of its sshd; None for what ssh's own configuration says."""
     addr: str | None = None
     """The address at which the other hosts reach it."""
+    python: str | None = None
+    """The interpreter of its ranks: a path, or a program on its PATH; None for the one of the job."""
 
     def line(self) -> str:
         """Write it as a line of a hostfile."""
         target = f"{self.user}@{self.name}" if self.user else self.name
         port = f" port={self.port}" if self.port else ""
         addr = f" addr={self.addr}" if self.addr else ""
-        return f"{target} slots={max(self.devices) + 1}{port}{addr}"
+        python = f" python={self.python}" if self.python else ""
+        return f"{target} slots={max(self.devices) + 1}{port}{addr}{python}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,8 @@ def _host(line: str) -> Host | Finding:
         hint = "delete the line, or write how many GPUs it has"
         return Finding("no-slots", f"`{name}` has no slots", hint)
     devices = tuple(range(int(slots or 0)))
-    return Host(name, devices, match["user"], int(given.get("port", 0)) or None, given.get("addr"))
+    port = int(given.get("port", 0)) or None
+    return Host(name, devices, match["user"], port, given.get("addr"), given.get("python"))
 
 
 def _is_name(name: str) -> bool:
@@ -231,6 +236,10 @@ def _not_for_deepspeed(line: HostLine) -> Finding | None:
     host = line.host
     settings = {"User": host.user, "Port": host.port, "HostName": host.name if ":" in host.name else None}
     said = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
+    if host.python is not None:
+        message = f"DeepSpeed's launcher takes one Python for all hosts, not one for `{host.name}`"
+        hint = "use `--launcher torchrun`, or `--python PATH` for all hosts"
+        return Finding("not-for-deepspeed", message, hint, place=line.place)
     if not said and host.addr is None:
         return None
     hint = "use `--launcher torchrun`"

@@ -9,6 +9,7 @@ from pathlib import Path
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster_environment import DEFAULT_PORT, Member
 from zlaunch.hosts.placement import choose_slots
+from zlaunch.hosts.python_of_host import path_here
 from zlaunch.hosts.topology import Topology, read_hosts
 from zlaunch.job.spec import GpuChoice, JobSpec
 
@@ -39,7 +40,10 @@ def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
     )
     is_part = own.devices != tuple(range(len(own.devices)))
     gpus = GpuChoice(devices=own.devices) if is_part else None
-    return replace(job, hostfile=None, hosts=None, include=None, exclude=None, gpus=gpus), member
+    python = path_here(own, job.python)
+    return replace(
+        job, hostfile=None, hosts=None, include=None, exclude=None, gpus=gpus, python=python
+    ), member
 
 
 def _topology(job: JobSpec) -> Topology:

@@ -15,9 +15,10 @@ from zlaunch.hosts.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
 from zlaunch.launch.members import Meeting, Start, new_token
+from zlaunch.launch.monitoring.lost_hosts import ALIVE_OPTIONS, LostHosts
 from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.monitoring.preemption import SaveAndStop
-from zlaunch.launch.op_build import build_missing
+from zlaunch.launch.ops_on_hosts import build_everywhere
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import convert
@@ -29,6 +30,9 @@ from zlaunch.rundir.record import JobRecord, RankRecord
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.sampling import oom_kills
+
+SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
+"""What pdsh gives to ssh."""
 
 GRACE_SECONDS = 8.0
 """Time for a job to end after it is stopped; each rank gets 5 s of it."""
@@ -63,7 +67,7 @@ def _build_and_run(
     try:
         heed_signals()
         convert(plan, reporter)
-        stopped_by = build_missing(plan, environment, reporter, _if_killed(plan, environment))
+        stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
         if stopped_by is None:
             return _run(plan, environment, options, reporter, meeting)
@@ -90,7 +94,11 @@ def _environment(plan: LaunchPlan) -> dict[str, str]:
     environment = {**SAFE_PATH, **without_cluster_variables(os.environ), **own}
     if not plan.topology.spans_hosts:
         return environment
-    return {name: value for name, value in environment.items() if may_export(name, value)}
+    options = f"{environment.get(SSH_OPTIONS, '')} {ALIVE_OPTIONS}".strip()
+    return {
+        **{name: value for name, value in environment.items() if may_export(name, value)},
+        SSH_OPTIONS: options,
+    }
 
 
 def _run(
@@ -121,8 +129,9 @@ def _run(
     saving = SaveAndStop(plan, options.preempt, os.environ, stop, reporter)
     job.save_first = saving.on_signal
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
+    lost = LostHosts(plan)
     try:
-        returncode = job.wait(partial(_follow, plan, monitor, job, saving, meeting))
+        returncode = job.wait(partial(_follow, plan, monitor, job, saving, meeting, lost=lost))
     finally:
         monitor.end()
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
@@ -130,6 +139,8 @@ def _run(
     if stopped_by is None and save is not None and save.checkpoint is None and saving.has_ended_scripts:
         stopped_by = signal.SIGTERM  # as far as their script goes, they have finished
     killed = (oom_kills() or 0) - (killed_before or 0)
+    if (save is None or save.checkpoint is None) and lost.ended_job(stopped_by, os.environ):
+        stopped_by, returncode = None, 1  # the launcher's own says nothing
     return collect_evidence(
         layout,
         returncode,
@@ -147,8 +158,10 @@ def _follow(
     job: Foreground,
     saving: SaveAndStop,
     meeting: Meeting | None,
+    *,
+    lost: LostHosts,
 ) -> None:
-    """Monitor the job; end it on request, or if a rank of several hosts has failed."""
+    """Monitor the job; end it on request, or if a rank of several hosts has failed, or a host is gone."""
     if job.stopped_by is None:
         saving.tick(monitor.progress)
     monitor.is_saving = saving.is_asked
@@ -159,15 +172,19 @@ def _follow(
             job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:
         monitor.confirm_interrupt()
-    if (
-        plan.topology.spans_hosts
-        and not plan.on_each_host
-        and any(
-            record.get("returncode") and record.get("stopped_by") is None
-            for record in read_rank_records(plan.layout, RankRecord).values()
-        )
-    ):
-        control.write_stop(plan.layout, signal.SIGTERM)  # pdsh would wait for the other hosts
-        job.end_within(GRACE_SECONDS)  # a host that is gone would keep its ssh connection for hours
+    if plan.topology.spans_hosts and not plan.on_each_host and _has_failed(plan, job, lost):
+        by = control.COORDINATOR if lost.any else "zlaunch"
+        control.write_stop(plan.layout, signal.SIGTERM, by)  # pdsh would wait for the other hosts
+        job.end_within(GRACE_SECONDS)
     elif job.stopped_by is None and (number := control.requested_stop(plan.layout)) is not None:
         job.on_signal(number, None)
+
+
+def _has_failed(plan: LaunchPlan, job: Foreground, lost: LostHosts) -> bool:
+    """Whether a rank that DeepSpeed's runner has started failed by itself, or its host is gone."""
+    if job.stopped_by is None and control.read_stop(plan.layout) is None:
+        lost.look()  # not later: hosts whose ranks are stopped are not lost
+    records = read_rank_records(plan.layout, RankRecord).values()
+    return lost.any or any(
+        record.get("returncode") and record.get("stopped_by") is None for record in records
+    )

@@ -20,6 +20,7 @@ from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.placement import assign_ranks, choose_slots, count_slots
 from zlaunch.hosts.probe import probe_machine
+from zlaunch.hosts.python_of_host import python_here
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.topology import HostLine, Topology, read_hosts
@@ -135,7 +136,7 @@ def inspect(
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
     for a Python that lacks packages, devices that do not exist, or a host that gives no answer.
     """
-    python = inspect_python(job.python, (DEBUGGER, *PACKAGES))
+    python = inspect_python(python_here(sources.hostfile, job.python), (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
     imagined = surroundings.imagined
     machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
@@ -186,6 +187,7 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
         needed=_needed(job, sources.script),
         packages=(DEBUGGER, *PACKAGES),
         debug_port=None if job.debug is None else job.debug.port,
+        compared=(sources.script.path.absolute(),),
     )
 
 

@@ -1,11 +1,10 @@
 """Start the node program of a host: here, over ssh, or as a step of the Slurm job."""
 
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from zlaunch.hosts.machine import local_names
 from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.python_of_host import is_here, own_program
 from zlaunch.hosts.remote import remote_command
 from zlaunch.hosts.topology import Reach
 from zlaunch.launch.plan import LaunchPlan
@@ -29,7 +28,11 @@ def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
                 "host": host.name,
                 "start": list(_start(plan, node)),
                 "argv": list(plan.node_argv(node)),
-                "environment": devices if plan.accelerator == "cuda" else {},
+                "environment": {
+                    **plan.own_environment(host),
+                    **(devices if plan.accelerator == "cuda" else {}),
+                },
+                "python": plan.software_on(host).python.executable,
                 "ranks": own,
             }
         )
@@ -45,6 +48,6 @@ def _start(plan: LaunchPlan, node: int) -> Sequence[str]:
     host = plan.topology.hosts[node]
     if plan.topology.reach is Reach.JOINED:
         return ours(NODE_PROGRAM) if node == 0 else ()
-    if host.name in local_names(socket.gethostname()):
+    if is_here(host):
         return ours(NODE_PROGRAM)
-    return remote_command(host, ours(NODE_PROGRAM), Path.cwd(), plan.topology.reach)
+    return remote_command(host, own_program(host, NODE_PROGRAM), Path.cwd(), plan.topology.reach)

@@ -25,6 +25,7 @@ from zlaunch.units import duration, plural
 
 GRACE_SECONDS = 5.0
 _MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
+_STEP = re.compile(r"^\[\d+/\d+\] ", re.MULTILINE)
 _STOPPED = {status: number for number in RELAYED for status in (-number, 128 + number)}
 """Exit status of a build that somebody else has stopped → the signal."""
 _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
@@ -42,6 +43,11 @@ _ADVICE = {
 
 class NotBuilt(Unavailable):
     """A native op does not compile."""
+
+    def __init__(self, message: str, advice: str, log: Path) -> None:
+        """Name the file with the compiler's output."""
+        super().__init__(message, f"{advice}; the full output is in {log}")
+        self.advice, self.log = advice, log
 
 
 def build_missing(
@@ -123,12 +129,17 @@ class _Build:
         returncode = child.wait(lambda: self.reporter.busy(*_so_far(title, folder, started)))
         took = duration(time.time() - started)
         stopped_by = child.stopped_by or _STOPPED.get(returncode)
-        done = "compiled in" if _is_newer(folder / f"{op.name}.so", started) else "loaded in"
+        is_compiled = _is_newer(folder / f"{op.name}.so", started) and self._has_run_ninja(op)
+        done = "compiled in" if is_compiled else "loaded in"
         how = "stopped after" if stopped_by else "failed after" if returncode else done
         self.reporter.note(f"{title}: {how} {took}")
         if returncode and not stopped_by:
             raise _failure(op, self.layout, returncode)
         return stopped_by
+
+    def _has_run_ninja(self, op: NativeOp) -> bool:
+        """Whether this build compiled anything; another host may have, while this one waited for it."""
+        return _STEP.search(self.layout.build_log(op.name).read_text("utf-8", "replace")) is not None
 
 
 def _is_newer(file: Path, when: float) -> bool:
@@ -137,7 +148,7 @@ def _is_newer(file: Path, when: float) -> bool:
 
 def await_lock(lock: Path, reporter: BuildReporter) -> None:
     """Wait for another build of the same op, or remove the lock that a killed build has left behind."""
-    name, is_told = lock.parent.name, False
+    name, is_told, began = lock.parent.name, False, time.monotonic()
     while lock.exists():
         if is_stale(lock):
             age = duration(time.time() - lock.stat().st_mtime)
@@ -146,6 +157,7 @@ def await_lock(lock: Path, reporter: BuildReporter) -> None:
                 f"removed the lock {lock}, {age} old: its build was killed, and every run would wait for it"
             )
         elif is_told:
+            reporter.busy(f"waiting for {name}", duration(time.monotonic() - began))
             time.sleep(1)
         else:
             is_told = True
@@ -168,13 +180,12 @@ def _failure(op: NativeOp, layout: RunDir, returncode: int) -> NotBuilt:
     log = layout.build_log(op.name)
     if returncode < 0:
         killed = f"{op.name} was not compiled: its build was killed by {signal.Signals(-returncode).name}"
-        return NotBuilt(killed, f"start again; the output is in {log}")
+        return NotBuilt(killed, "start again", log)
     text = log.read_text("utf-8", "replace")
     first = compiler_error(text) or next(
         (line for line in text.splitlines() if _ERROR.search(line)), "the compiler printed no error"
     )
-    hint = f"{advice_on(text)}; the full output is in {log}"
-    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", hint)
+    return NotBuilt(f"{op.name} cannot be compiled: {first.strip()}", advice_on(text), log)
 
 
 def advice_on(output: str) -> str:

@@ -1,6 +1,7 @@
 """The plan of a job: everything it will do, decided before anything starts."""
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +26,8 @@ from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.topology import Reach, Topology
+from zlaunch.hosts.python_of_host import is_here, own_program
+from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
@@ -39,6 +41,16 @@ from zlaunch.launch.time_limit import TimeLimit, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
+
+
+@dataclass(frozen=True, slots=True)
+class Software:
+    """The interpreter of the ranks on a host, and where their native ops are kept."""
+
+    python: Interpreter
+    op_cache: OpCache | None
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops: hosts that share it agree; None if it is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,10 @@ class PlanInputs:
     """What started zlaunch, by its variables."""
     given: Mapping[str, Variable] = field(default_factory=dict)
     """Variables from `.deepspeed_env`, where DeepSpeed's runner does not read it."""
+    software: Mapping[str, Software] = field(default_factory=dict)
+    """Names of other hosts → what their ranks use."""
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops on this machine."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -158,6 +174,29 @@ class LaunchPlan:
     """What started zlaunch, by its variables; None if nothing but a person did."""
     limit: TimeLimit | None = None
     """When it must have ended."""
+    software: Mapping[str, Software] = field(default_factory=dict)
+    """Names of other hosts → what their ranks use."""
+    cache_identity: tuple[int, int] | None = None
+    """Of the directory of native ops on this machine."""
+
+    def software_on(self, host: Host) -> Software:
+        """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
+        if (known := self.software.get(host.name)) is not None:
+            return known
+        executable = self.python.executable if host.python is None or is_here(host) else host.python
+        return Software(replace(self.python, executable=executable), self.op_cache, self.cache_identity)
+
+    def own_environment(self, host: Host) -> dict[str, str]:
+        """Variables of the ranks that differ on a host: the programs of its Python, and its native ops."""
+        software, path, own = self.software_on(host), self.environment.get("PATH"), {}
+        paths = {"PATH": os.environ.get("PATH", os.defpath) if path is None else path.value}
+        if software.python != self.python and (missing := software.python.not_on_path(paths)):
+            own["PATH"] = os.pathsep.join([*missing, paths["PATH"]])
+        chosen = self.environment.get(op_cache.VARIABLE)
+        if self.op_cache is not None and chosen is not None and chosen.value == str(self.op_cache.folder):
+            folder = (software.op_cache or self.op_cache).folder
+            own |= {} if folder == self.op_cache.folder else {op_cache.VARIABLE: str(folder)}
+        return own
 
     @property
     def on_each_host(self) -> bool:
@@ -184,12 +223,8 @@ class LaunchPlan:
         """The same, with zlaunch's rank program around the script, in the Python of zlaunch."""
         if self.on_each_host:
             return tuple(ours("zlaunch.worker.coordinator", str(self.layout.root)))
-        return self._argv(self._watched)
-
-    @property
-    def _watched(self) -> Target:
         program, *args = ours(RANK_PROGRAM, as_safe_word(self.layout.root))
-        return Target(program, tuple(args), "program")
+        return self._argv(Target(program, tuple(args), "program"))
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -198,9 +233,11 @@ class LaunchPlan:
 
     def node_argv(self, node: int, watched: bool = True) -> tuple[str, ...]:
         """The launcher's command line on one of several hosts."""
-        target = self._watched if watched else self._target
+        host = self.topology.hosts[node]
+        program, *args = own_program(host, RANK_PROGRAM, as_safe_word(self.layout.root))
+        target = Target(program, tuple(args), "program") if watched else self._target
         module, *words = torchrun.node_argv(target, self.topology, node, self.address, self.port)
-        return (*self.python.module(module), *words)
+        return (*self.software_on(host).python.module(module), *words)
 
     @property
     def passes_local_rank(self) -> bool:
@@ -250,6 +287,8 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         port=inputs.port,
         address=inputs.address,
         started_by=inputs.started_by,
+        software=inputs.software,
+        cache_identity=inputs.cache_identity,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)

@@ -30,7 +30,7 @@ from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.members import failing_together
-from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, listener, make_plan
+from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
@@ -171,7 +171,15 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         environ=facts.environ,
         op_cache=facts.here.op_cache,
         given=facts.given,
+        software={
+            name: Software(one.python, one.op_cache, _cache_identity(one)) for name, one in others.items()
+        },
+        cache_identity=_cache_identity(facts.here),
     )
+
+
+def _cache_identity(survey: HostSurvey) -> tuple[int, int] | None:
+    return None if survey.op_cache is None else survey.room.files.get(survey.op_cache.folder)
 
 
 def _address(facts: Facts, topology: Topology) -> str:

@@ -132,6 +132,8 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             port=inputs.port,
             address=inputs.address,
             started_by=inputs.started_by,
+            software=inputs.software,
+            cache_identity=inputs.cache_identity,
             program=inputs.script,
             values=expected,
             ds_config=ds_config,

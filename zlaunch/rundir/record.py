@@ -58,6 +58,8 @@ class NodePlanRecord(TypedDict, total=False):
     """The launcher."""
     environment: dict[str, str]
     """Variables of this host alone."""
+    python: str
+    """The interpreter of its ranks."""
     ranks: list[int]
 
 
@@ -74,6 +76,8 @@ class OrderRecord(TypedDict, total=False):
     ranks: list[int]
     shielded: bool
     """As in `JobRecord`."""
+    rendezvous: list[str]
+    """Address and port at which the first host listens; empty for itself."""
 
 
 class NodeRecord(TypedDict, total=False):

@@ -62,8 +62,12 @@ class _Host:
         """Start its node program, unless it connects by itself."""
         if argv := self.plan["start"]:
             log = self._run_dir.node_log(self.number)
-            with log.open("wb") as errors:
-                self.process = PipedProgram(argv, os.environ, errors)
+            try:
+                with log.open("wb") as errors:
+                    self.process = PipedProgram(argv, os.environ, errors)
+            except OSError as error:
+                self._fail(f"`{Path(argv[0]).name}` cannot be started: {error.strerror}")
+                return
             self.welcome(Channel(*self.process.take_streams(), first=START_SECONDS))
 
     def welcome(self, channel: Channel, proof: str = "") -> None:
@@ -121,6 +125,11 @@ class _Host:
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
         return f"`{Path(self.plan['start'][0]).name}` {how}"
 
+    def _fail(self, why: str) -> None:
+        """Record that nothing can be started there."""
+        _say(f"zlaunch: {self.name}: {why}")
+        self._note({"error": why, "returncode": 1, "ended": time.time()})
+
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
         said = [line for line in self._errors() if line.strip()]
@@ -148,6 +157,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
         "shielded": job.get("shielded", False),
+        "rendezvous": job.get("rendezvous", []) if number else [],
     }
 
 
@@ -156,7 +166,12 @@ def main(run_dir: RunDir) -> int:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
-    door = _Door(port, token, hosts)
+    try:
+        door = _Door(port, token, hosts)
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
+        return 1
     for host in hosts:
         host.start()
     for host in hosts:
@@ -184,7 +199,7 @@ def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], accept: Callabl
             write_stop(run_dir, signal.SIGTERM, COORDINATOR)
         if read_stop(run_dir) is not None:
             end_at = min(end_at, time.monotonic() + GRACE_SECONDS)
-    return first
+    return first or next((host for host in hosts if host.has_failed), None)
 
 
 def _end(hosts: Sequence[_Host]) -> None:

@@ -38,12 +38,39 @@ ORDER_SECONDS = 60.0
 GOODBYE_SECONDS = 10.0
 """How long the coordinator may take to read the last records."""
 
+REACH_SECONDS = 4.0
+REACH_TRIES = 2
+"""How long, and how often, to try to reach the first host: less than a peer may be silent."""
+
 LOG_BYTES = 64 * 1024
 NUMBER = "ZLAUNCH_NODE"
 """The variable that has the number of a host that connects by itself."""
 
 TOKEN = "ZLAUNCH_TOKEN"  # noqa: S105 - the name of a variable
 """The variable with the secret of a run, which this program and the coordinator prove to each other."""
+
+
+class Unreachable(OSError):
+    """The first host does not get what this one sends."""
+
+
+def check_reachable(address: str, port: int) -> None:
+    """Raise Unreachable if nothing gets to the first host: torchrun would retry for minutes.
+
+    It may not listen yet. A connection that it refuses or resets has reached it.
+    """
+    for tries_left in reversed(range(REACH_TRIES)):
+        try:
+            socket.create_connection((address, port), timeout=REACH_SECONDS).close()
+        except ConnectionError:
+            return
+        except OSError as error:
+            if not tries_left:
+                why = error.strerror or str(error)
+                told = f"it cannot connect to port {port} of the first host, {address}: {why}"
+                raise Unreachable(error.errno, told) from None
+        else:
+            return
 
 
 class _Node:
@@ -155,9 +182,12 @@ def main(channel: Channel, nonce: str | None = None) -> int:
     with tempfile.TemporaryFile() as log:
         try:
             node.prepare()
+            if len(rendezvous := order.get("rendezvous", [])) == 2:
+                check_reachable(rendezvous[0], int(rendezvous[1]))
             returncode = node.run(log)
         except OSError as error:
-            channel.send({"failed": f"{error.strerror}: {error.filename}"})
+            file = "" if isinstance(error, Unreachable) else f": {error.filename}"
+            channel.send({"failed": f"{error.strerror}{file}"})
             returncode = 1
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
         node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))

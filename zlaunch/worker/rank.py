@@ -29,7 +29,7 @@ from zlaunch.process import (
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.read import parse_record
-from zlaunch.rundir.record import JobRecord, RankRecord, SampleRecord
+from zlaunch.rundir.record import JobRecord, NodePlanRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record
 from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
@@ -161,10 +161,11 @@ def main(run_dir: RunDir) -> int:
     record = _RecordFile(run_dir.rank_record(rank), rank)
     killed_before = oom_kills()
     inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
-    environment = {**inherited, **job["environment"]}
+    host = _host_of(job, rank)
+    environment = {**inherited, **job["environment"], **host.get("environment", {})}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child(_program(job), environment, log, GRACE_SECONDS)
+        child = Child(_program(job, host.get("python")), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
@@ -194,10 +195,16 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
     return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
-def _program(job: JobRecord) -> list[str]:
-    python, module, (file, *args) = job.get("python", sys.executable), job.get("module"), job["script"]
+def _program(job: JobRecord, own: str | None) -> list[str]:
+    python, module, (file, *args) = own or job.get("python", sys.executable), job.get("module"), job["script"]
     local_rank = [f"--local_rank={_local_rank()}"] if job.get("passes_local_rank") else []
     return [python, "-u", *(["-m", module] if module else [file]), *local_rank, *args]
+
+
+def _host_of(job: JobRecord, rank: int) -> NodePlanRecord:
+    """What is planned for the host of a rank; empty if zlaunch does not start each host."""
+    nodes = job.get("nodes", [])
+    return next((node for node in nodes if rank in node.get("ranks", ())), NodePlanRecord())
 
 
 def _local_rank() -> int:

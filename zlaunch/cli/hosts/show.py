@@ -39,13 +39,30 @@ def show(
     ranks = {host.name: [slot.rank for slot in slots if slot.host == host.name] for host in found}
     if as_json:
         rows = [
-            {"host": one.name, "reached_at": _address(one), "slots": one.devices, "ranks": ranks[one.name]}
+            {
+                "host": one.name,
+                "reached_at": _address(one),
+                "slots": one.devices,
+                "ranks": ranks[one.name],
+                **({} if one.python is None else {"python": one.python}),
+            }
             for one in found
         ]
         console.data(to_json({"hosts": rows}))
         return
-    table = [(one.name, _address(one), _numbers(one.devices), _numbers(ranks[one.name])) for one in found]
-    console.data(*console.table([("host", "reached at", "slots", "ranks"), *table], indent=""))
+    have_own = any(one.python for one in found)
+    table = [
+        (
+            one.name,
+            _address(one),
+            _numbers(one.devices),
+            _numbers(ranks[one.name]),
+            *([one.python or "that of the job"] if have_own else []),
+        )
+        for one in found
+    ]
+    head = ("host", "reached at", "slots", "ranks", *(["python"] if have_own else []))
+    console.data(*console.table([head, *table], indent=""))
 
 
 def _hosts(job: JobSpec) -> tuple[Host, ...]:

@@ -134,7 +134,8 @@ class LaunchView(Reporter):
             self._say(*lines, f"finished in {took}; {about}", *log)
             return
         lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
-        lines += [] if verdict.rank is None else console.paragraph(_log_note(plan, verdict.rank))
+        has_log = verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists()
+        lines += console.paragraph(_log_note(plan, verdict.rank or 0)) if has_log else []
         self._say(*lines, *console.paragraph(about))
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name, words_of
@@ -29,7 +30,8 @@ def host_lost(case: Case) -> Reading | None:
     first = min(failed, key=lambda one: one.ended or 0.0, default=None)
     if first is None or case.evidence.stopped_by is not None or _failed_before(case, first):
         return None
-    here = [rank for rank in case.evidence.ranks if rank.host == first.host]
+    # A host calls itself otherwise than its line in the hostfile, as often as not.
+    here = [replace(rank, host=first.host) for rank in case.evidence.ranks if rank.node == first.node]
     others = [one.host for one in failed if one is not first]
     facts = (first.said, f"also lost: {', '.join(others)}" if others else None)
     return Reading(_what_went(first), facts, rank=here[0] if here else None, is_local=bool(here))

@@ -11,11 +11,14 @@ from zlaunch.files import is_safe_word
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
-from zlaunch.hosts.survey import identities
+from zlaunch.hosts.survey import HostSurvey, identities
+from zlaunch.hosts.topology import Reach
+from zlaunch.launch.facts import Facts
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.checks import check_resources
 from zlaunch.launch.preflight.remote import SharedPaths, check_remote_hosts
 from zlaunch.launch.preflight.requirements import ResourceRequirements, requirements_of
+from zlaunch.launch.preflight.same import check_same
 from zlaunch.launch.prepare import Prepared
 
 STARTERS = {"deepspeed": ("pdsh", "pdsh"), "openmpi": ("mpirun", "openmpi-bin")}
@@ -34,7 +37,16 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
     missing = prepared.facts.here.room.missing
     here = _check_this_machine(hosts.here, plan, needs_on, missing)
-    return [*here, *_check_other_hosts(hosts, plan, needs_on, here)]
+    same = check_same(_to_compare(prepared.facts, plan), prepared.facts.here.hashes)
+    return [*here, *same, *_check_other_hosts(hosts, plan, needs_on, here)]
+
+
+def _to_compare(facts: Facts, plan: LaunchPlan) -> dict[str, HostSurvey]:
+    """The hosts of the job; this machine first, if it is one of them. Members compare their own plans."""
+    if plan.topology.reach is Reach.JOINED:
+        return {"this machine": facts.here}
+    here = {host.name: facts.here for host in plan.topology.hosts if host.name not in facts.hosts.others}
+    return {**here, **facts.hosts.others} or {"this machine": facts.here}
 
 
 def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:

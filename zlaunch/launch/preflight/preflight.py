@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable
 from zlaunch.files import nearest
+from zlaunch.hosts.python_of_host import python_here
 from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.all_hosts import check_all_hosts
@@ -61,7 +62,8 @@ class Preflight:
         from zlaunch.estimate.estimator import Estimator
         from zlaunch.launch.preflight.memory import choose_stage
 
-        with Estimator(python=prepared.inputs.job.python) as estimator:
+        python = python_here(prepared.facts.sources.hostfile, prepared.inputs.job.python)
+        with Estimator(python=python) as estimator:
             if auto_stage:
                 job, why = choose_stage(prepared, estimator)
                 self.reporter.note(why, "stage")

@@ -1,0 +1,107 @@
+"""`zlaunch.launch.build_program`: make native ops ready on another host of a job, before its ranks start.
+
+It gets an order on stdin, and tells on stdout what it does, as `zlaunch train` shows it for this machine. It
+ends when its stdin is closed.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from zlaunch.config.native_ops import OPS
+from zlaunch.errors import ZlaunchError
+from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.op_cache import OpCache
+from zlaunch.launch.op_build import NotBuilt, WantedOps, build_wanted
+from zlaunch.process import signals_as_exceptions
+from zlaunch.rundir.layout import RunDir
+from zlaunch.worker.channel import Channel, wait_for_any
+from zlaunch.worker.node import own_streams
+
+ORDER_SECONDS = 60.0
+_BUSY_SECONDS = 0.5
+_GOODBYE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class BuildOrder:
+    """What a host is told."""
+
+    ops: tuple[str, ...]
+    python: Path
+    """The interpreter of the ranks."""
+    cache: OpCache
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the ranks; they may be secret, so they are in no command line."""
+
+
+ORDER = TypeAdapter(BuildOrder)
+
+
+class _Teller:
+    """Shows on the host of zlaunch what is done here, and ends this process when that is gone."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._told = 0.0
+
+    def note(self, text: str, label: str | None = None) -> None:
+        self._channel.send({"note": text, "label": label})
+
+    def busy(self, what: str, elapsed: str) -> None:
+        self._channel.receive()
+        if self._channel.closed:
+            signal.raise_signal(signal.SIGTERM)
+        elif time.monotonic() - self._told > _BUSY_SECONDS:
+            self._told = time.monotonic()
+            self._channel.send({"busy": what, "elapsed": elapsed})
+
+
+def main(channel: Channel) -> None:
+    """Carry out one order, and tell how it ended."""
+    order = _order(channel)
+    if order is None:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        logs = RunDir(Path(folder))
+        logs.logs.mkdir()
+        channel.send({"ended": _build(order, logs, _Teller(channel))})
+        channel.close(_GOODBYE_SECONDS)
+
+
+def _build(order: BuildOrder, logs: RunDir, teller: _Teller) -> Mapping[str, object]:
+    """Return what went wrong; nothing if all is ready."""
+    try:
+        wanted = WantedOps([OPS[name] for name in order.ops], inspect_python(order.python), order.cache, logs)
+        stopped_by = build_wanted(wanted, {**os.environ, **order.environment}, teller, if_killed=())
+    except NotBuilt as error:
+        said = error.log.read_text("utf-8", "replace")
+        return {"message": error.message, "hint": error.advice, "log": said, "name": error.log.name}
+    except ZlaunchError as error:
+        return {"message": error.message, "hint": error.hint}
+    except OSError as error:
+        return {"message": f"{error.strerror}: {error.filename}", "hint": None}
+    return {} if stopped_by is None else {"message": f"stopped by {stopped_by.name}", "hint": None}
+
+
+def _order(channel: Channel) -> BuildOrder | None:
+    deadline = time.monotonic() + ORDER_SECONDS
+    while not channel.closed and time.monotonic() < deadline:
+        wait_for_any([channel], 0.5)
+        for message in channel.receive():
+            if "build" in message:
+                return ORDER.validate_python(message["build"])
+    return None
+
+
+if __name__ == "__main__":
+    with signals_as_exceptions():
+        main(own_streams())
+    sys.exit(0)

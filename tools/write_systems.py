@@ -157,9 +157,8 @@ SYSTEMS = (
             _by("contract/test_launchers.py", "test_torchrun_understands_its_command_line"),
             _by(
                 "cluster/test_losses.py",
-                "test_torchrun_over_ssh",
-                "test_srun_on_every_node",
-                "test_one_zlaunch_in_an_allocation",
+                "test_hosts_that_ssh_reaches_train_as_one_does",
+                "test_nodes_of_slurm_train_as_one_host_does",
             ),
             _by("jobs/test_members.py", "test_two_nodes_train_as_one_host_does"),
         ),

@@ -88,6 +88,36 @@ RECOGNIZED: Mapping[str, tuple[Mapping[str, str], object]] = {
     ),
     "mpirun in a Slurm job": ({**STEP, **ONE_A_NODE, "MASTER_ADDR": "head"}, (1, 2, "head", None)),
     "a single rank": ({"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}, Alone("WORLD_SIZE=1")),
+    "srun for every GPU of a script that numbers ranks for torch": (
+        {
+            **STEP,
+            "SLURM_STEP_NUM_TASKS": "16",
+            "SLURM_PROCID": "9",
+            "SLURM_LOCALID": "1",
+            "RANK": "9",
+            "WORLD_SIZE": "16",
+            "MASTER_ADDR": "head",
+        },
+        (9, 16, "head", 1),
+    ),
+    "mpirun for every GPU of a script that numbers ranks for torch": (
+        {**OPEN_MPI, "RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "head"},
+        (1, 2, "head", 1),
+    ),
+    "mpirun on every node of an image for one node": (
+        {**ONE_A_NODE, "MASTER_ADDR": "head", "NNODES": "1"},
+        (1, 2, "head", None),
+    ),
+    "mpirun on every node of a program of a single process": (
+        {**ONE_A_NODE, "MASTER_ADDR": "head", "WORLD_SIZE": "1"},
+        (1, 2, "head", None),
+    ),
+    "empty variables": ({"NNODES": "", "WORLD_SIZE": "", "SLURM_JOB_ID": "", "RANK": ""}, None),
+    "a first node on one machine": ({"NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1"}, None),
+    "Azure ML on every node": (
+        {"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.4", "MASTER_PORT": "6105"},
+        (1, 2, "10.0.0.4", None),
+    ),
     "mpirun on one host": (OPEN_MPI, (1, 2, "127.0.0.1", 1)),
     "mpirun on every node": ({**ONE_A_NODE, "MASTER_ADDR": "head"}, (1, 2, "head", None)),
     "MPICH on one host": (
@@ -104,9 +134,44 @@ REFUSED: Mapping[str, tuple[Mapping[str, str], str]] = {
         "NODE_RANK=1 is set without NNODES",
     ),
     "a node too many": ({**NNODES, "NODE_RANK": "2"}, "NODE_RANK=2 is not below NNODES=2"),
-    "elastic nodes": ({**PET, "PET_NNODES": "1:4"}, "PET_NNODES=1:4 is not a number"),
+    "elastic nodes": ({**PET, "PET_NNODES": "1:4"}, "PET_NNODES=1:4: zlaunch starts no elastic jobs"),
     "ranks without an address": ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2 is set without MASTER_ADDR"),
     "mpirun on hosts that know no address": (ONE_A_NODE, "OMPI_COMM_WORLD_SIZE=2 is set without MASTER_ADDR"),
+    "a rank of an unknown number": ({"RANK": "1", "MASTER_ADDR": "h"}, "RANK=1 is set without WORLD_SIZE"),
+    "a first node of an unknown number": (
+        {"NODE_RANK": "0", "MASTER_ADDR": "h"},
+        "NODE_RANK=0 is set without NNODES",
+    ),
+    "a rank of MPI of an unknown number": (
+        {"OMPI_COMM_WORLD_RANK": "1"},
+        "OMPI_COMM_WORLD_RANK=1 is set without OMPI_COMM_WORLD_SIZE",
+    ),
+    "a second rank of one": (
+        {"RANK": "1", "WORLD_SIZE": "1"},
+        "RANK=1 WORLD_SIZE=1 and WORLD_SIZE=1 contradict each other",
+    ),
+    "a second node of one": (
+        {**PYTORCH_JOB, "NNODES": "1"},
+        "RANK=1 WORLD_SIZE=2 and NNODES=1 contradict each other",
+    ),
+    "a port that is none": ({**NNODES, "MASTER_PORT": "99999"}, "99999 is not a port"),
+    "port 0": ({**NNODES, "MASTER_PORT": "0"}, "0 is not a port"),
+    "an empty part of a name": ({**NNODES, "MASTER_ADDR": "a..b"}, "`a..b` is neither a host name"),
+    "a URL for a host": ({**NNODES, "MASTER_ADDR": "tcp://a:29500"}, "is neither a host name nor an address"),
+    "nodes without ranks": ({**NNODES, "NPROC_PER_NODE": "0"}, "NPROC_PER_NODE=0 starts no ranks"),
+    "Slurm without its nodes": (
+        {"SLURM_JOB_ID": "5", "SLURM_JOB_NUM_NODES": "2"},
+        "SLURM_JOB_NODELIST is not set",
+    ),
+    "Slurm with a broken list": ({**SLURM_JOB, "SLURM_JOB_NODELIST": "gpu["}, "SLURM_JOB_NODELIST: `gpu\\["),
+    "Slurm with other nodes than it says": (
+        {**SLURM_JOB, "SLURM_JOB_NUM_NODES": "3"},
+        "names 2 nodes, but Slurm counts 3",
+    ),
+    "Slurm with a node twice": (
+        {**SLURM_JOB, "SLURM_JOB_NODELIST": "a,a"},
+        "names 1 node, but Slurm counts 2",
+    ),
     "two families that differ": ({**NNODES, **PET, "PET_NODE_RANK": "0"}, "contradict each other"),
     "Slurm and a user that differ": ({**STEP, **NNODES, "NODE_RANK": "0"}, "contradict each other"),
 }

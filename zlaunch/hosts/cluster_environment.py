@@ -5,6 +5,7 @@ are one case: each zlaunch is a member of the job, with the slots of its node or
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,12 +14,15 @@ from typing import NamedTuple
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.hostlist import expand
 from zlaunch.hosts.ports import LOOPBACK
+from zlaunch.units import plural
 
 DEFAULT_PORT = 29500
 """The port of torchrun, accelerate and deepspeed if MASTER_PORT is not set."""
 
 _PORTS = range(20_000, 32_000)
 """Below the ports that Linux hands out to connections."""
+
+_ADDRESS = re.compile(r"[\w.-]{1,255}|\[?[0-9A-Fa-f:.]{2,45}(%\w+)?\]?")
 
 Environ = Mapping[str, str]
 
@@ -75,10 +79,29 @@ def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
     members = [one for one in found if isinstance(one, Member)]
     for other in members[1:]:
         _refuse_contradiction(members[0], other)
-    for kind in (Member, Allocation, Alone):
-        if (first := next((one for one in found if isinstance(one, kind)), None)) is not None:
-            return first
-    return None
+    if members:  # of those that agree, RANK without LOCAL_RANK leaves open what it counts
+        return next((one for one in members if one.device is not None), members[0])
+    if (allocation := next((one for one in found if isinstance(one, Allocation)), None)) is not None:
+        return allocation
+    alone = next(iter(found), None)
+    _refuse_parts(environ, alone)
+    return alone
+
+
+def _refuse_parts(environ: Environ, alone: ClusterEnvironment | None) -> None:
+    """Raise WrongUsage for the number of one of several where nothing else says that there are several."""
+    is_elsewhere = environ.get("MASTER_ADDR", LOOPBACK) not in (LOOPBACK, "localhost", "::1")
+    for rank, size in _SIZES.items():
+        text = environ.get(rank, "")
+        if not text.isdecimal() or (int(text) == 0 and not (rank in _OF_NODES and is_elsewhere)):
+            continue
+        if not environ.get(size):
+            raise WrongUsage(
+                f"{rank}={text} is set without {size}", f"set {size} everywhere, or unset {rank}"
+            )
+        if int(text) > 0 and alone is not None:
+            said = f"{rank}={text} {size}={environ[size]} and {alone.source} contradict each other"
+            raise WrongUsage(said, "unset the variables that do not belong to this job")
 
 
 def _refuse_contradiction(first: Member, other: Member) -> None:
@@ -106,17 +129,33 @@ _NNODES = _NodeVariables("NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "N
 _PET = _NodeVariables(*(f"PET_{name}" for name in _NNODES))
 """What Kubeflow sets and torchrun reads."""
 
+_AZURE = _NNODES._replace(nodes="AZUREML_NODE_COUNT")
+"""What Azure ML sets if it starts one process on each node."""
+
+_COUNTS_OF_NODES = tuple(names.nodes for names in (_PET, _NNODES, _AZURE))
+
+_OF_NODES = {_NNODES.rank: _NNODES.nodes, _PET.rank: _PET.nodes}
+
+_SIZES = {
+    **_OF_NODES,
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMI_RANK": "PMI_SIZE",
+}
+"""Variables with the number of one of several → those with how many there are."""
+
 
 def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | None:
     """A zlaunch on every node, as the variables of one family say."""
     nodes, rank = names.nodes, names.rank
     if _is_of_a_rank(environ) or (_in_slurm(environ) and not environ.get(rank)):
         return None
-    if nodes not in environ:
-        if environ.get(rank, "0") not in ("", "0"):
-            said = f"{rank}={environ[rank]} is set without {nodes}"
-            raise WrongUsage(said, f"set {nodes} to the number of nodes")
+    if not environ.get(nodes):
         return None
+    if ":" in environ[nodes]:
+        raise WrongUsage(
+            f"{nodes}={environ[nodes]}: zlaunch starts no elastic jobs", f"set {nodes} to a number"
+        )
     count = _number(environ, nodes)
     if count == 1:
         return Alone(f"{nodes}=1")
@@ -127,6 +166,10 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
         )
     number, address = _number(environ, rank), environ[names.address]
     slots = _number(environ, names.per_node) if environ.get(names.per_node, "").isdecimal() else None
+    if slots == 0:
+        raise WrongUsage(
+            f"{names.per_node}=0 starts no ranks", f"set {names.per_node} to the ranks of a node"
+        )
     port = _number(environ, names.port, DEFAULT_PORT)
     source = f"{nodes}={count} {rank}={number} {names.address}={address}"
     return _checked(Member(number, count, address, port, source, slots), rank, nodes)
@@ -134,10 +177,13 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
 
 def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a rank, else of a node, as a PyTorchJob sets them."""
-    is_node = not environ.keys() >= _OF_A_RANK
-    if environ.get("WORLD_SIZE") == "1" and not {"NNODES", "PET_NNODES"}.isdisjoint(environ):
+    is_node, says_nodes = (
+        not environ.keys() >= _OF_A_RANK,
+        any(environ.get(name) for name in _COUNTS_OF_NODES),
+    )
+    if environ.get("WORLD_SIZE") == "1" and says_nodes:
         return None  # left over from a single process
-    if "WORLD_SIZE" not in environ or (is_node and not {"NNODES", "PET_NNODES"}.isdisjoint(environ)):
+    if not environ.get("WORLD_SIZE") or (is_node and says_nodes):
         return None
     count = _number(environ, "WORLD_SIZE")
     if count == 1:
@@ -174,7 +220,7 @@ def _is_of_a_rank(environ: Environ) -> bool:
 
 def _in_slurm(environ: Environ) -> bool:
     """Whether Slurm says what a script has set only in part, for all of its tasks."""
-    return "SLURM_JOB_ID" in environ
+    return bool(environ.get("SLURM_JOB_ID"))
 
 
 def _beside(environ: Environ) -> int:
@@ -183,14 +229,14 @@ def _beside(environ: Environ) -> int:
 
 
 def _slurm(environ: Environ) -> ClusterEnvironment | None:
-    if "SLURM_JOB_ID" not in environ or "OMPI_COMM_WORLD_SIZE" in environ:  # of mpirun's own step
+    if not _in_slurm(environ) or "OMPI_COMM_WORLD_SIZE" in environ:  # of mpirun's own step
         return None
     job = f"Slurm job {environ['SLURM_JOB_ID']}"
     nodes = _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
     if "SLURM_STEP_ID" not in environ or _is_interactive(environ):
         if nodes == 1:
             return Alone(f"{job} on 1 node")
-        return Allocation(expand(environ.get("SLURM_JOB_NODELIST", "")), f"{job} on {nodes} nodes")
+        return Allocation(_node_list(environ, "SLURM_JOB_NODELIST", nodes), f"{job} on {nodes} nodes")
     tasks, step_nodes = (
         _number(environ, "SLURM_STEP_NUM_TASKS", 1),
         _number(environ, "SLURM_STEP_NUM_NODES", 1),
@@ -199,7 +245,7 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
     if tasks == 1:
         of = "" if nodes == 1 else f" of the {nodes} of the job"
         return Alone(f"{step} on 1 node{of}")
-    hosts = expand(environ.get("SLURM_STEP_NODELIST", ""))
+    hosts = _node_list(environ, "SLURM_STEP_NODELIST", step_nodes)
     number, is_rank = _number(environ, "SLURM_PROCID"), tasks != step_nodes
     kind = "rank" if is_rank else "node"
     member = Member(
@@ -212,6 +258,22 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
         _number(environ, "SLURM_LOCALID", 0) if is_rank else None,
     )
     return _checked(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+
+def _node_list(environ: Environ, name: str, count: int) -> tuple[str, ...]:
+    """Write out the nodes that a variable of Slurm names; raise WrongUsage if they are not so many."""
+    text, hint = (
+        environ.get(name, ""),
+        "start zlaunch with the variables that Slurm has set, or unset SLURM_JOB_ID",
+    )
+    try:
+        hosts = expand(text)
+    except WrongUsage as error:
+        raise WrongUsage(f"{name}: {error.message}" if text else f"{name} is not set", hint) from None
+    if not count == len(hosts) == len(set(hosts)):
+        found = plural(len(set(hosts)), "node")
+        raise WrongUsage(f"{name}={text} names {found}, but Slurm counts {count}", hint)
+    return hosts
 
 
 def _is_interactive(environ: Environ) -> bool:
@@ -234,7 +296,10 @@ def _pmi(environ: Environ) -> ClusterEnvironment | None:
 def _mpi(
     environ: Environ, rank: str, size: str, local_rank: str, local_size: str
 ) -> ClusterEnvironment | None:
-    if size not in environ or "WORLD_SIZE" in environ or "NNODES" in environ:
+    says_other = environ.get("WORLD_SIZE") or "1"
+    if not environ.get(size) or _is_of_a_rank(environ) or says_other not in ("1", environ[size]):
+        return None
+    if any((environ.get(name) or "1") != "1" for name in _COUNTS_OF_NODES):
         return None
     count = _number(environ, size)
     if count == 1:
@@ -265,7 +330,20 @@ def _mpi(
 def _checked(member: Member, rank: str, size: str) -> Member:
     if member.number >= member.count:
         raise WrongUsage(f"{rank}={member.number} is not below {size}={member.count}", f"count {rank} from 0")
+    if not 0 < member.port < 1 << 16:
+        raise WrongUsage(f"{member.port} is not a port", "set MASTER_PORT to a number from 1 to 65535")
+    if not _is_address(member.address):
+        raise WrongUsage(
+            f"`{member.address}` is neither a host name nor an address",
+            "set MASTER_ADDR to the name of the first host alone, such as `node1`",
+        )
     return member
+
+
+def _is_address(text: str) -> bool:
+    """Whether something may be called so; it need not exist."""
+    labels = text.removesuffix(".").split(".")
+    return _ADDRESS.fullmatch(text) is not None and (":" in text or all(0 < len(one) < 64 for one in labels))
 
 
 def _number(environ: Environ, name: str, default: int | None = None) -> int:
@@ -285,6 +363,7 @@ def _derived_port(text: str) -> int:
 _RECOGNIZERS: tuple[Callable[[Environ], ClusterEnvironment | None], ...] = (
     partial(_per_node, _PET),
     partial(_per_node, _NNODES),
+    partial(_per_node, _AZURE),
     _rank_variables,
     _slurm,
     _open_mpi,

@@ -21,6 +21,12 @@ def is_secret(name: str, value: str = "") -> bool:
     return by_name or _VALUE.search(value) is not None
 
 
+def assigned_secrets(assignments: Sequence[str]) -> list[str]:
+    """Return the names in `NAME=VALUE` texts whose value is a secret."""
+    split = (text.partition("=") for text in assignments)
+    return [name for name, equals, value in split if equals and is_secret(name, value)]
+
+
 HIDDEN = "(hidden)"
 """Shown in place of a secret."""
 

@@ -19,6 +19,7 @@ from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
 from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
 from zlaunch.launch.surroundings import imagine
+from zlaunch.secrets import assigned_secrets
 
 Submit = Annotated[
     Literal["slurm", "kubernetes", "ray"] | None,
@@ -74,6 +75,20 @@ Workdir = Annotated[
 Detach = Annotated[bool, typer.Option("--detach", help="With --submit: do not follow the job.")]
 
 _OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
+"""Options for hosts that no scheduler chooses."""
+
+_INSTEAD = {
+    **dict.fromkeys(("nodes", "N"), "--nodes"),
+    **dict.fromkeys(("time", "t"), "--time-limit"),
+    **dict.fromkeys(("array", "a"), "--array"),
+    "requeue": "--requeue",
+    "no-requeue": "--no-requeue",
+}
+"""Options of sbatch on which more of the script depends → those of zlaunch."""
+
+_INDEXES = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+
 _NOT_THERE = ("dry_run", "detach", "run_dir", "as_json", "on")
 """Options for the machine that submits, beside those of this module."""
 
@@ -114,7 +129,22 @@ def refuse_alone(given: Mapping[str, Any], job: JobSpec) -> None:
 
 
 def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> None:
-    """Raise WrongUsage for a typed option of another scheduler; in zlaunch.yaml it is ignored."""
+    """Raise WrongUsage for an option that makes no sense with this scheduler, or shows a secret.
+
+    Those of another scheduler are ignored in zlaunch.yaml.
+    """
+    for name in _OF_HOSTS:
+        if given.get(name) not in (None, False):
+            flag = _flag(name, given[name])
+            raise WrongUsage(
+                f"`{flag}` has no effect with `--submit {scheduler}`",
+                "leave it out: a scheduler chooses the hosts",
+            )
+    for name in assigned_secrets(job.env):
+        raise WrongUsage(
+            f"`--env {name}=…` would write a secret into what is submitted",
+            f"set {name} in the environment of the nodes, and write `--env {name}`",
+        )
     others = {name for one in SCHEDULERS.values() for name in one.OWN_OPTIONS}
     for name in _typed(given, job):
         if name in others - {*SCHEDULERS[scheduler].OWN_OPTIONS}:
@@ -150,6 +180,10 @@ def submit_job(
 ) -> int:
     """Check a job, and submit it or show what would be submitted; return its exit status."""
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
+    if asked.array is not None and _INDEXES.fullmatch(asked.array) is None:
+        raise WrongUsage(
+            f"`--array {asked.array}` names no indexes", "write `--array 0-3` or `--array 1,5%2`"
+        )
     nodes = _nodes(asked, job, on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())
@@ -226,7 +260,11 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
             raise WrongUsage(
                 f"`--slurm {text}` is not KEY=VALUE", "write `--slurm qos=high` or `--slurm exclusive`"
             )
-        options[found["key"].replace("_", "-")] = found["value"]
+        key, value = found["key"].replace("_", "-"), found["value"]
+        if (instead := _INSTEAD.get(key)) is not None:
+            typed = instead if value is None else f"{instead} {value}"
+            raise WrongUsage(f"`--slurm {text}`: zlaunch has an option of its own for it", f"write `{typed}`")
+        options[key] = value
     return options
 
 

@@ -259,8 +259,9 @@ def parse_gpus(text: str) -> GpuChoice:
 
 def parse_duration(text: str, option: str) -> float:
     """Parse `3:30:00`, `90m`, `2h` or seconds; raise WrongUsage for anything else."""
-    if found := _CLOCK.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    if found := _CLOCK.fullmatch(text) or _DAYS.fullmatch(text):
+        parts = found.groupdict()
+        days, hours, minutes, seconds = (int(parts.get(unit) or 0) for unit in "dhms")
         total = float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
     elif found := _AMOUNT.fullmatch(text):
         total = float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
@@ -271,8 +272,10 @@ def parse_duration(text: str, option: str) -> float:
     return total
 
 
-_CLOCK = re.compile(r"(?:([0-9]{1,4})-)?(?:([0-9]{1,4}):)?([0-9]{1,4}):([0-9]{2})")
-"""Like Slurm's; without hours, `5:30` is five minutes and a half."""
+_CLOCK = re.compile(r"(?:(?P<h>[0-9]{1,4}):)?(?P<m>[0-9]{1,4}):(?P<s>[0-9]{2})")
+"""Without hours, `5:30` is five minutes and a half, as for Slurm."""
+_DAYS = re.compile(r"(?P<d>[0-9]{1,4})-(?P<h>[0-9]{1,4})(?::(?P<m>[0-9]{2}))?(?::(?P<s>[0-9]{2}))?")
+"""After days, hours come first, as for Slurm: `2-12:30` is two days, twelve hours and a half."""
 _AMOUNT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhd]?)")
 
 

@@ -12,10 +12,16 @@ from zlaunch.hosts.placement import choose_slots
 from zlaunch.hosts.python_of_host import path_here
 from zlaunch.hosts.topology import Topology, read_hosts
 from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.secrets import assigned_secrets
 
 
 def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Return the name of each host, and the command for it: that of the user, with the number of the host."""
+    for name in assigned_secrets(job.env):
+        raise WrongUsage(
+            f"`--env {name}=…` would show a secret in the commands to type",
+            f"set {name} on each host, and write `--env {name}`",
+        )
     program, verb, *words = ("zlaunch", *asked[1:])
     for number, host in enumerate(_topology(job).hosts):
         typed = shlex.join([program, verb, "--node-rank", str(number), *words])

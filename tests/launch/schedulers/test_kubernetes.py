@@ -218,3 +218,22 @@ def test_a_job_is_followed_from_its_pods_to_its_exit_status(
 def test_without_kubectl_the_error_says_where_to_run_it(tmp_path: Path) -> None:
     result = zlaunch(*SUBMIT, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert (result.status, "`kubectl` is not installed here" in result.err) == (69, True), result.err
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"image": ""},
+        {"image": "a\nb"},
+        {"namespace": "Bad_NS!"},
+        {"volumes": (("Claim_X", "/a"),)},
+        {"volumes": (("a", "/data"), ("b", "/data/"))},
+        {"volumes": (("a", "/dev/shm"),)},
+        {"volumes": (("a", "/b:ro"),)},
+        {"volumes": (("a", "/"),)},
+    ],
+    ids=str,
+)
+def test_what_an_api_server_rejects_is_not_submitted(known: dict[str, Any]) -> None:
+    with pytest.raises(WrongUsage):
+        kubernetes.check(request(**known))

@@ -122,6 +122,14 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
         (["--submit", "slurm", "--hostfile", "h"], "contradict each other"),
         (["--submit", "slurm", "--time-limit", "soon"], "is not a time"),
         (["--submit", "slurm", "--slurm", "=x"], "is not KEY=VALUE"),
+        (["--submit", "slurm", "--hosts", "a:2,b:2"], "`--hosts` has no effect with `--submit slurm`"),
+        (["--submit", "slurm", "--offline"], "`--offline` has no effect with `--submit slurm`"),
+        (["--submit", "slurm", "--no-ssh"], "`--no-ssh` has no effect with `--submit slurm`"),
+        (["--submit", "slurm", "--slurm", "nodes=4"], "write `--nodes 4`"),
+        (["--submit", "slurm", "--slurm", "no-requeue"], "write `--no-requeue`"),
+        (["--submit", "slurm", "--array", "1,2;id"], "`--array 1,2;id` names no indexes"),
+        (["--submit", "slurm", "--env", "HF_TOKEN=abc"], "`--env HF_TOKEN=…` would write a secret"),
+        (["--no-ssh", "--hosts", "a:1,b:1", "--env", "MY_PASSWORD=x"], "would show a secret in the commands"),
         (
             ["--submit", "slurm", "--nodes", "3", "--on", "2x8xH100-80GB"],
             "`--nodes 3` and `--on 2x8xH100-80GB`",
@@ -176,3 +184,11 @@ def test_what_zlaunch_yaml_says_is_written_into_the_script(tmp_path: Path) -> No
     assert "#SBATCH --qos=high\n" in result.out
     assert "train --job none script.py \\" in result.out
     assert zlaunch("train", "--dry-run", cwd=tmp_path).status == 0
+
+
+def test_a_short_option_of_sbatch_stays_one() -> None:
+    assert "#SBATCH -C gpu" in slurm.render(request(options={"C": "gpu"})).splitlines()
+
+
+def test_the_name_of_a_job_leads_to_no_other_directory() -> None:
+    assert "run_dir=runs/etc-x-" in slurm.render(request(name="../etc/x"))

@@ -49,12 +49,33 @@ _KINDS: Mapping[str, _Kind] = {
 }
 
 
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
 def check(request: SubmitRequest) -> None:
-    """Raise WrongUsage without an image."""
+    """Raise WrongUsage without an image, and for what an API server certainly rejects."""
     if request.image is None:
         raise WrongUsage(
             "`--submit kubernetes` needs an image that has zlaunch and the script", "write `--image IMAGE`"
         )
+    if re.fullmatch(r"\S+", request.image) is None:
+        raise WrongUsage(f"`--image {request.image}` names no image", "write `--image registry/train:1`")
+    if request.namespace is not None and _LABEL.fullmatch(request.namespace) is None:
+        raise WrongUsage(
+            f"`--namespace {request.namespace}` is no name of a namespace",
+            "use lower-case letters, digits and `-`, at most 63 of them",
+        )
+    taken = ["/dev/shm"]  # noqa: S108 - see _mounts
+    for claim, path in request.volumes:
+        if _CLAIM.fullmatch(claim) is None:
+            raise WrongUsage(
+                f"`{claim}` is no name of a claim", "use lower-case letters, digits, `-` and `.`"
+            )
+        if ":" in path or (path.rstrip("/") or "/") in (*taken, "/"):
+            why = "holds a `:`" if ":" in path else "is already mounted" if path.strip("/") else "is the root"
+            raise WrongUsage(f"`--volume {claim}:{path}`: the path {why}", f"write `--volume {claim}:/data`")
+        taken.append(path.rstrip("/"))
 
 
 def render(request: SubmitRequest) -> str:

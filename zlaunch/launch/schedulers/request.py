@@ -1,5 +1,6 @@
 """A job for a scheduler, and the state of a job that the scheduler reports."""
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ class SubmitRequest:
     """Claims of volumes, and where they are mounted."""
     workdir: str | None = None
     """The working directory in the image."""
+
+    @property
+    def run_name(self) -> str:
+        """The name of the job as a part of a file name."""
+        return re.sub(r"[/\0]+", "-", self.name).lstrip(".-") or "job"
 
     @property
     def restarts(self) -> int:

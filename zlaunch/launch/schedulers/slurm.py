@@ -110,7 +110,8 @@ def _directives(request: SubmitRequest) -> list[str]:
     ]
     lines += [f"#SBATCH --{switch}" for switch in switches]
     for key, text in request.options.items():
-        lines.append(f"#SBATCH --{key}" if text is None else f"#SBATCH --{key}={_quoted(text)}")
+        dashes, between = ("-", " ") if len(key) == 1 else ("--", "=")
+        lines.append(f"#SBATCH {dashes}{key}{'' if text is None else between + _quoted(text)}")
     return lines
 
 
@@ -133,7 +134,7 @@ def _run_directory(request: SubmitRequest) -> Iterator[str]:
     """Choose the run directory on the node, where the number of the job is known."""
     yield "# Slurm counts how often it has requeued the job. Each start has a run directory of its own."
     if request.run_dir is None:
-        yield f'run_dir={shlex.quote(str(RUNS / request.name))}-"$SLURM_JOB_ID"'
+        yield f'run_dir={shlex.quote(str(RUNS / request.run_name))}-"$SLURM_JOB_ID"'
     else:
         task = '-"$SLURM_ARRAY_TASK_ID"' if request.array is not None else ""
         yield f"run_dir={shlex.quote(str(request.run_dir))}{task}"
@@ -225,7 +226,7 @@ def _exit_status(name: str, code: str) -> int:
 
 def _run_dir(request: SubmitRequest, number: str, task: str | None, restarts: int) -> Path:
     """Name the run directory as the script does."""
-    chosen, own = request.run_dir, f"{RUNS / request.name}-{number}"
+    chosen, own = request.run_dir, f"{RUNS / request.run_name}-{number}"
     name = own if chosen is None else f"{chosen}-{task}" if request.array is not None else str(chosen)
     again = f"-attempt-{restarts + 1}" if restarts else ""
     return request.directory / f"{name}{again}"

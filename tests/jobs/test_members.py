@@ -15,7 +15,7 @@ import pytest
 from tests.abilities import unable
 from tests.cluster.test_hosts import wait_until, working_in
 from tests.cluster.ways import losses, on_one_host, words
-from tests.running import ZLAUNCH
+from tests.running import ZLAUNCH, zlaunch
 from zlaunch.hosts.ports import free_port
 
 pytestmark = pytest.mark.job
@@ -90,7 +90,7 @@ def test_an_error_of_one_node_is_an_error_of_both(tmp_path: Path) -> None:
 def test_a_node_that_does_not_come_is_named(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("print('ran')\n")
     one = node(tmp_path, 0, free_port(), "show.py", "--join-timeout", "1")
-    assert one.wait() == 69
+    assert one.wait(15) == 69  # it does not wait for that node again, to tell it
     assert "node 1 of 2 did not connect" in one.said
 
 
@@ -102,6 +102,22 @@ def test_a_dry_run_meets_nobody_and_says_what_it_assumes(tmp_path: Path) -> None
     assert "within  NNODES=2 NODE_RANK=0 MASTER_ADDR=127.0.0.1" in shown
     assert "4 ranks on 2 hosts" in " ".join(shown.split())
     assert "--nnodes=2 --node-rank=0 --nproc-per-node=2" in shown
+
+
+def test_the_other_node_names_the_run_directory_that_is_written(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    with two(tmp_path, "show.py", "--gpus", "1") as nodes:
+        assert [one.wait() for one in nodes] == [0, 0]
+    (written,) = (tmp_path / "runs").iterdir()
+    assert f"node 1 of 2: the run is {written} of node 0 " in nodes[1].said
+
+
+def test_a_rank_of_several_takes_no_other_gpus(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    rank = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "a"}
+    result = zlaunch("train", "show.py", "--gpus", "2", "--dry-run", cwd=tmp_path, env=rank)
+    assert result.status == 2
+    assert "`--gpus` asks for several ranks, but this zlaunch is one rank: RANK=0" in result.err
 
 
 @contextmanager

@@ -80,6 +80,8 @@ def test_a_thousand_silent_strangers_keep_no_member_out(port: int) -> None:
         lambda stranger: stranger.sendall(b"x" * 100_000),
         lambda stranger: stranger.sendall(b'\xff{}[]\n{"member": 1, "count": 2}\n'),
         lambda stranger: stranger.sendall(b'{"member": 1, "count": 3, "proof": null, "nonce": [1]}\n'),
+        lambda stranger: stranger.sendall(b'{"a":' + b"[" * 3000 + b"\n"),
+        lambda stranger: stranger.sendall(b'{"member": true, "count": 2}\n'),
         lambda stranger: stranger.close(),
     ],
 )

@@ -124,7 +124,8 @@ def _run(
             *(guard, environment, log, GRACE_SECONDS), tell=tell, if_killed=if_killed, shielded=is_shielded
         )
     if meeting is not None:
-        meeting.begin(Start(read_record(layout.job, JobRecord)["control_port"], token))
+        port = read_record(layout.job, JobRecord)["control_port"]
+        meeting.begin(Start(port, token, str(layout.root)))
     stop = partial(job.on_signal, signal.SIGTERM, None)
     saving = SaveAndStop(plan, options.preempt, os.environ, stop, reporter)
     job.save_first = saving.on_signal

@@ -12,7 +12,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -69,6 +69,7 @@ class Start:
 
     port: int
     token: str
+    run_directory: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Meeting:
         self.run_directory = ""
         """That of the leader."""
         self._kept: dict[int, list[Message]] = {}
-        self._has_begun = False
+        self._has_begun = self._has_tried = False
         self._received: list[int] = []
         self._found: tuple[Topology, dict[str, HostSurvey]] | None = None
 
@@ -117,6 +118,7 @@ class Meeting:
         return self._found
 
     def _attend(self, mine: Attendance, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+        self._has_tried = True
         hello = {"hello": TypeAdapter(Attendance).dump_python(mine, mode="json")}
         if self.leads:
             self._gather(self._timeout)
@@ -161,7 +163,7 @@ class Meeting:
     def begin(self, start: Start) -> None:
         """Tell the members to start an attempt."""
         self._has_begun = True
-        self.tell({"start": {"port": start.port, "token": start.token}})
+        self.tell({"start": asdict(start)})
 
     def key(self, token: str) -> str:
         """Make the secret of one attempt from its token and that of the job, which is never sent."""
@@ -183,7 +185,7 @@ class Meeting:
             for verdict in _objects(kept, "verdict"):
                 return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
             for start in _objects(kept, "start")[-1:]:
-                return Start(int(start["port"]), str(start["token"]))
+                return _read(Start, start, self._who(0))
             if self._channels[0].closed:
                 raise MemberFailed(f"{self._who(0)} is gone, and the job with it")
 
@@ -235,7 +237,7 @@ class Meeting:
         failed = {"message": "; ".join(found), "hint": error.hint, "status": int(error.status)}
         message = {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
         with contextlib.suppress(ZlaunchError):
-            if not self._channels:
+            if not self._channels and not self._has_tried:
                 self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
         self.tell(message)
         self.close()
@@ -261,7 +263,7 @@ class Meeting:
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on port {self.member.port} for the other members: {error.strerror}",
-                "set MASTER_PORT to a free port, the same on every node",
+                "set MASTER_PORT to a free port, the same on every node; only one of them may have number 0",
             ) from None
         began = said = time.monotonic()
         with listener, _Newcomers(listener) as newcomers:
@@ -282,7 +284,7 @@ class Meeting:
         """Whether the other end of a new connection is a member; the rest of what it says is kept."""
         for position, message in enumerate(messages := channel.receive()):
             number = message.get("member")
-            if isinstance(number, int) and 0 < number < self.member.count:
+            if type(number) is int and 0 < number < self.member.count:
                 if not is_proof(message.get("proof"), self._secret, MEMBER, nonce):
                     channel.send({"failed": {"message": _OTHER_SECRET, "hint": _SAME_SECRET, "status": 69}})
                     channel.close(linger=0.2)

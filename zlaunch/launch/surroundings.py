@@ -8,7 +8,7 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster_environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.gpu_catalog import parse_hosts_of_gpus
 from zlaunch.hosts.machine import Gpu, Machine
-from zlaunch.hosts.placement import assign_ranks
+from zlaunch.hosts.placement import assign_ranks, most_slots
 from zlaunch.hosts.remote import srun_command
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.survey import HostSurvey, SurveyRequest
@@ -164,22 +164,34 @@ def find_surroundings(
 def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
     """Choose the devices of one member: all of its node, as many as it was told, or its own one."""
     if member.device is not None:
-        visible = [gpu.index for gpu in machine.gpus]
-        if not visible:
-            return (member.device,)
-        if len(visible) > 1 and member.device >= len(visible):
-            raise Unavailable(
-                f"{member.source}: there is no GPU for local rank {member.device}; "
-                f"{plural(len(visible), 'GPU')} is visible on {machine.hostname}"
-            )
-        return (visible[0] if len(visible) == 1 else visible[member.device],)
+        return (_own_device(member, member.device, job, machine),)
     if job.gpus is None and member.slots is not None:
-        if machine.gpus and member.slots > len(machine.gpus):
+        if member.slots > (most := most_slots(len(machine.gpus), machine.num_cores)):
+            has = "no GPU" if not machine.gpus else plural(most, "visible GPU")
             raise Unavailable(
-                f"{member.source} asks for {plural(member.slots, 'rank')} a node, but "
-                f"{plural(len(machine.gpus), 'GPU')} is visible on {machine.hostname}"
+                f"{member.source} asks for {plural(member.slots, 'rank')} a node, but {machine.hostname} has "
+                f"{has} and {plural(machine.num_cores, 'CPU core')}",
+                f"ask for {plural(most, 'rank')} a node, or fewer",
             )
         if not machine.gpus:
             return tuple(range(member.slots))
         job = replace(job, gpus=GpuChoice(count=member.slots))
     return assign_ranks(job, machine).hosts[0].devices
+
+
+def _own_device(member: Member, device: int, job: JobSpec, machine: Machine) -> int:
+    """Choose the device of a member that is one rank; the scheduler may show it that one alone."""
+    if job.gpus is not None and max(job.gpus.count or 1, len(job.gpus.devices or ())) > 1:
+        raise WrongUsage(
+            f"`--gpus` asks for several ranks, but this zlaunch is one rank: {member.source}",
+            "leave out `--gpus`, or start zlaunch once on each node",
+        )
+    visible = [gpu.index for gpu in machine.gpus]
+    if len(visible) <= 1:
+        return next(iter(visible), device)
+    if device >= len(visible):
+        raise Unavailable(
+            f"{member.source}: there is no GPU for local rank {device}; "
+            f"{machine.hostname} has {plural(len(visible), 'visible GPU')}"
+        )
+    return visible[device]

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Callable
 from functools import partial
 
 from zlaunch.diagnosis.outcome import Outcome
@@ -39,12 +40,7 @@ def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int
         outcome = run_attempts(prepared, preflight)
         meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
-    member = meeting.member
-    preflight.reporter.note(
-        f"{member.kind} {member.number} of {member.count}: the run is {plan.layout.root} of "
-        f"{member.kind} 0 ({meeting.names[0]})"
-    )
-    ending = follow(meeting)
+    ending = follow(meeting, preflight.reporter.note)
     preflight.reporter.note("\n".join(ending.lines))
     return ending.status
 
@@ -68,7 +64,7 @@ def _lines(outcome: Outcome) -> list[str]:
     return verdict_lines(outcome.verdict, outcome.how, _COLUMNS)
 
 
-def follow(meeting: Meeting) -> Ending:
+def follow(meeting: Meeting, note: Callable[[str], None]) -> Ending:
     """Start the node program for every attempt, and return how the job ended.
 
     Signals are left to the leader, who knows what they mean for the job. Raises MemberFailed if the leader is
@@ -79,6 +75,9 @@ def follow(meeting: Meeting) -> Ending:
             word = meeting.next_order()
             if isinstance(word, Ending):
                 return word
+            member, where = meeting.member, f"{meeting.member.kind} 0 ({meeting.names[0]})"
+            own = f"{member.kind} {member.number} of {member.count}"
+            note(f"{own}: the run is {word.run_directory} of {where}")
             _carry_out(meeting, word)
 
 

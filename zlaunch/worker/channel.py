@@ -154,7 +154,7 @@ def wait_for_any(channels: Sequence[Channel], seconds: float) -> None:
 
 def _parsed(line: bytes) -> Message | None:
     """Read a line; what a login shell prints is no message."""
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
         return message if isinstance(message, dict) else None
     return None

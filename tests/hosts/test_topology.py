@@ -34,6 +34,13 @@ BAD_LINES = [
     ("w0 slots=4 port=0", "bad-host-line"),
     ("w0 slots=4 addr=a;b", "bad-host-line"),
     ("w0 colour=red", "bad-host-line"),
+    ("w0 port=70000", "bad-host-line"),
+    ("w0 slots=-1", "bad-host-line"),
+    ("w0 addr=999.1.1.1", "bad-host-line"),
+    ("10.0.0.300 slots=1", "bad-host-line"),
+    ("w0 slots=1\nW0 slots=1", "duplicate-host"),
+    ("w0 slots=1\nw0. slots=1", "duplicate-host"),
+    ("[fd00::1] slots=1\n[fd00:0::1] slots=1", "duplicate-host"),
     ("w0 python=~/env/bin/python", "bad-host-line"),
     ("w0 python=", "bad-host-line"),
     ("[::g]:8", "bad-host-line"),
@@ -166,10 +173,35 @@ def test_a_duplicate_host_names_both_lines() -> None:
     assert found.message == "`w0` is on line 2 and on line 3"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("w0 slots=2 slots=3", "`slots=` is given twice"),
+        ("w0 slots=-1", "`slots=-1`: not a number of slots"),
+        ("w0 port=0", "`port=0`: not a port"),
+        ("w0 colour=red", "`colour=red` is no option of a host"),
+        ("w0 slots=1\nW0 slots=1", "`W0` is on line 1 and on line 2, there as `w0`"),
+    ],
+)
+def test_each_mistake_has_words_of_its_own(line: str, said: str) -> None:
+    found = parse_hostfile(line, "hosts")[1][0]
+    assert found.message == said
+
+
+def test_the_mark_that_some_editors_write_first_is_no_part_of_a_name() -> None:
+    assert [line.host for line in parse_hostfile("\ufeffw1 slots=2", "hosts")[0]] == [W1]
+
+
+def test_a_user_may_have_an_address_for_a_name() -> None:
+    (line,) = parse_hostfile("ann@corp.com@w1 slots=2", "hosts")[0]
+    assert (line.host.user, line.host.name) == ("ann@corp.com", "w1")
+
+
 @given(st.text() | host_texts)
 def test_each_line_of_any_text_is_a_host_or_a_finding(text: str) -> None:
     lines, findings = parse_hostfile(text, "hosts")
-    meant = [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    given = text.removeprefix("\ufeff").split("\n")
+    meant = [line for line in given if line.strip() and not line.lstrip().startswith("#")]
     assert len(lines) + len(findings) == len(meant)
 
 

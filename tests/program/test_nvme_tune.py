@@ -49,6 +49,7 @@ def test_ctrl_c_leaves_no_file_on_the_drive(libaio: None, tmp_path: Path) -> Non
     ("words", "status", "said"),
     [
         (["nowhere"], 66, "there is no directory"),
+        (["/dev/null"], 66, "`/dev/null` is not a directory"),
         ([".", "--size", "900000G"], 69, "to spare"),
         ([".", "--size", "3"], 2, "at least 16M"),
         ([".", "-o", "none.json"], 66, "cannot read the ds_config `none.json`"),

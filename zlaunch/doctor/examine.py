@@ -22,10 +22,10 @@ from zlaunch.doctor.questions import Facts, Questions
 from zlaunch.doctor.ssh_errors import CONNECT_SECONDS, explain
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine import local_names
+from zlaunch.hosts.python_of_host import is_here, own_program, path_here
 from zlaunch.hosts.remote import srun_command
 from zlaunch.hosts.ssh import destination, ssh_command
 from zlaunch.hosts.topology import Host, Reach
-from zlaunch.process import ours
 
 _CLOCK_ROUNDS, _CLOCK_SECONDS = 2, 5.0
 _TOO_LATE, _BROKEN = 124, 255
@@ -121,9 +121,9 @@ def examine(
     names, route = targets.names, targets
     there = questions._replace(environ=forwarded(os.environ))
     commands = {
-        name: local_words(_asking(questions))
+        name: local_words(_asking(targets.host(name), questions))
         if is_local(name, targets, hostname)
-        else targets.command(name, remote_words(_asking(there)))
+        else targets.command(name, remote_words(_asking(targets.host(name), there)))
         for name in names
     }
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
@@ -135,8 +135,12 @@ def examine(
     return [replace(one, addr=host.addr) for one, host in zip(found, targets.hosts, strict=True)]
 
 
-def _asking(questions: Questions) -> list[str]:
-    return ours("zlaunch.doctor.host", questions.to_json())
+def _asking(host: Host, questions: Questions) -> list[str]:
+    """Write the command line for a host, with the Python that the hostfile names for it."""
+    if host.python is not None:
+        is_own = not is_here(host)
+        questions = questions._replace(python=None if is_own else str(path_here(host, None)))
+    return own_program(host, "zlaunch.doctor.host", questions.to_json())
 
 
 def is_local(name: str, targets: Targets, hostname: str) -> bool:

@@ -8,14 +8,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from ipaddress import IPv6Address
+from ipaddress import ip_address
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
-_NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?"
+_NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?\.?"
 _TARGET = re.compile(
-    rf"(?:(?P<user>[A-Za-z_][\w.-]*)@)?"
+    rf"(?:(?P<user>[A-Za-z_][\w.@-]*)@)?"
     rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_NAME}|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
     r"(?::(?P<slots>\d{1,6}))?",
     re.ASCII,
@@ -27,6 +27,15 @@ _OPTIONS = {
     "addr": re.compile(rf"{_NAME}|[0-9A-Fa-f:.]+", re.ASCII),
     "python": re.compile(r"/\S+|[\w.+-]+"),
 }
+_VALUES = {
+    "slots": "not a number of slots",
+    "max_slots": "not a number of slots",
+    "port": "not a port",
+    "addr": "neither a host name nor an address",
+    "python": "neither a path nor the name of a program",
+}
+"""What a value of these options is if it is wrong."""
+_FOUR_NUMBERS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
 _HOW = "write `HOST slots=N`, or `USER@HOST slots=N port=P addr=ADDRESS python=/PATH`"
 
 
@@ -143,7 +152,7 @@ def read_hosts(file: Path | None, words: str | None) -> tuple[HostLine, ...]:
 
 def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Finding]]:
     """Read `HOST slots=N` lines; blank lines and `#` comments are skipped."""
-    numbered = enumerate(text.split("\n"), start=1)
+    numbered = enumerate(text.removeprefix("\ufeff").split("\n"), start=1)  # of some editors
     return _read_lines(
         (line.strip(), Place(file, number, 1))
         for number, line in numbered
@@ -160,16 +169,17 @@ def parse_hosts(text: str) -> tuple[HostLine, ...]:
 
 
 def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...], list[Finding]]:
-    lines: dict[str, HostLine] = {}
+    lines: dict[object, HostLine] = {}
     findings: list[Finding] = []
     for line, place in texts:
         host = _host(line) if line else Finding("bad-host-line", "a host has no name", _HOW)
-        if isinstance(host, Host) and host.name in lines:
-            first = lines[host.name].place.line
-            where = "named twice" if first == place.line else f"on line {first} and on line {place.line}"
-            host = Finding("duplicate-host", f"`{host.name}` is {where}", "delete one of the two")
+        if isinstance(host, Host) and (first := lines.get(_identity(host.name))) is not None:
+            is_one = first.place.line == place.line
+            where = "named twice" if is_one else f"on line {first.place.line} and on line {place.line}"
+            as_well = "" if first.host.name == host.name else f", there as `{first.host.name}`"
+            host = Finding("duplicate-host", f"`{host.name}` is {where}{as_well}", "delete one of the two")
         if isinstance(host, Host):
-            lines[host.name] = HostLine(host, place)
+            lines[_identity(host.name)] = HostLine(host, place)
         else:
             findings.append(replace(host, place=place))
     return tuple(lines.values()), findings
@@ -196,7 +206,7 @@ def _host(line: str) -> Host | Finding:
         return Finding("bad-host-line", f"`{line}` does not begin with a host name", _HOW)
     given, wrong = _options(words[1:])
     if wrong is not None:
-        return Finding("bad-host-line", f"`{wrong}` is no option of a host", _HOW)
+        return Finding("bad-host-line", wrong, _HOW)
     name, slots = match["address"] or match["name"], match["slots"]
     if slots is not None and "slots" in given:
         return Finding("bad-host-line", f"`{line}` gives the slots twice", _HOW)
@@ -210,21 +220,38 @@ def _host(line: str) -> Host | Finding:
 
 
 def _is_name(name: str) -> bool:
-    """Whether a word is a host name, or an IPv6 address."""
+    """Whether a word is a host name or an address; four numbers are an address, or nothing."""
     with contextlib.suppress(ValueError):
-        return ":" not in name or bool(IPv6Address(name))
+        return not (":" in name or _FOUR_NUMBERS.fullmatch(name)) or bool(ip_address(name))
     return False
 
 
+def _identity(name: str) -> object:
+    """What two names of the same host have in common, as far as the names themselves say."""
+    with contextlib.suppress(ValueError):
+        return ip_address(name)
+    return name.lower().removesuffix(".")
+
+
 def _options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
-    """Read `NAME=VALUE` words; return them, and the first that is wrong."""
+    """Read `NAME=VALUE` words; return them, and what is wrong with the first that is."""
     given: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
-        if name in given or name not in _OPTIONS or not _OPTIONS[name].fullmatch(value):
-            return given, word
+        if name not in _OPTIONS:
+            return given, f"`{word}` is no option of a host"
+        if name in given:
+            return given, f"`{name}=` is given twice"
+        if not _OPTIONS[name].fullmatch(value) or not _is_possible(name, value):
+            return given, f"`{word}`: {_VALUES[name]}"
         given[name] = value
     return given, None
+
+
+def _is_possible(name: str, value: str) -> bool:
+    if name == "port":
+        return int(value) < 1 << 16
+    return name != "addr" or _is_name(value)
 
 
 def beyond_deepspeed(lines: Iterable[HostLine]) -> list[Finding]:

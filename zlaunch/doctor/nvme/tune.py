@@ -87,6 +87,8 @@ class TuneRequest:
 
 def check_drive(request: TuneRequest) -> None:
     """Raise InputMissing without such a directory, Unavailable if it is too small or cannot be written."""
+    if request.folder.exists() and not request.folder.is_dir():
+        raise InputMissing(f"`{request.folder}` is not a directory", "name a directory on the drive")
     if not request.folder.is_dir():
         raise InputMissing(f"there is no directory `{request.folder}`", f"`mkdir -p {request.folder}`")
     if not os.access(request.folder, os.W_OK | os.X_OK):

@@ -150,3 +150,10 @@ def test_hosts_are_not_called_unreachable_where_ssh_is_not_installed(tmp_path: P
     done = zlaunch("train", "--hosts", "worker-1:1", cwd=tmp_path, env={"PATH": str(tmp_path / "empty")})
     assert (done.status, (tmp_path / "runs").exists()) == (69, False)
     assert done.err.startswith("error: other hosts are reached with ssh, which is not installed\n")
+
+
+def test_a_scheduler_that_is_not_obeyed_is_named_if_it_says_several_hosts(tmp_path: Path) -> None:
+    (tmp_path / "nodes").write_text("gpu1\ngpu2\n")
+    env = {"PBS_NODEFILE": str(tmp_path / "nodes")}
+    done = zlaunch("train", "--dry-run", cwd=tmp_path, env=env)
+    assert (done.status, "PBS_NODEFILE says 2 hosts, but this job runs on one" in done.err) == (0, True)

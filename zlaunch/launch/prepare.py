@@ -100,6 +100,11 @@ def _prepare(
 ) -> Prepared:
     refuse_contradictions(job)
     surroundings.refuse_contradictions(job)
+    if surroundings.unheeded is not None and not job.names_hosts:
+        reporter.note(
+            f"{surroundings.unheeded}, but this job runs on one of them: name them with `--hosts`, or start "
+            "zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
+        )
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)

@@ -8,6 +8,7 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster_environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.gpu_catalog import parse_hosts_of_gpus
 from zlaunch.hosts.machine import Gpu, Machine
+from zlaunch.hosts.other_launchers import says_several
 from zlaunch.hosts.placement import assign_ranks, most_slots
 from zlaunch.hosts.remote import srun_command
 from zlaunch.hosts.ssh import HostSurveys, survey_hosts
@@ -51,6 +52,8 @@ class Surroundings:
     """The hosts that a dry run is for, instead of this one."""
     is_offline: bool = False
     """Whether no host is asked: all are taken for this one, or for those that are imagined."""
+    unheeded: str | None = None
+    """What a scheduler that zlaunch does not obey says about several hosts."""
 
     @property
     def address(self) -> str | None:
@@ -157,7 +160,8 @@ def find_surroundings(
         return Surroundings(imagined=None if on is None else imagine(on), is_offline=True)
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
-        return Surroundings(cluster)
+        is_one = cluster is None or isinstance(cluster, Alone)
+        return Surroundings(cluster, unheeded=says_several(environ) if is_one else None)
     return Surroundings(cluster, Meeting(cluster, timeout, reporter.note, environ.get(SECRET, "")))
 
 

@@ -112,6 +112,16 @@ def test_the_other_node_names_the_run_directory_that_is_written(tmp_path: Path) 
     assert f"node 1 of 2: the run is {written} of node 0 " in nodes[1].said
 
 
+def test_nodes_in_different_directories_are_told_to_use_one(tmp_path: Path) -> None:
+    port = free_port()
+    for number in (0, 1):
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}" / "show.py").write_text("print('ran')\n")
+    nodes = [node(tmp_path / f"{number}", number, port, "show.py", "--gpus", "1") for number in (0, 1)]
+    assert [one.wait() for one in nodes] == [65, 65]
+    assert "start zlaunch in the same directory everywhere" in nodes[0].said
+
+
 def test_a_rank_of_several_takes_no_other_gpus(tmp_path: Path) -> None:
     (tmp_path / "show.py").write_text("print('ran')\n")
     rank = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "a"}

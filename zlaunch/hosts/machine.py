@@ -175,6 +175,8 @@ class FreeResources:
     user: str = ""
     files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
     """Existing path of the request → inode and time of change, which are equal on hosts that share it."""
+    looked_for: frozenset[Path] | None = None
+    """Paths of the request, which a node with a zlaunch of its own makes itself; None if not known."""
     left_locks: frozenset[Path] = frozenset()
     """Locks of killed builds of native ops: ranks that need the op wait for them forever."""
 

@@ -105,6 +105,7 @@ def survey(
             free_resources(request.paths),
             missing=frozenset(name for name in request.packages if python.packages[name] is None),
             files=identities(asked),
+            looked_for=frozenset(asked),
             left_locks=locks,
         ),
         port=free_port(),

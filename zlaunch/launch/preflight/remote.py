@@ -73,8 +73,15 @@ def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
         )
         yield Finding(NOT_SHARED, message, hint, severity=Severity.ADVICE)
     for path in shared.own:
-        if path not in resources.files:
-            yield Finding(NOT_SHARED, f"there is no `{path}`", "copy it there", severity=Severity.FAILS_LATER)
+        if path in resources.files:
+            continue
+        message, how = f"there is no `{path}`", "copy it there"
+        if resources.looked_for is not None and path not in resources.looked_for:  # a node's own zlaunch did
+            message, how = (
+                f"its zlaunch was not told of `{path}`",
+                "start zlaunch in the same directory everywhere",
+            )
+        yield Finding(NOT_SHARED, message, how, severity=Severity.FAILS_LATER)
 
 
 def _locks(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:

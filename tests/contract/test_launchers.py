@@ -134,7 +134,6 @@ HOSTFILES = {
     "two cases of one name": "W0 slots=1\nw0 slots=2\n",
     "a form feed": "w0 slots=1\x0cw1 slots=2\n",
     "a line separator": "w0 slots=1 # \u2028w1 slots=2\n",
-    "a byte order mark": "\ufeffw0 slots=1\n",
     "Arabic digits": "w0 slots=\u0663\n",
 }
 

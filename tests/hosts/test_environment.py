@@ -169,6 +169,17 @@ def test_variables_that_are_asked_for_are_set_and_secrets_are_not_shown() -> Non
     assert [one.shown(name) for name, one in found.items()] == ["'1 2'", "(hidden)", "''"]
 
 
+@pytest.mark.parametrize(
+    ("name", "typed"), [("HF_TOKEN", "export HF_TOKEN="), ("DEPTH", "--env DEPTH=VALUE")]
+)
+def test_a_variable_that_is_not_set_comes_with_what_to_type_and_no_secret_in_it(
+    name: str, typed: str
+) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        asked_variables([name], {})
+    assert typed in (caught.value.hint or "")
+
+
 @pytest.mark.parametrize("word", ["NOT_SET", "=x", "a-b=1", ""])
 def test_what_names_no_variable_is_wrong_usage(word: str) -> None:
     with pytest.raises(WrongUsage, match="--env"):

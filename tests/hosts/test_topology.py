@@ -135,6 +135,8 @@ def test_a_bad_line_is_placed() -> None:
         ("w0:1 python=python3.12", Host("w0", (0,), python="python3.12")),
         ("ann@[fe80::2] slots=1 addr=fd00::2", Host("fe80::2", (0,), "ann", None, "fd00::2")),
         ("fd00::1 slots=1", Host("fd00::1", (0,))),
+        ("fe80::1%eth0 slots=1", Host("fe80::1%eth0", (0,))),
+        ("[fe80::1%ib0]:1 addr=[fd00::2]", Host("fe80::1%ib0", (0,), addr="fd00::2")),
     ],
 )
 def test_a_line_says_how_to_reach_a_host(line: str, host: Host) -> None:

@@ -80,12 +80,12 @@ _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
 
 _INSTEAD = {
     **dict.fromkeys(("nodes", "N"), "--nodes"),
-    **dict.fromkeys(("time", "t"), "--time-limit"),
     **dict.fromkeys(("array", "a"), "--array"),
     "requeue": "--requeue",
     "no-requeue": "--no-requeue",
 }
 """Options of sbatch on which more of the script depends → those of zlaunch."""
+_TASKS = ("ntasks", "n", "ntasks-per-node")
 
 _INDEXES = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 
@@ -261,6 +261,11 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
                 f"`--slurm {text}` is not KEY=VALUE", "write `--slurm qos=high` or `--slurm exclusive`"
             )
         key, value = found["key"].replace("_", "-"), found["value"]
+        if key in _TASKS:
+            raise WrongUsage(
+                f"`--slurm {text}`: each node has one task, a zlaunch that starts the ranks there",
+                "leave it out; `--gpus 8` is the number of ranks of each node",
+            )
         if (instead := _INSTEAD.get(key)) is not None:
             typed = instead if value is None else f"{instead} {value}"
             raise WrongUsage(f"`--slurm {text}`: zlaunch has an option of its own for it", f"write `{typed}`")

@@ -116,6 +116,7 @@ ELSEWHERE: Mapping[str, str] = {
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",
     "no-slots": "A host in the hostfile has no slots.",
+    "same-machine": "Two hosts of a job are one machine, and the job would use a GPU of it twice.",
     "too-many-slots": "A host has fewer GPUs than slots in the hostfile.",
 }
 """Codes for arguments and other files."""

@@ -80,7 +80,8 @@ def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[st
                 f"`--env {word}` does not name a variable", "write `--env NAME` or `--env NAME=VALUE`"
             )
         if not is_given and name not in environ:
-            raise WrongUsage(f"`--env {name}`: {name} is not set here", f"write `--env {name}=VALUE`")
+            hint = f"type `export {name}=…` first" if is_secret(name) else f"write `--env {name}=VALUE`"
+            raise WrongUsage(f"`--env {name}`: {name} is not set here", hint)
         value = value if is_given else environ[name]
         found[name] = Variable(value, "`--env`", is_secret=is_secret(name, value))
     return found

@@ -13,10 +13,12 @@ from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused, WrongUsage
 
+_IPV6 = r"[0-9A-Fa-f:.]+(?:%[\w.-]+)?"
+"""With the interface of a link-local address: `fe80::1%eth0`."""
 _NAME = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?\.?"
 _TARGET = re.compile(
     rf"(?:(?P<user>[A-Za-z_][\w.@-]*)@)?"
-    rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_NAME}|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*))"
+    rf"(?:\[(?P<address>{_IPV6})\]|(?P<name>{_NAME}|(?=[^:]*:[^:]*:){_IPV6}))"
     r"(?::(?P<slots>\d{1,6}))?",
     re.ASCII,
 )
@@ -24,7 +26,7 @@ _OPTIONS = {
     "slots": re.compile(r"\d{1,6}", re.ASCII),
     "max_slots": re.compile(r"\d+", re.ASCII),
     "port": re.compile(r"[1-9]\d{0,4}", re.ASCII),
-    "addr": re.compile(rf"{_NAME}|[0-9A-Fa-f:.]+", re.ASCII),
+    "addr": re.compile(rf"{_NAME}|{_IPV6}|\[{_IPV6}\]", re.ASCII),
     "python": re.compile(r"/\S+|[\w.+-]+"),
 }
 _VALUES = {
@@ -216,7 +218,8 @@ def _host(line: str) -> Host | Finding:
         return Finding("no-slots", f"`{name}` has no slots", hint)
     devices = tuple(range(int(slots or 0)))
     port = int(given.get("port", 0)) or None
-    return Host(name, devices, match["user"], port, given.get("addr"), given.get("python"))
+    addr = given["addr"].strip("[]") if "addr" in given else None
+    return Host(name, devices, match["user"], port, addr, given.get("python"))
 
 
 def _is_name(name: str) -> bool:
@@ -251,7 +254,7 @@ def _options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
 def _is_possible(name: str, value: str) -> bool:
     if name == "port":
         return int(value) < 1 << 16
-    return name != "addr" or _is_name(value)
+    return name != "addr" or _is_name(value.strip("[]"))
 
 
 def beyond_deepspeed(lines: Iterable[HostLine]) -> list[Finding]:

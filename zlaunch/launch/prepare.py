@@ -16,7 +16,13 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.hosts.machine import weakest
-from zlaunch.hosts.placement import assign_ranks, most_slots, refuse_contradictions, refuse_parts_of_hosts
+from zlaunch.hosts.placement import (
+    assign_ranks,
+    gpus_used_twice,
+    most_slots,
+    refuse_contradictions,
+    refuse_parts_of_hosts,
+)
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Topology, beyond_deepspeed, too_many_slots
@@ -150,6 +156,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
     machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
     most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
     wrong = [] if is_offline else too_many_slots(facts.sources.hostfile, most)
+    wrong += [] if hosts is None else gpus_used_twice(hosts, machines)
     if launcher_of(job, script) != "torchrun":
         wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()

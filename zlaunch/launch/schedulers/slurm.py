@@ -84,9 +84,14 @@ def render(request: SubmitRequest) -> str:
     return "\n".join([*lines, 'exit "$status"', ""])
 
 
+_GPUS = frozenset({"gres", "gpus", "G", "gpus-per-task"})
+"""Options that ask for GPUs, beside `gpus-per-node`."""
+
+
 def _directives(request: SubmitRequest) -> list[str]:
     """Write the options of the job; options of `--slurm` replace those of zlaunch."""
     limit = request.time_limit
+    has_gpus = request.gres or _GPUS & request.options.keys()
     own: dict[str, str | None] = {
         "job-name": request.name,
         "account": request.account,
@@ -94,7 +99,7 @@ def _directives(request: SubmitRequest) -> list[str]:
         "nodes": str(request.nodes),
         "ntasks-per-node": "1",
         "gres": request.gres,
-        "gpus-per-node": None if request.gres or not request.gpus else str(request.gpus),
+        "gpus-per-node": None if has_gpus or not request.gpus else str(request.gpus),
         "array": request.array,
         "time": None if limit is None else _clock(limit),
         "signal": None if limit is None else f"USR1@{min(SIGNAL_SECONDS, limit // 2)}",

@@ -3,9 +3,10 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from tests.abilities import unable
 from tests.cluster.test_hosts import wait_until, working_in
+from tests.cluster.test_ops import OP, fill
 from tests.cluster.ways import losses, on_one_host, words
 from tests.running import ZLAUNCH, zlaunch
 from zlaunch.hosts.ports import free_port
@@ -40,11 +42,17 @@ class Node:
 
 
 def node(
-    cwd: Path, number: int, port: int, *words: object, within: tuple[str, ...] = (), is_told: bool = True
+    cwd: Path,
+    number: int,
+    port: int,
+    *words: object,
+    within: tuple[str, ...] = (),
+    is_told: bool = True,
+    given: Mapping[str, str] | None = None,
 ) -> Node:
     """Start one of two nodes, which its environment tells so."""
     told = {"NNODES": "2", "NODE_RANK": str(number), "MASTER_ADDR": "127.0.0.1"}
-    variables = {"MASTER_PORT": str(port), **(told if is_told else {})}
+    variables = {"MASTER_PORT": str(port), **(told if is_told else {}), **(given or {})}
     out, err = cwd / f"out-{number}", cwd / f"err-{number}"
     argv = [*within, *ZLAUNCH, "train", *map(str, words)]
     with out.open("wb") as stdout, err.open("wb") as stderr:
@@ -55,10 +63,18 @@ def node(
 
 
 @contextmanager
-def two(cwd: Path, *words: object, other: tuple[object, ...] | None = None) -> Iterator[tuple[Node, Node]]:
-    """Start both nodes, the second perhaps with other words, and leave neither."""
-    port = free_port()
-    nodes = node(cwd, 0, port, *words), node(cwd, 1, port, *(words if other is None else other))
+def two(
+    cwd: Path,
+    *words: object,
+    other: tuple[object, ...] | None = None,
+    given: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}),
+) -> Iterator[tuple[Node, Node]]:
+    """Start both nodes, the second perhaps with other words or variables, and leave neither."""
+    port, words_of = free_port(), (words, words if other is None else other)
+    nodes = (
+        node(cwd, 0, port, *words_of[0], given=given[0]),
+        node(cwd, 1, port, *words_of[1], given=given[1]),
+    )
     try:
         yield nodes
     finally:
@@ -205,3 +221,32 @@ def test_two_nodes_train_as_one_host_does(stage: int, tmp_path: Path) -> None:
     with two(tmp_path, *words(stage), "--gpus", "1") as nodes:
         assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
     assert losses(tmp_path / "r") == on_one_host(stage)
+
+
+def own_cache(folder: Path, number: int) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(folder / f"cache-{number}")}
+
+
+def test_each_node_makes_the_ops_of_its_own_cache_ready_before_ranks_start(tmp_path: Path) -> None:
+    for number in (0, 1):
+        fill(tmp_path / f"cache-{number}")
+    caches = own_cache(tmp_path, 0), own_cache(tmp_path, 1)
+    with two(tmp_path, *words(2), "--gpus", "1", given=caches) as nodes:
+        assert [one.wait() for one in nodes] == [0, 0], [one.said for one in nodes]
+    for rank, one in enumerate(nodes):
+        assert f"{OP} (1 of 1): loaded in" in one.said or f"{OP} (1 of 1): compiled in" in one.said, one.said
+        (mark,) = (tmp_path / f"cache-{rank}").glob(f"torch_extensions/*/{OP}/zlaunch.txt")
+        started = json.loads((tmp_path / "r" / "ranks" / f"rank-{rank}.json").read_text())["started"]
+        assert mark.stat().st_mtime < started
+
+
+def test_a_node_where_nothing_compiles_is_named_and_nothing_starts(tmp_path: Path) -> None:
+    fill(tmp_path / "cache-0")
+    given = own_cache(tmp_path, 0), {**own_cache(tmp_path, 1), "CXX": "/no/c++"}
+    with two(tmp_path, *words(2), "--gpus", "1", given=given) as nodes:
+        assert [one.wait() for one in nodes] == [69, 69], [one.said for one in nodes]
+    assert re.search(rf"error: node 1 \(\S+\): {OP} cannot be compiled", nodes[0].said), nodes[0].said
+    (log,) = re.findall(r"the full output is in (\S+)", nodes[1].said)
+    assert "/no/c++" in Path(log).read_text()
+    shutil.rmtree(Path(log).parents[1])
+    assert not [*(tmp_path / "r" / "ranks").glob("rank-*")]

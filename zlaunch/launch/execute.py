@@ -69,6 +69,8 @@ def _build_and_run(
         convert(plan, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
+        if meeting is not None and stopped_by is None:
+            meeting.await_ready(reporter.busy)
         if stopped_by is None:
             return _run(plan, environment, options, reporter, meeting)
     except Stopped as stop:  # before the first program or between two

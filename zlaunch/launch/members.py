@@ -100,6 +100,7 @@ class Meeting:
         self._kept: dict[int, list[Message]] = {}
         self._has_begun = self._has_tried = False
         self._received: list[int] = []
+        self._ready: set[int] = set()
         self._found: tuple[Topology, dict[str, HostSurvey]] | None = None
 
     @property
@@ -159,6 +160,22 @@ class Meeting:
                         ExitStatus.REFUSED,
                     )
         self.tell({"agreed": True})
+
+    def tell_ready(self) -> None:
+        """Tell the leader that a rank may start here."""
+        self.tell({"ready": True})
+
+    def await_ready(self, busy: Callable[[str, str], None]) -> None:
+        """Wait until a rank may start everywhere; raise MemberFailed for a member that fails or is gone."""
+        began = time.monotonic()
+        while missing := [number for number in self._channels if number not in self._ready]:
+            for number, messages in self.poll(0.5).items():
+                self._ready |= {number for message in messages if "ready" in message}
+                self._kept[number] = [message for message in messages if "ready" not in message]
+            for number in missing:
+                if number not in self._ready and self._channels[number].closed:
+                    raise MemberFailed(f"{self._who(number)} is gone")
+            busy(f"waiting for the native ops of {self._who(missing[0])}", duration(time.monotonic() - began))
 
     def begin(self, start: Start) -> None:
         """Tell the members to start an attempt."""

@@ -5,21 +5,25 @@ asked, if the survey has shown that they share it. If it has not, torch's locks 
 """
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.cluster_environment import without_cluster_variables
 from zlaunch.hosts.python_of_host import is_here, own_program
 from zlaunch.hosts.remote import remote_command
 from zlaunch.hosts.topology import Host, Reach
 from zlaunch.launch.build_program import ORDER, BuildOrder
-from zlaunch.launch.op_build import NotBuilt, build_missing
+from zlaunch.launch.op_build import NotBuilt, WantedOps, build_missing, build_wanted
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import BuildReporter
-from zlaunch.process import PipedProgram, heed_signals
+from zlaunch.process import PipedProgram, Stopped, heed_signals
+from zlaunch.rundir.layout import RunDir
 from zlaunch.worker.channel import Channel, Message, wait_for_any
 
 PROGRAM = "zlaunch.launch.build_program"
@@ -61,12 +65,35 @@ def _to_ask(plan: LaunchPlan) -> Iterator[Host]:
     """List the other hosts whose cache is not that of a host before them."""
     seen: set[object] = set()
     for host in sorted(plan.topology.hosts, key=lambda host: not is_here(host)):
-        software = plan.software_on(host)
-        cache = None if software.op_cache is None else software.op_cache.folder
-        shared = (cache, software.cache_identity or host.name)
-        if shared not in seen and not is_here(host) and cache is not None:
+        cache = _cache_of(plan, host)
+        if cache is not None and cache not in seen and not is_here(host):
             yield host
-        seen.add(shared)
+        seen.add(cache)
+
+
+def _cache_of(plan: LaunchPlan, host: Host) -> object | None:
+    """Identify the cache of a host; hosts that are known to share one have the same."""
+    software = plan.software_on(host)
+    shared = software.cache_identity or host.name
+    return None if software.op_cache is None else (software.op_cache.folder, shared)
+
+
+def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> None:
+    """Make the ops of a plan ready for a node that starts its own ranks, unless a node before it does.
+
+    Raises NotBuilt with the compiler's first error, Stopped for a signal.
+    """
+    caches = [_cache_of(plan, host) for host in plan.topology.hosts]
+    if plan.op_cache is None or caches.index(caches[number]) != number:
+        return
+    variables = {name: variable.value for name, variable in plan.environment.items()}
+    logs = RunDir(Path(tempfile.mkdtemp(prefix="zlaunch-build-")))  # the run directory is that of node 0
+    logs.logs.mkdir()
+    wanted = WantedOps(plan.ops, plan.python, plan.op_cache, logs)
+    stopped_by = build_wanted(wanted, {**without_cluster_variables(os.environ), **variables}, reporter, ())
+    shutil.rmtree(logs.root)
+    if stopped_by is not None:
+        raise Stopped(stopped_by)
 
 
 def _follow(builds: Sequence["_HostBuild"]) -> None:

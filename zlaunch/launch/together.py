@@ -11,6 +11,7 @@ from zlaunch.hosts.cluster_environment import without_cluster_variables
 from zlaunch.launch.attempts import run_attempts
 from zlaunch.launch.members import Ending, Meeting, Start
 from zlaunch.launch.node_start import NODE_PROGRAM
+from zlaunch.launch.ops_on_hosts import build_as_member
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight.preflight import Preflight
 from zlaunch.launch.prepare import Prepared
@@ -40,6 +41,8 @@ def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int
         outcome = run_attempts(prepared, preflight)
         meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
+    build_as_member(plan, meeting.member.number, preflight.reporter)
+    meeting.tell_ready()
     ending = follow(meeting, preflight.reporter.note)
     preflight.reporter.note("\n".join(ending.lines))
     return ending.status

@@ -429,6 +429,7 @@ def _begin(begin: Callable[[], None], shielded: bool) -> None:
     ignore_request_to_save()
     if shielded:
         shield_from_sigterm()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which takes its place, but `nohup` has it ignored
     begin()
 
 

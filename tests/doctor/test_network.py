@@ -29,6 +29,12 @@ def test_a_packet_is_as_large_as_the_interface_allows_with_its_headers(largest: 
     assert measure_mtu(HERE) == (mtu(), "lost")
 
 
+def test_a_ping_that_may_not_send_is_not_the_fault_of_the_host(largest: Path) -> None:
+    ping = largest.with_name("ping")
+    ping.write_text("#!/bin/sh\necho 'ping: socket: Operation not permitted' >&2\nexit 2\n")
+    assert measure_mtu(HERE) == (mtu(), "ping: socket: Operation not permitted")
+
+
 def test_a_host_that_answers_no_ping_says_nothing_about_its_size(largest: Path) -> None:
     largest.write_text("0")
     assert measure_mtu(HERE) == (mtu(), "no answer")

@@ -79,6 +79,14 @@ RECOGNIZED: Mapping[str, tuple[Mapping[str, str], object]] = {
     "a PyTorchJob without PET variables": (PYTORCH_JOB, (1, 2, "job-master-0", None)),
     "a TrainJob": ({**PET, "PET_NPROC_PER_NODE": "8"}, (1, 2, "trainer-0", None)),
     "a node of LLaMA-Factory": (NNODES, (1, 2, "head", None)),
+    "one node of Azure ML": (
+        {"AZUREML_NODE_COUNT": "1", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.4"},
+        Alone("AZUREML_NODE_COUNT=1"),
+    ),
+    "a batch script of one node that exports what torchrun reads": (
+        {**SLURM_JOB, "SLURM_JOB_NUM_NODES": "1", "NODE_RANK": "0", "MASTER_ADDR": "gpu01"},
+        Alone("Slurm job 12 on 1 node"),
+    ),
     "a node of several, alone": ({**NNODES, "NNODES": "1", "NODE_RANK": "0"}, Alone("NNODES=1")),
     "a rank of torchrun": (TORCHRUN, (3, 4, "head", 1)),
     "a rank of torchrun where the platform exports nodes": ({**NNODES, **TORCHRUN}, (3, 4, "head", 1)),

@@ -27,9 +27,10 @@ def test_secrets_are_kept_secret(tmp_path: Path) -> None:
 
 
 def test_lines_that_need_a_shell_or_have_no_value_are_refused_together(tmp_path: Path) -> None:
-    (tmp_path / ".deepspeed_env").write_text("A=1\nexport B\nPATH=/x:$PATH\n")
+    (tmp_path / ".deepspeed_env").write_text("A=1\nexport B\nPATH=/x:$PATH\n# C=1\n=x\n")
     with pytest.raises(Refused) as refused:
         read_deepspeed_env(tmp_path, {})
     found = refused.value.findings
-    assert [str(one.place) for one in found] == [".deepspeed_env:2:1", ".deepspeed_env:3:1"]
-    assert ["not `NAME=VALUE`" in one.message for one in found] == [True, False]
+    file = tmp_path / ".deepspeed_env"
+    assert [str(one.place) for one in found] == [f"{file}:{line}:1" for line in (2, 3, 4, 5)]
+    assert ["not `NAME=VALUE`" in one.message for one in found] == [True, False, True, True]

@@ -23,7 +23,7 @@ def test_a_step_gets_the_cpus_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ("exit 1", "srun starts nothing on w2"),
+        ("exit 1", "srun cannot start a task on w2"),
         ("echo zlaunch asks; exit 255", "the connection to w2 was lost"),
     ],
 )

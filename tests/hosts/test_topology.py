@@ -181,8 +181,8 @@ def test_a_duplicate_host_names_both_lines() -> None:
         ("w0 slots=2 slots=3", "`slots=` is given twice"),
         ("w0 slots=-1", "`slots=-1`: not a number of slots"),
         ("w0 port=0", "`port=0`: not a port"),
-        ("w0 colour=red", "`colour=red` is no option of a host"),
-        ("w0 slots=1\nW0 slots=1", "`W0` is on line 1 and on line 2, there as `w0`"),
+        ("w0 colour=red", "`colour=red` is not an option of a host"),
+        ("w0 slots=1\nW0 slots=1", "`w0` is on line 1 and on line 2, there as `W0`"),
     ],
 )
 def test_each_mistake_has_words_of_its_own(line: str, said: str) -> None:

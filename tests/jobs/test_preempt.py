@@ -226,7 +226,7 @@ def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(f
     assert interrupted(folder, "f1", signal.SIGUSR1, *job, "--", "--steps", "400", step=20).status == 75
     result = interrupted(folder, "f2", signal.SIGUSR1, *job, "--resume", "latest", "--", "--steps", "400")
     assert (result.status, ending(folder, "f2")["how"]) == (124, "preempted"), result.err
-    assert "it made no progress" in said(result)
+    assert "saved nothing newer" in said(result)
 
 
 def test_accelerate_saves_before_its_script_has_and_goes_on_with_the_same_losses(folder: Path) -> None:

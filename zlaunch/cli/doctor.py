@@ -19,8 +19,8 @@ from zlaunch.doctor.examine import Targets, examine
 from zlaunch.doctor.questions import Questions
 from zlaunch.doctor.report import judge
 from zlaunch.doctor.row import Status
-from zlaunch.doctor.slurm import allocated_hosts
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
+from zlaunch.hosts.slurm import allocated_hosts
 from zlaunch.hosts.topology import Host, Reach, read_hosts
 
 

@@ -78,14 +78,28 @@ _OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DO
 _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
 """Options for hosts that no scheduler chooses."""
 
+_LETTERS = {
+    "A": "account",
+    "a": "array",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "G": "gpus",
+    "J": "job-name",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "t": "time",
+}
+"""Short options of sbatch → long ones, of which zlaunch writes or reads some."""
 _INSTEAD = {
-    **dict.fromkeys(("nodes", "N"), "--nodes"),
-    **dict.fromkeys(("array", "a"), "--array"),
+    "nodes": "--nodes",
+    "array": "--array",
     "requeue": "--requeue",
     "no-requeue": "--no-requeue",
 }
 """Options of sbatch on which more of the script depends → those of zlaunch."""
-_TASKS = ("ntasks", "n", "ntasks-per-node")
+_TASKS = ("ntasks", "ntasks-per-node")
 
 _INDEXES = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 
@@ -134,7 +148,7 @@ def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> 
     Those of another scheduler are ignored in zlaunch.yaml.
     """
     for name in _OF_HOSTS:
-        if given.get(name) not in (None, False):
+        if given.get(name) not in (None, False) and name not in job.places:
             flag = _flag(name, given[name])
             raise WrongUsage(
                 f"`{flag}` has no effect with `--submit {scheduler}`",
@@ -182,7 +196,7 @@ def submit_job(
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
     if asked.array is not None and _INDEXES.fullmatch(asked.array) is None:
         raise WrongUsage(
-            f"`--array {asked.array}` names no indexes", "write `--array 0-3` or `--array 1,5%2`"
+            f"`--array {asked.array}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
         )
     nodes = _nodes(asked, job, on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
@@ -261,6 +275,7 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
                 f"`--slurm {text}` is not KEY=VALUE", "write `--slurm qos=high` or `--slurm exclusive`"
             )
         key, value = found["key"].replace("_", "-"), found["value"]
+        key = _LETTERS.get(key, key)
         if key in _TASKS:
             raise WrongUsage(
                 f"`--slurm {text}`: each node has one task, a zlaunch that starts the ranks there",
@@ -268,7 +283,7 @@ def _options(texts: Sequence[str]) -> dict[str, str | None]:
             )
         if (instead := _INSTEAD.get(key)) is not None:
             typed = instead if value is None else f"{instead} {value}"
-            raise WrongUsage(f"`--slurm {text}`: zlaunch has an option of its own for it", f"write `{typed}`")
+            raise WrongUsage(f"`--slurm {text}`: this is an option of zlaunch itself", f"write `{typed}`")
         options[key] = value
     return options
 

@@ -169,7 +169,8 @@ def _mtu(name: str, first: str, address: str, size: int, state: str) -> Row:
         case "no ping":
             hint = f"on {name}: `apt-get install iputils-ping`"
             return Row("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
-    return Row("MTU", Status.NOTE, f"not measured: {first} does not answer `ping`")
+    why = f"{first} does not answer `ping`" if state == "no answer" else f"`ping` failed: {state}"
+    return Row("MTU", Status.NOTE, f"not measured: {why}")
 
 
 def _unreached(first: str, port: int, failed: Mapping[str, str], addresses: Mapping[str, str | None]) -> Row:

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from zlaunch.process import output_of
+from zlaunch.process import answer_of
 
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
@@ -65,7 +65,7 @@ def measure_mtu(address: str) -> tuple[int, str]:
     """Ping an address with the largest packet that the interface towards it takes, and no fragments.
 
     Returns the size of the packet, and `arrives`, `lost` if only small ones arrive, or why that is not known:
-    `no answer` even to a small one, or `no ping`.
+    `no answer` even to a small one, `no ping`, or the error of `ping`.
     """
     source = source_towards(address)
     mtu = next((int(one["mtu"]) for one in interfaces() if source and one["address"] == source), 0)
@@ -73,11 +73,17 @@ def measure_mtu(address: str) -> tuple[int, str]:
     if ping is None or not mtu:
         return mtu, "no ping" if ping is None else "no answer"
     headers = _HEADERS[6 if ":" in address else 4]
-    if _is_answered(ping, address, mtu - headers):
+    if _answer(ping, address, mtu - headers) is None:
         return mtu, "arrives"
-    return mtu, "lost" if _is_answered(ping, address, 8) else "no answer"
+    return mtu, _answer(ping, address, 8) or "lost"
 
 
-def _is_answered(ping: str, address: str, size: int) -> bool:
+def _answer(ping: str, address: str, size: int) -> str | None:
+    """Return None if a packet is answered, else `no answer`, or the error that `ping` ended with."""
     options = ("-n", "-q", "-M", "do", "-c", "2", "-i", "0.2", "-W", "1", "-s", str(size))
-    return output_of([ping, *options, address], PING_SECONDS) is not None
+    with contextlib.suppress(OSError):
+        done = answer_of([ping, *options, address], "", PING_SECONDS)
+        if done.returncode > 1:
+            return (done.err.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        return "no answer" if done.returncode else None
+    return "no answer"

@@ -91,13 +91,15 @@ def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
 def _refuse_parts(environ: Environ, alone: ClusterEnvironment | None) -> None:
     """Raise WrongUsage for the number of one of several where nothing else says that there are several."""
     is_elsewhere = environ.get("MASTER_ADDR", LOOPBACK) not in (LOOPBACK, "localhost", "::1")
-    for rank, size in _SIZES.items():
+    for rank, sizes in _SIZES.items():
         text = environ.get(rank, "")
-        if not text.isdecimal() or (int(text) == 0 and not (rank in _OF_NODES and is_elsewhere)):
+        says_several = rank in _OF_NODES and is_elsewhere and alone is None
+        if not text.isdecimal() or (int(text) == 0 and not says_several):
             continue
-        if not environ.get(size):
+        size = next(filter(environ.get, sizes), None)
+        if size is None:
             raise WrongUsage(
-                f"{rank}={text} is set without {size}", f"set {size} everywhere, or unset {rank}"
+                f"{rank}={text} is set without {sizes[0]}", f"set {sizes[0]} everywhere, or unset {rank}"
             )
         if int(text) > 0 and alone is not None:
             said = f"{rank}={text} {size}={environ[size]} and {alone.source} contradict each other"
@@ -134,13 +136,13 @@ _AZURE = _NNODES._replace(nodes="AZUREML_NODE_COUNT")
 
 _COUNTS_OF_NODES = tuple(names.nodes for names in (_PET, _NNODES, _AZURE))
 
-_OF_NODES = {_NNODES.rank: _NNODES.nodes, _PET.rank: _PET.nodes}
+_OF_NODES = {_NNODES.rank: (_NNODES.nodes, _AZURE.nodes), _PET.rank: (_PET.nodes,)}
 
 _SIZES = {
     **_OF_NODES,
-    "RANK": "WORLD_SIZE",
-    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
-    "PMI_RANK": "PMI_SIZE",
+    "RANK": ("WORLD_SIZE",),
+    "OMPI_COMM_WORLD_RANK": ("OMPI_COMM_WORLD_SIZE",),
+    "PMI_RANK": ("PMI_SIZE",),
 }
 """Variables with the number of one of several → those with how many there are."""
 
@@ -177,10 +179,8 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
 
 def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     """`RANK` and `WORLD_SIZE`: with `LOCAL_RANK` of a rank, else of a node, as a PyTorchJob sets them."""
-    is_node, says_nodes = (
-        not environ.keys() >= _OF_A_RANK,
-        any(environ.get(name) for name in _COUNTS_OF_NODES),
-    )
+    is_node = not environ.keys() >= _OF_A_RANK
+    says_nodes = any(environ.get(name) for name in _COUNTS_OF_NODES)
     if environ.get("WORLD_SIZE") == "1" and says_nodes:
         return None  # left over from a single process
     if not environ.get("WORLD_SIZE") or (is_node and says_nodes):
@@ -237,10 +237,8 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
         if nodes == 1:
             return Alone(f"{job} on 1 node")
         return Allocation(_node_list(environ, "SLURM_JOB_NODELIST", nodes), f"{job} on {nodes} nodes")
-    tasks, step_nodes = (
-        _number(environ, "SLURM_STEP_NUM_TASKS", 1),
-        _number(environ, "SLURM_STEP_NUM_NODES", 1),
-    )
+    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", 1)
+    step_nodes = _number(environ, "SLURM_STEP_NUM_NODES", 1)
     step = f"{job}, step {environ['SLURM_STEP_ID']}"
     if tasks == 1:
         of = "" if nodes == 1 else f" of the {nodes} of the job"
@@ -262,10 +260,8 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
 
 def _node_list(environ: Environ, name: str, count: int) -> tuple[str, ...]:
     """Write out the nodes that a variable of Slurm names; raise WrongUsage if they are not so many."""
-    text, hint = (
-        environ.get(name, ""),
-        "start zlaunch with the variables that Slurm has set, or unset SLURM_JOB_ID",
-    )
+    text = environ.get(name, "")
+    hint = "start zlaunch with the variables that Slurm has set, or unset SLURM_JOB_ID"
     try:
         hosts = expand(text)
     except WrongUsage as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
-from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.environment import Variable, is_name
 from zlaunch.secrets import is_secret
 
 _CODE = "bad-deepspeed-env"
@@ -26,7 +26,7 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
         raise InputMissing(f"cannot read `{file.name}`: {reason}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     findings = [
-        Finding(_CODE, *wrong, place=Place(file.name, number, 1, line, len(line)))
+        Finding(_CODE, *wrong, place=Place(str(file), number, 1, line, len(line)))
         for number, line in numbered
         if (wrong := _wrong(line)) is not None
     ]
@@ -46,11 +46,10 @@ def _variable(name: str, value: str, file: str) -> Variable:
 
 def _wrong(line: str) -> tuple[str, str] | None:
     """What keeps a line from being read, and what to type."""
-    if "=" not in line:
+    name, value = _split(line)
+    if "=" not in line or not is_name(name):
         return f"`{line}` is not `NAME=VALUE`, which DeepSpeed's runner reads", "write `NAME=VALUE`"
-    if set('$`\\"') & set(_split(line)[1]):
-        message = (
-            f"a shell would have to expand `{line}`, and DeepSpeed's runner cannot run in this directory"
-        )
+    if set('$`\\"') & set(value):
+        message = f"zlaunch reads this file itself here, and does not expand `{line}`, as a shell would"
         return message, "write the value itself, or use a directory without spaces and quotes in its path"
     return None

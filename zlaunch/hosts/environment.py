@@ -75,7 +75,7 @@ def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[st
     found: dict[str, Variable] = {}
     for word in words:
         name, is_given, value = word.partition("=")
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise WrongUsage(
                 f"`--env {word}` does not name a variable", "write `--env NAME` or `--env NAME=VALUE`"
             )
@@ -87,7 +87,9 @@ def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[st
     return found
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+def is_name(text: str) -> bool:
+    """Whether a shell takes a text for the name of a variable."""
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", text) is not None
 
 
 def may_export(name: str, value: str) -> bool:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from zlaunch.hosts.slurm_cpus import cpus_on
+from zlaunch.hosts.slurm import cpus_on
 from zlaunch.hosts.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.topology import Host, Reach
 

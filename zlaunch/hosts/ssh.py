@@ -121,7 +121,7 @@ def _unreachable(silent: Sequence[Host], program: str) -> Unavailable:
             f"not reachable over ssh without a password: {listed}", f"make `{words}` work first"
         )
     return Unavailable(
-        f"{program} starts nothing on {listed}", f"`{_step_on(silent[0].name, program)}` may show why"
+        f"{program} cannot start a task on {listed}", f"`{_step_on(silent[0].name, program)}` may show why"
     )
 
 

@@ -27,14 +27,14 @@ _OPTIONS = {
     "max_slots": re.compile(r"\d+", re.ASCII),
     "port": re.compile(r"[1-9]\d{0,4}", re.ASCII),
     "addr": re.compile(rf"{_NAME}|{_IPV6}|\[{_IPV6}\]", re.ASCII),
-    "python": re.compile(r"/\S+|[\w.+-]+"),
+    "python": re.compile(r"/\S+|\w[\w.+-]*"),
 }
 _VALUES = {
     "slots": "not a number of slots",
     "max_slots": "not a number of slots",
     "port": "not a port",
     "addr": "neither a host name nor an address",
-    "python": "neither a path nor the name of a program",
+    "python": "neither an absolute path nor the name of a program",
 }
 """What a value of these options is if it is wrong."""
 _FOUR_NUMBERS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
@@ -178,8 +178,9 @@ def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...
         if isinstance(host, Host) and (first := lines.get(_identity(host.name))) is not None:
             is_one = first.place.line == place.line
             where = "named twice" if is_one else f"on line {first.place.line} and on line {place.line}"
-            as_well = "" if first.host.name == host.name else f", there as `{first.host.name}`"
-            host = Finding("duplicate-host", f"`{host.name}` is {where}{as_well}", "delete one of the two")
+            as_well = "" if first.host.name == host.name else f", there as `{host.name}`"
+            message = f"`{first.host.name}` is {where}{as_well}"
+            host = Finding("duplicate-host", message, "delete one of the two")
         if isinstance(host, Host):
             lines[_identity(host.name)] = HostLine(host, place)
         else:
@@ -242,7 +243,7 @@ def _options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
     for word in words:
         name, _, value = word.partition("=")
         if name not in _OPTIONS:
-            return given, f"`{word}` is no option of a host"
+            return given, f"`{word}` is not an option of a host"
         if name in given:
             return given, f"`{name}=` is given twice"
         if not _OPTIONS[name].fullmatch(value) or not _is_possible(name, value):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -51,13 +52,12 @@ def build_everywhere(
             return stopped_by
     heed_signals()
     hosts = [*_to_ask(plan)] if plan.ops else []
-    with plan.layout.launcher_log.open("ab") as errors:
-        builds = [_HostBuild(plan, host, reporter, errors) for host in hosts]
-        try:
-            _follow(builds)
-        finally:
-            for build in builds:
-                build.end()
+    with plan.layout.launcher_log.open("ab") as errors, ExitStack() as ends:
+        builds = []
+        for host in hosts:
+            builds.append(build := _HostBuild(plan, host, reporter, errors))
+            ends.callback(build.end)
+        _follow(builds)
     return None
 
 
@@ -130,9 +130,9 @@ class _HostBuild:
             self._take(message, shows_progress)
         if self.channel.closed and not self.is_over:
             status = self.program.wait(1.0)
-            how = "nothing was heard from it" if status is None else f"the connection ended with {status}"
-            hint = f"start again; {self.plan.layout.launcher_log} has what was said"
-            raise Unavailable(f"{self.host.name} was lost while it built native ops: {how}", hint)
+            how = "it did not answer" if status is None else f"the connection ended with status {status}"
+            hint = f"start again; its messages are in {self.plan.layout.launcher_log}"
+            raise Unavailable(f"lost {self.host.name} while it was building native ops: {how}", hint)
 
     def _take(self, message: Message, shows_progress: bool) -> None:
         if isinstance(note := message.get("note"), str):

@@ -35,6 +35,28 @@ def test_another_version_is_said_once_with_all_its_hosts(package: str, severity:
     assert finding.message.startswith(f"{package} 0.0.1, but ")
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "severities"),
+    [
+        ("2.13.0", "2.13.0+cu128", []),
+        ("2.13.0+cpu", "2.13.0+cu128", []),
+        ("2.13.0", "2.13.1", [Severity.ADVICE]),
+        ("2.13.0", "2.12.0", [Severity.FAILS_LATER]),
+    ],
+)
+def test_only_another_release_of_torch_with_other_messages_is_refused(
+    here: str, there: str, severities: list[Severity]
+) -> None:
+    found = check_same({"w0": with_version("torch", here), "w1": with_version("torch", there)}, {})
+    assert [one.severity for one in found] == severities
+
+
+def test_the_command_for_another_release_names_no_build() -> None:
+    first, other = with_version("torch", "2.13.0+cu128"), with_version("torch", "2.12.0")
+    (finding,) = check_same({"w0": first, "w1": other}, {})
+    assert (finding.hint or "").endswith("-m pip install torch==2.13.0`")
+
+
 def test_only_another_minor_version_of_python_matters() -> None:
     patch, minor = (replace(W0, python=replace(PYTHON, version=one)) for one in ("3.12.99", "3.10.1"))
     wanted = replace(W0, python=replace(PYTHON, version="3.12.1"))

@@ -73,10 +73,20 @@ def test_the_options_of_the_user_come_before_those_of_zlaunch() -> None:
     assert [line for line in lines if "signal=USR1@90" in line] == []
 
 
-@pytest.mark.parametrize("key", ["gres", "gpus", "G", "gpus-per-task", "gpus-per-node"])
+@pytest.mark.parametrize("key", ["gres", "gpus", "gpus-per-task", "gpus-per-node"])
 def test_a_job_asks_for_gpus_in_one_way(key: str) -> None:
     lines = slurm.render(request(gpus=8, options={key: "16"})).splitlines()
     assert [line for line in lines if "gpus-per-node=8" in line] == []
+
+
+def test_cores_that_are_asked_for_by_a_letter_are_those_of_the_step_too(tmp_path: Path) -> None:
+    result = zlaunch(
+        *("train", "--submit", "slurm", "--slurm", "c=8", "--slurm", "p=fast", "--dry-run"),
+        *("--partition", "slow"),
+        cwd=tmp_path,
+    )
+    assert "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none --cpus-per-task=8" in result.out
+    assert [line for line in result.out.splitlines() if "partition" in line] == ["#SBATCH --partition=fast"]
 
 
 def test_a_line_break_cannot_end_an_option() -> None:
@@ -133,8 +143,8 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
         (["--submit", "slurm", "--no-ssh"], "`--no-ssh` has no effect with `--submit slurm`"),
         (["--submit", "slurm", "--slurm", "nodes=4"], "write `--nodes 4`"),
         (["--submit", "slurm", "--slurm", "no-requeue"], "write `--no-requeue`"),
-        (["--submit", "slurm", "--slurm", "ntasks=4"], "each node has one task"),
-        (["--submit", "slurm", "--array", "1,2;id"], "`--array 1,2;id` names no indexes"),
+        (["--submit", "slurm", "--slurm", "n=4"], "each node has one task"),
+        (["--submit", "slurm", "--array", "1,2;id"], "`--array 1,2;id` is not a list of indexes"),
         (["--submit", "slurm", "--env", "HF_TOKEN=abc"], "`--env HF_TOKEN=…` would write a secret"),
         (["--no-ssh", "--hosts", "a:1,b:1", "--env", "MY_PASSWORD=x"], "would show a secret in the commands"),
         (

@@ -47,10 +47,10 @@ def preempted(case: Case) -> Reading | None:
     cause = f"{save.by} asked to save and stop: step {save.step} is saved in {save.checkpoint}"
     if not save.is_no_progress:
         return Reading(cause, is_local=False)
-    cause += f", but the run was to go on from step {save.resumed_step}: it made no progress"
+    cause += f", but the run resumed from step {save.resumed_step} and saved nothing newer"
     return Reading(
         cause,
-        ("its exit status is not that of a saved run, so a scheduler does not start it again",),
+        ("it does not end with the exit status of a saved run, with which a scheduler would start it again",),
         ("check that the script loads the checkpoint at the start, or give each start more time",),
         is_local=False,
     )

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from zlaunch.hosts.slurm_nodes import nodes_down
+from zlaunch.hosts.slurm import nodes_down
 from zlaunch.hosts.topology import Host
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.read import read_rank_records, read_record
@@ -24,6 +24,9 @@ _ENDED = re.compile(r"^pdsh@[^:\s]+: (\S+): ssh (?:killed by signal (\d+)|exited
 _SAID = re.compile(r"^(\S+): ((?:Timeout, server|client_loop:|Connection |ssh:|kex_).*)$")
 _BROKEN = 255
 
+RECORD_SECONDS = 10.0
+"""How long the record of a rank may take to arrive over a shared file system."""
+
 
 class LostHosts:
     """Reads the launcher's log of a job, and records the hosts that are gone."""
@@ -35,6 +38,8 @@ class LostHosts:
         self._read = 0
         self._rest = ""
         self._said: dict[str, str] = {}
+        self._unexplained: dict[str, float] = {}
+        """Hosts whose ssh ended with 255 without a word of its own → when that was."""
         self.any = False
         """Whether a host was lost."""
 
@@ -46,6 +51,9 @@ class LostHosts:
                     self._said[said[1]] = said[2]
                 elif ended := _ENDED.match(line):
                     self._take(ended[1], ended[2])
+            for label, since in self._unexplained.items():
+                if time.monotonic() - since > RECORD_SECONDS:
+                    self._record(label, f"ended with status {_BROKEN}")
 
     def ended_job(self, stopped_by: int | None, environ: Mapping[str, str]) -> bool:
         """Whether the loss of a host ended the job; Slurm is asked about a signal in one of its jobs."""
@@ -66,12 +74,19 @@ class LostHosts:
         return lines
 
     def _take(self, label: str, number: str | None) -> None:
-        """Record a host whose ssh has ended, unless 255 is the status of its own ranks."""
+        """Record a host whose ssh has ended; 255 without a word may be the status of its own ranks."""
+        if number is not None:
+            self._record(label, f"killed by {signal.Signals(int(number)).name}", may_be_rank=False)
+        elif label in self._said:
+            self._record(label, f"ended with status {_BROKEN}")
+        else:
+            self._unexplained[label] = time.monotonic()
+
+    def _record(self, label: str, how: str, *, may_be_rank: bool = True) -> None:
         hosts = self._plan.topology.hosts
         node = next((node for node, host in enumerate(hosts) if _is_called(host, label)), None)
-        if node is None or (number is None and self._has_ended(hosts[node])):
+        if node is None or (may_be_rank and self._has_ended(hosts[node])):
             return
-        how = f"killed by {signal.Signals(int(number)).name}" if number else f"ended with status {_BROKEN}"
         _record(self._plan, node, f"`ssh` {how}", self._said.get(label, ""))
         self.any = True
 

@@ -75,12 +75,11 @@ def _files(shared: SharedPaths, resources: FreeResources) -> Iterator[Finding]:
     for path in shared.own:
         if path in resources.files:
             continue
-        message, how = f"there is no `{path}`", "copy it there"
+        message = f"there is no `{path}`"
+        how = "copy it there"
         if resources.looked_for is not None and path not in resources.looked_for:  # a node's own zlaunch did
-            message, how = (
-                f"its zlaunch was not told of `{path}`",
-                "start zlaunch in the same directory everywhere",
-            )
+            message = f"its zlaunch did not look for `{path}`: it was started in another directory"
+            how = "start zlaunch in the same directory everywhere"
         yield Finding(NOT_SHARED, message, how, severity=Severity.FAILS_LATER)
 
 

@@ -8,7 +8,7 @@ from zlaunch.hosts.survey import HostSurvey
 from zlaunch.job.trainer_releases import numbers_of
 
 MUST_AGREE = ("torch", "deepspeed")
-"""Ranks with different ones exchange messages that the others do not understand."""
+"""Ranks with other releases of these may wait for each other forever, without any error."""
 
 MAY_DIFFER = ("transformers", "accelerate")
 
@@ -33,13 +33,22 @@ def _versions(name: str, first: HostSurvey, other: HostSurvey) -> Iterator[Findi
     names = (*MUST_AGREE, *MAY_DIFFER)
     wanted, found = first.python.versions(names), other.python.versions(names)
     for package in names:
-        if found[package] != wanted[package]:
-            severity = Severity.FAILS_LATER if package in MUST_AGREE else Severity.ADVICE
-            both = found[package], wanted[package]
+        both = found[package], wanted[package]
+        if _without_build(both[0]) != _without_build(both[1]):
+            severity = Severity.FAILS_LATER if _must_agree(package, both) else Severity.ADVICE
             yield _version(package, name, both, severity, other.python.executable)
     versions = (other.python.version, first.python.version)
-    if numbers_of(versions[0])[:2] != numbers_of(versions[1])[:2]:
-        yield _version("Python", name, versions, Severity.FAILS_LATER, None)
+    if numbers_of(versions[0]) != numbers_of(versions[1]):
+        yield _version("Python", name, versions, Severity.ADVICE, None)
+
+
+def _without_build(version: str | None) -> str | None:
+    """Leave out `+cu124`: one release is built for CUDA, CPUs and other machines."""
+    return None if version is None else version.partition("+")[0]
+
+
+def _must_agree(package: str, versions: tuple[str | None, str | None]) -> bool:
+    return package in MUST_AGREE and len({numbers_of(one or "") for one in versions}) > 1
 
 
 def _version(
@@ -48,7 +57,7 @@ def _version(
     found, wanted = (version or "not installed" for version in versions)
     hint = "use the same environment on all hosts"
     if python is not None and versions[1] is not None:
-        hint = f"`{python} -m pip install {what}=={wanted}`"
+        hint = f"`{python} -m pip install {what}=={_without_build(wanted)}`"
     return Finding("other-version", f"{what} {found}, but {wanted} on {first}", hint, severity=severity)
 
 

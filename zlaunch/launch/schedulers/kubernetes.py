@@ -63,14 +63,14 @@ def check(request: SubmitRequest) -> None:
         raise WrongUsage(f"`--image {request.image}` names no image", "write `--image registry/train:1`")
     if request.namespace is not None and _LABEL.fullmatch(request.namespace) is None:
         raise WrongUsage(
-            f"`--namespace {request.namespace}` is no name of a namespace",
+            f"`--namespace {request.namespace}` is not a valid name of a namespace",
             "use lower-case letters, digits and `-`, at most 63 of them",
         )
     taken = ["/dev/shm"]  # noqa: S108 - see _mounts
     for claim, path in request.volumes:
         if _CLAIM.fullmatch(claim) is None:
             raise WrongUsage(
-                f"`{claim}` is no name of a claim", "use lower-case letters, digits, `-` and `.`"
+                f"`{claim}` is not a valid name of a claim", "use lower-case letters, digits, `-` and `.`"
             )
         if ":" in path or (path.rstrip("/") or "/") in (*taken, "/"):
             why = "holds a `:`" if ":" in path else "is already mounted" if path.strip("/") else "is the root"

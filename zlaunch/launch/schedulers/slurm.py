@@ -84,7 +84,7 @@ def render(request: SubmitRequest) -> str:
     return "\n".join([*lines, 'exit "$status"', ""])
 
 
-_GPUS = frozenset({"gres", "gpus", "G", "gpus-per-task"})
+_GPUS = frozenset({"gres", "gpus", "gpus-per-task"})
 """Options that ask for GPUs, beside `gpus-per-node`."""
 
 

@@ -168,6 +168,17 @@ def test_a_shielded_program_is_ended_only_by_who_started_it() -> None:
     assert told(PLAIN, SHIELDED) == "False True -1 SIGTERM"
 
 
+def test_a_shielded_program_ends_under_nohup_too() -> None:
+    body = """
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+child = Child([sys.executable, "-c", "import time; time.sleep(60)"], os.environ, log.open("wb"), 5.0, shielded=True)
+process.shield_from_sigterm()
+child.on_signal(signal.SIGTERM, None)
+print(child.wait(lambda: None))
+"""
+    assert told(PLAIN, body) == "-1"
+
+
 def test_a_shielded_program_knows_that_its_parent_wants_it_to_end() -> None:
     parent = """
 rank = "import sys, time\\nfrom zlaunch import process\\nprocess.shield_from_sigterm()\\nprint(flush=True)\\nwhile not process.is_told_by_parent(): time.sleep(0.05)\\nsys.exit(7)"

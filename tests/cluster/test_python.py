@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.bed import NAMES, Bed
+from tests.cluster.test_doctor import rows
 from tests.running import ROOT, the_run, zlaunch
 
 pytestmark = pytest.mark.hosts
@@ -49,6 +50,12 @@ def test_a_host_is_surveyed_and_trains_with_its_own_python(bed: Bed, tmp_path: P
     assert said[1][3:] == [str(own), str(own.parent)]
     nodes = json.loads((the_run(tmp_path) / "job.json").read_text())["nodes"]
     assert nodes[1]["argv"][0] == str(own)
+
+
+def test_an_all_reduce_uses_the_python_of_each_host(bed: Bed, tmp_path: Path) -> None:
+    flags = ["--hostfile", hostfile(tmp_path, with_packages(tmp_path / "own")), "--collective", "--json"]
+    result = zlaunch("doctor", *flags, cwd=tmp_path, env=bed.environment())
+    assert " GB/s per rank, " in rows(result)[NAMES[0]]["all-reduce"]["value"], result.out
 
 
 def test_a_python_without_zlaunch_is_refused_with_its_host(bed: Bed, tmp_path: Path) -> None:

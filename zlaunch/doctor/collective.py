@@ -10,10 +10,13 @@ from zlaunch.doctor.examine import Examined, Targets, is_local
 from zlaunch.doctor.row import Row, Status
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.python_of_host import is_here, own_program
+from zlaunch.hosts.topology import Host
 from zlaunch.process import ours
 from zlaunch.units import brief
 
 NAME = "all-reduce"
+PROGRAM = "zlaunch.doctor.all_reduce"
 SECONDS = 8.0
 """For the all-reduces themselves; as much again, and the import of torch, for the start."""
 _START_SECONDS = 60.0
@@ -30,9 +33,11 @@ class _Rank:
     backend: str
     world_size: int
 
-    def words(self, python: str) -> list[str]:
+    def words(self, host: Host, python: str) -> list[str]:
         asked = [self.number, self.world_size, self.master, self.port, self.backend, SECONDS]
-        return ours("zlaunch.doctor.all_reduce", *map(str, asked), python=python)
+        if host.python is None or is_here(host):
+            return ours(PROGRAM, *map(str, asked), python=python)
+        return own_program(host, PROGRAM, *map(str, asked))
 
 
 def all_reduce(
@@ -46,9 +51,10 @@ def all_reduce(
         error = "left out: the first host has no address that all others reach"
         return [(hosts[0].name, Row(NAME, Status.NOTE, error))]
     commands = {}
+    named = {host.name: host for host in targets.hosts}
     variables = [f"{name}={value}" for name, value in forwarded(os.environ).items()]
     for rank in ranks:
-        program = rank.words(_python_of(hosts, rank.host))
+        program = rank.words(named[rank.host], _python_of(hosts, rank.host))
         is_here = is_local(rank.host, targets, hostname)
         remote = remote_words(["env", *variables, *program])
         commands[_title(rank, hosts)] = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zlaunch.secrets import HIDDEN, hide_arguments, hide_in, hide_in_text
+from zlaunch.secrets import HIDDEN, hide_arguments, hide_in, hide_in_text, secret_arguments
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_the_values_of_secret_arguments_are_hidden() -> None:
     assert hide_arguments(words) == [
         "train.py", "--hub_token", HIDDEN, f"--api-key={HIDDEN}", "--max_new_tokens", "5", "z",
     ]  # fmt: skip
+
+
+def test_arguments_that_may_be_secret_are_named_without_their_value() -> None:
+    words = ["--hub_token", "x", "--lr", "1", "--api-key=y", "hf_abcdefghijklmnopqrstuvwxyz"]
+    assert secret_arguments(words) == [f"--hub_token {HIDDEN}", f"--api-key={HIDDEN}", HIDDEN]
 
 
 def test_all_text_below_a_secret_name_is_hidden() -> None:

@@ -56,6 +56,16 @@ def hide_arguments(words: Sequence[str]) -> list[str]:
     return [*_without_secrets(words)]
 
 
+def secret_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments that may be secret, without their values: `--hub_token (hidden)`."""
+    hidden = hide_arguments(words)
+    return [
+        f"{flag} {shown}" if flag.startswith("-") and "=" not in flag and shown == HIDDEN else shown
+        for flag, word, shown in zip(["", *hidden], words, hidden, strict=False)
+        if word != shown
+    ]
+
+
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
     flag = ""
     for word in words:

@@ -19,7 +19,7 @@ from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
 from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
 from zlaunch.launch.surroundings import imagine
-from zlaunch.secrets import assigned_secrets
+from zlaunch.secrets import assigned_secrets, secret_arguments
 
 Submit = Annotated[
     Literal["slurm", "kubernetes", "ray"] | None,
@@ -167,6 +167,12 @@ def refuse_of_others(given: Mapping[str, Any], job: JobSpec, scheduler: str) -> 
             )
 
 
+def note_secrets(words: Sequence[str], where: str, reporter: Reporter) -> None:
+    """Say which argument of the script may be a secret that others will see."""
+    for shown in secret_arguments(words)[:1]:
+        reporter.note(f"`{shown}` can be read in {where}; a variable and `--env NAME` keep it secret")
+
+
 def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
     """List the parameters of this module that the command line sets."""
     for name in NAMES[1:]:
@@ -198,6 +204,7 @@ def submit_job(
         raise WrongUsage(
             f"`--array {asked.array}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
         )
+    note_secrets(job.script_args, "what is submitted", reporter)
     nodes = _nodes(asked, job, on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())

@@ -287,6 +287,7 @@ def train(
         )
     submission.refuse_alone(context.params, spec)
     if no_ssh and node_rank is None:
+        submission.note_secrets(spec.script_args, "the commands", view)
         told = list(commands(spec, spec.asked or sys.argv))
         console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))
         raise typer.Exit

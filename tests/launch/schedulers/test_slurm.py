@@ -89,6 +89,13 @@ def test_cores_that_are_asked_for_by_a_letter_are_those_of_the_step_too(tmp_path
     assert [line for line in result.out.splitlines() if "partition" in line] == ["#SBATCH --partition=fast"]
 
 
+@pytest.mark.parametrize("way", [("--submit", "slurm", "--dry-run"), ("--no-ssh", "--hosts", "a:1,b:1")])
+def test_an_argument_that_may_be_secret_is_said(way: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    result = zlaunch("train", "script.py", *way, "--", "--hub_token", "abc", cwd=tmp_path)
+    assert (result.status, "`--hub_token (hidden)`" in result.err) == (0, True), result.err
+
+
 def test_a_line_break_cannot_end_an_option() -> None:
     with pytest.raises(WrongUsage, match="line break"):
         slurm.check(request(name="a\n#SBATCH --account=b"))

@@ -71,23 +71,31 @@ def test_what_a_host_is_asked_arrives_whole() -> None:
 
 def test_an_answer_is_found_among_what_a_login_prints() -> None:
     answer = f"Welcome!\n{MARK}{to_json(SURVEY)}\na warning at the end"
-    assert parse_survey("w0", answer, 0) == replace(SURVEY, machine=replace(SURVEY.machine, hostname="w0"))
+    assert parse_survey(Host("w0", ()), answer, 0) == replace(
+        SURVEY, machine=replace(SURVEY.machine, hostname="w0")
+    )
 
 
 def test_a_host_that_cannot_run_this_python_is_refused_with_its_own_words() -> None:
     with pytest.raises(Unavailable, match=re.escape("w0 cannot run zlaunch with")) as refused:
-        parse_survey("w0", "Welcome!\nsh: 1: /venv/bin/python: not found", 0)
+        parse_survey(Host("w0", ()), "Welcome!\nsh: 1: /venv/bin/python: not found", 0)
     assert refused.value.message.endswith(": sh: 1: /venv/bin/python: not found")
 
 
 def test_a_host_with_another_zlaunch_is_refused() -> None:
     with pytest.raises(Unavailable, match=r"^w0 has another release of zlaunch$"):
-        parse_survey("w0", f'{MARK}{{"machine": {{}}}}', 0)
+        parse_survey(Host("w0", ()), f'{MARK}{{"machine": {{}}}}', 0)
 
 
 def test_what_keeps_a_host_from_an_answer_is_said_with_its_name() -> None:
     with pytest.raises(Unavailable, match="w0: torch has no CUDA"):
-        parse_survey("w0", MARK + to_json(SurveyError("torch has no CUDA", None)), 0)
+        parse_survey(Host("w0", ()), MARK + to_json(SurveyError("torch has no CUDA", None)), 0)
+
+
+def test_a_lost_connection_comes_with_the_command_that_may_show_why() -> None:
+    with pytest.raises(Unavailable) as lost:
+        parse_survey(Host("w0", (), user="ann", port=2222), "", 255)
+    assert lost.value.hint == "`ssh -v -p 2222 ann@w0 true` may show why"
 
 
 @pytest.mark.parametrize(

@@ -104,11 +104,10 @@ def survey_hosts(
         answers = dict(zip(names, pool.map(_ask, commands), strict=True))
     if silent := [host for host in others if answers[host.name] is None]:
         raise _unreachable(silent, program)
-    pythons = {host.name: host.python for host in others}
     surveys = {
-        name: parse_survey(name, *answer, pythons[name], program=program)
-        for name, answer in answers.items()
-        if answer is not None
+        host.name: parse_survey(host, *answer, program=program)
+        for host in others
+        if (answer := answers[host.name]) is not None
     }
     return HostSurveys(here, request, surveys)
 
@@ -159,20 +158,20 @@ def _ask(command: Sequence[str]) -> tuple[str, int] | None:
     return (answer.strip() or "it printed nothing", int(status)) if reached else None
 
 
-def parse_survey(
-    name: str, answer: str, status: int, python: str | None = None, *, program: str = "ssh"
-) -> HostSurvey:
+def parse_survey(host: Host, answer: str, status: int, *, program: str = "ssh") -> HostSurvey:
     """Read a host's answer; raise Unavailable, with the host's own words if it cannot run zlaunch.
 
-    `python` is what its line in the hostfile names, `program` what reached it.
+    `program` is what reached it.
     """
+    name, python = host.name, host.python
     if status == _TOO_LATE:
         raise Unavailable(
             f"{name} did not answer within {ANSWER_SECONDS} s",
             "try again: files are cached after the first read",
         )
     if status == _BROKEN:
-        trial = f"ssh -v {name} true" if program == "ssh" else _step_on(name, program)
+        trial = shlex.join(["ssh", "-v", *destination(host), "true"])
+        trial = trial if program == "ssh" else _step_on(name, program)
         raise Unavailable(f"the connection to {name} was lost", f"`{trial}` may show why")
     lines, same = answer.splitlines(), "the same Python environment must be at the same path on every host"
     if python is not None:

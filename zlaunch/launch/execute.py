@@ -123,7 +123,13 @@ def _run(
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(
-            *(guard, environment, log, GRACE_SECONDS), tell=tell, if_killed=if_killed, shielded=is_shielded
+            guard,
+            environment,
+            log,
+            GRACE_SECONDS,
+            tell=tell,
+            if_killed=if_killed,
+            shielded=is_shielded,
         )
     if meeting is not None:
         port = read_record(layout.job, JobRecord)["control_port"]

@@ -118,8 +118,14 @@ class SaveAndStop:
             self._explain_end()
         resumed_step = read_record(self._layout.job, JobRecord).get("resumed_step")
         return SaveEvidence(
-            *(self._by, self._step, self._why_not, self._advice, self._within, checkpoint),
-            *(self._is_limit, resumed_step),
+            by=self._by,
+            step=self._step,
+            why_not=self._why_not,
+            advice=self._advice,
+            within=self._within,
+            checkpoint=checkpoint,
+            is_limit=self._is_limit,
+            resumed_step=resumed_step,
         )
 
     @property

@@ -272,13 +272,18 @@ def shield_from_sigterm() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, _shielded)
 
 
+def sender_of_sigterm() -> int | None:
+    """Return the process that has sent SIGTERM to this shielded one since the last call, if any has."""
+    received = signal.sigtimedwait(_shielded, 0) if _shielded else None
+    return None if received is None else received.si_pid
+
+
 def is_told_by_parent() -> bool:
     """Whether the parent of this shielded process has sent it SIGTERM since the last call.
 
     A launcher ends its other ranks in this way when one has failed.
     """
-    received = signal.sigtimedwait(_shielded, 0) if _shielded else None
-    return received is not None and received.si_pid == os.getppid()
+    return sender_of_sigterm() == os.getppid()
 
 
 def ignore_request_to_save() -> None:

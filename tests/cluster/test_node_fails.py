@@ -14,8 +14,8 @@ from tests.running import ZLAUNCH
 pytestmark = pytest.mark.hosts
 
 
-def submit(slurm: Slurm, folder: Path, *options: str) -> str:
-    line = shlex.join([*ZLAUNCH, "train", "--gpus", "1", *words(2), "--", "--steps", "1000000"])
+def submit(slurm: Slurm, folder: Path, *options: str, steps: int = 1_000_000) -> str:
+    line = shlex.join([*ZLAUNCH, "train", "--gpus", "1", *words(2), "--", "--steps", str(steps)])
     script = folder / "job.sh"
     script.write_text(f"#!/bin/sh\ncd {shlex.quote(str(folder))}\nexec {line}\n")
     log = f"--output={folder}/job.log"
@@ -38,3 +38,12 @@ def test_a_node_that_slurm_sets_down_is_the_verdict(number: int, slurm: Slurm, t
     ending = tmp_path / "r" / "how-it-ended.json"
     verdict = json.loads(ending.read_text())["verdict"]
     assert (verdict["code"], verdict["host"]) == ("host-lost", node)
+
+
+def test_a_node_that_slurm_drains_lets_the_training_end(slurm: Slurm, tmp_path: Path) -> None:
+    job = submit(slurm, tmp_path, "--no-requeue", steps=300)
+    wait_until(lambda: trains(tmp_path), 180)
+    slurm.set_node(slurm.nodes[1], "drain")
+    slurm.wait(job, "COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL")
+    assert slurm.job(job)["JobState"] == "COMPLETED", (tmp_path / "job.log").read_text()
+    assert len(losses(tmp_path / "r")) == 300

@@ -5,6 +5,7 @@ The jobs are those that `zlaunch train --submit slurm` writes and submits.
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from tests.cluster.slurm_bed import URGENT, Slurm
 from tests.cluster.test_hosts import wait_until
 from tests.jobs.test_preempt import CONFIG, ENGINE
-from tests.running import zlaunch
+from tests.running import ZLAUNCH, zlaunch
 
 pytestmark = pytest.mark.hosts
 
@@ -80,6 +81,26 @@ def test_a_preempted_job_saves_and_goes_on_with_the_same_losses(slurm: Slurm, fo
     assert re.search(r"SIGTERM asked to save and stop: step \d+ is saved in out/global_step\d+", text)
     assert re.search(r"resume out/global_step\d+, step \d+", text)
     assert losses(folder) == uninterrupted(folder)
+
+
+def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_losses(
+    slurm: Slurm, folder: Path
+) -> None:
+    more = ("--", "--steps", "150")
+    line = shlex.join([*ZLAUNCH, *job("--resume", "latest"), *more])
+    (folder / "job.sh").write_text(f"#!/bin/sh\n{line}\n")
+    log, append = f"--output={folder}/%j.log", "--open-mode=append"
+    first = slurm.ask("sbatch", "--parsable", "-N2", f"--chdir={folder}", log, append, folder / "job.sh")
+    wait_for_step(folder, 8)
+    urgent = slurm.ask("sbatch", "--parsable", "--nodes=2", f"--partition={URGENT}", log, "--wrap", "sleep 1")
+    slurm.wait(urgent, "COMPLETED")
+    ended, text = (
+        slurm.wait(first, "COMPLETED", "FAILED"),
+        " ".join((folder / f"{first}.log").read_text().split()),
+    )
+    assert ended["Restarts"] == "1", text
+    assert re.search(r"SIGTERM asked to save and stop: step \d+ is saved in out/global_step\d+", text), text
+    assert losses(folder) == uninterrupted(folder, ("--gpus", "2", *more))
 
 
 @pytest.mark.parametrize(

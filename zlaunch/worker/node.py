@@ -20,7 +20,14 @@ from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.process import SAFE_PATH, SAVES, LauncherProcess, ignore_request_to_save, shield_from_sigterm
+from zlaunch.process import (
+    SAFE_PATH,
+    SAVES,
+    LauncherProcess,
+    ignore_request_to_save,
+    sender_of_sigterm,
+    shield_from_sigterm,
+)
 from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
@@ -126,6 +133,9 @@ class _Node:
         if self._is_asked_to_save:
             self._is_asked_to_save = False
             self._channel.send({"save": SAVES.name})
+        # Slurm sends it to the steps of a job, and not to a zlaunch that a batch script has started.
+        if sender_of_sigterm() is not None:
+            self._channel.send({"save": signal.SIGTERM.name})
         for message in self._channel.receive():
             self._obey(message)
         if self.child is not None:

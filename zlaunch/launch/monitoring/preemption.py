@@ -142,7 +142,7 @@ class SaveAndStop:
     def _look(self, progress: Progress) -> None:
         limit, now = self._plan.limit, time.time()
         if (by := control.who_asked_for_save(self._layout)) is not None:
-            self._ask(by, self._options.seconds(is_preempted=False))
+            self._ask(by, self._options.seconds(is_preempted=by == signal.SIGTERM.name))
         elif limit is not None:
             lead = limit.lead(self._save_seconds, progress.seconds_per_step or 0.0)
             if now >= limit.ends - lead:

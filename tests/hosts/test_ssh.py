@@ -138,6 +138,7 @@ def test_a_host_is_surveyed_in_this_directory_by_this_python_whatever_they_are_c
     surveys = survey_hosts([Host("w1", (0,))], SURVEY.machine, SurveyRequest(run=odd))
     assert (odd / "started-in").read_text() == f"{odd}\n"
     assert odd in surveys.others["w1"].room.files
+    assert surveys.others["w1"].path == f"{odd}:/usr/bin:/bin"
 
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:

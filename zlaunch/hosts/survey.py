@@ -70,6 +70,8 @@ class HostSurvey:
     """The address from which it was asked."""
     hashes: Mapping[Path, str] = field(default_factory=dict)
     """Of those files to compare that it has."""
+    path: str | None = None
+    """PATH of the programs that start there."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ def survey(
         address=reached.reached_at,
         seen_from=reached.seen_from,
         hashes=hashes(request.compared),
+        path=environ.get("PATH", os.defpath),
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )

@@ -51,6 +51,8 @@ class Software:
     op_cache: OpCache | None
     cache_identity: tuple[int, int] | None = None
     """Of the directory of native ops: hosts that share it agree; None if it is not there yet."""
+    path: str | None = None
+    """PATH of the programs that start there; None if the host was not asked."""
 
 
 @dataclass(frozen=True)
@@ -187,16 +189,23 @@ class LaunchPlan:
         return Software(replace(self.python, executable=executable), self.op_cache, self.cache_identity)
 
     def own_environment(self, host: Host) -> dict[str, str]:
-        """Variables of the ranks that differ on a host: the programs of its Python, and its native ops."""
-        software, path, own = self.software_on(host), self.environment.get("PATH"), {}
-        paths = {"PATH": os.environ.get("PATH", os.defpath) if path is None else path.value}
-        if software.python != self.python and (missing := software.python.not_on_path(paths)):
-            own["PATH"] = os.pathsep.join([*missing, paths["PATH"]])
+        """Variables of the ranks that differ on a host: its PATH, and its native ops."""
+        software, own = self.software_on(host), self._own_path(host)
         chosen = self.environment.get(op_cache.VARIABLE)
         if self.op_cache is not None and chosen is not None and chosen.value == str(self.op_cache.folder):
             folder = (software.op_cache or self.op_cache).folder
             own |= {} if folder == self.op_cache.folder else {op_cache.VARIABLE: str(folder)}
         return own
+
+    def _own_path(self, host: Host) -> dict[str, str]:
+        """PATH of a host, with the programs of its Python in front; that of `--env` is for all hosts."""
+        software, common = self.software_on(host), self.environment.get("PATH")
+        if common is not None and common.prepended is None:
+            return {}
+        here = os.environ.get("PATH", os.defpath) if common is None else common.value
+        path = here if software.path is None else software.path
+        own = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
+        return {} if own == (path if common is None else here) else {"PATH": own}
 
     @property
     def on_each_host(self) -> bool:

@@ -184,7 +184,8 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         op_cache=facts.here.op_cache,
         given=facts.given,
         software={
-            name: Software(one.python, one.op_cache, _cache_identity(one)) for name, one in others.items()
+            name: Software(one.python, one.op_cache, _cache_identity(one), one.path)
+            for name, one in others.items()
         },
         cache_identity=_cache_identity(facts.here),
     )

@@ -1,7 +1,7 @@
 """Repeat a run: plan it again from its records in a new directory, and list what has changed."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -143,7 +143,10 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
                 for before, word in pairwise(("", *job["script"]))
             ),
             environment={
-                **{name: _variable(name, moved.get(one, one)) for name, one in job["environment"].items()},
+                **{
+                    name: _variable(name, moved.get(one, one), inputs.python.programs)
+                    for name, one in job["environment"].items()
+                },
                 **variables,
             },
             ops=tuple(OPS[name] for name in job["native_ops"]),
@@ -186,10 +189,11 @@ def _recorded_root(files: RunFiles) -> Path:
     return Path(files.job.get("run_directory", files.root))
 
 
-def _variable(name: str, value: str) -> Variable:
-    """Take a variable as it was; of PATH, only the first entry was added by zlaunch."""
-    prepended = value.partition(os.pathsep)[0] if name == "PATH" else None
-    return Variable(value, "as recorded", prepended, is_secret(name, value))
+def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
+    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    first = value.partition(os.pathsep)[0]
+    is_ours = name == "PATH" and first in programs
+    return Variable(value, "as recorded", first if is_ours else None, is_secret(name, value))
 
 
 def topology_of(job: JobRecord) -> Topology:

@@ -49,7 +49,7 @@ def test_a_host_is_surveyed_and_trains_with_its_own_python(bed: Bed, tmp_path: P
     logs = the_run(tmp_path) / "logs"
     said = [(logs / f"rank-{rank}.log").read_text().split() for rank in (0, 1)]
     assert said[0][3] == sys.executable
-    login = [bed.programs / "ssh", NAMES[1], "sh -c 'echo $PATH'"]
+    login = [str(bed.programs / "ssh"), NAMES[1], "sh -c 'echo $PATH'"]
     path = subprocess.run(login, capture_output=True, text=True, check=True).stdout.strip()
     programs = inspect_python(own).programs
     assert said[1][3:] == [str(own), os.pathsep.join([*programs, path])]

@@ -37,7 +37,7 @@ from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.launch.save_plan import SavePlan, plan_saves
-from zlaunch.launch.time_limit import TimeLimit, time_limit
+from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
@@ -176,6 +176,8 @@ class LaunchPlan:
     """What started zlaunch, by its variables; None if nothing but a person did."""
     limit: TimeLimit | None = None
     """When it must have ended."""
+    shielded: bool = False
+    """Whether SIGTERM must not reach launchers and scripts."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
     cache_identity: tuple[int, int] | None = None
@@ -319,6 +321,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         resume=position,
         saves=plan_saves(script, job.script_args, position),
         limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
+        shielded=shields_ranks(job.wishes.preempt, inputs.environ),
     )
 
 

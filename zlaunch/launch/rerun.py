@@ -25,7 +25,7 @@ from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.surroundings import refuse_several
-from zlaunch.launch.time_limit import time_limit
+from zlaunch.launch.time_limit import shields_ranks, time_limit
 from zlaunch.process import process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
@@ -157,6 +157,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             resume=position,
             saves=plan_saves(inputs.script, inputs.job.script_args, position),
             limit=time_limit(inputs.job.wishes.preempt, inputs.environ, process_started()),
+            shielded=shields_ranks(inputs.job.wishes.preempt, inputs.environ),
         )
 
 

@@ -49,8 +49,6 @@ class Software:
 
     python: Interpreter
     op_cache: OpCache | None
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops: hosts that share it agree; None if it is not there yet."""
     path: str | None = None
     """PATH of the programs that start there; None if the host was not asked."""
 
@@ -85,8 +83,6 @@ class PlanInputs:
     """Variables from `.deepspeed_env`, where DeepSpeed's runner does not read it."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops on this machine."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -180,15 +176,13 @@ class LaunchPlan:
     """Whether SIGTERM must not reach launchers and scripts."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops on this machine."""
 
     def software_on(self, host: Host) -> Software:
         """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
         if (known := self.software.get(host.name)) is not None:
             return known
         executable = self.python.executable if host.python is None or is_here(host) else host.python
-        return Software(replace(self.python, executable=executable), self.op_cache, self.cache_identity)
+        return Software(replace(self.python, executable=executable), self.op_cache)
 
     def own_environment(self, host: Host) -> dict[str, str]:
         """Variables of the ranks that differ on a host: its PATH, and its native ops."""
@@ -299,7 +293,6 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         address=inputs.address,
         started_by=inputs.started_by,
         software=inputs.software,
-        cache_identity=inputs.cache_identity,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)

@@ -183,16 +183,8 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         environ=facts.environ,
         op_cache=facts.here.op_cache,
         given=facts.given,
-        software={
-            name: Software(one.python, one.op_cache, _cache_identity(one), one.path)
-            for name, one in others.items()
-        },
-        cache_identity=_cache_identity(facts.here),
+        software={name: Software(one.python, one.op_cache, one.path) for name, one in others.items()},
     )
-
-
-def _cache_identity(survey: HostSurvey) -> tuple[int, int] | None:
-    return None if survey.op_cache is None else survey.room.files.get(survey.op_cache.folder)
 
 
 def _address(facts: Facts, topology: Topology) -> str:

@@ -133,7 +133,6 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             address=inputs.address,
             started_by=inputs.started_by,
             software=inputs.software,
-            cache_identity=inputs.cache_identity,
             program=inputs.script,
             values=expected,
             ds_config=ds_config,

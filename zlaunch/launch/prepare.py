@@ -172,7 +172,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
     return PlanInputs(
         job=job,
         script=script,
-        base=own_document(script.own_config) if script.own_config else facts.sources.ds_config,
+        base=_own_document(script.own_config) if script.own_config else facts.sources.ds_config,
         model=facts.model if script.handover is not Handover.NOT else None,
         machine=machine,
         python=facts.here.python,
@@ -199,7 +199,7 @@ def _address(facts: Facts, topology: Topology) -> str:
     return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)
 
 
-def own_document(own: OwnConfig) -> Document | None:
+def _own_document(own: OwnConfig) -> Document | None:
     """Read the ds_config that a script brings along; None if it cannot be read, which is up to the script."""
     try:
         if isinstance(own.value, str):

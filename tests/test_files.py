@@ -1,4 +1,4 @@
-"""Files on a disk that is full, which a limit on their size stands for."""
+"""Files that cannot be looked at, and a disk that is full, which a limit on their size stands for."""
 
 import resource
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zlaunch.errors import Unavailable
-from zlaunch.files import write_back, write_new
+from zlaunch.files import identities, write_back, write_new
 
 LIMIT_BYTES = 1000
 
@@ -38,3 +38,7 @@ def test_a_file_whose_copy_does_not_fit_stays_as_it_is(
         write_back(file, "shorter", keep=True)
     assert [one.name for one in tmp_path.iterdir()] == ["ds.json"]
     assert file.stat().st_size == LIMIT_BYTES + 1
+
+
+def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
+    assert identities([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}

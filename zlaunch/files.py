@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 18
@@ -100,6 +100,20 @@ def nearest(path: Path) -> Path:
     found = path.absolute()
     while not os.path.exists(found) and found != found.parent:  # noqa: PTH110 - Path's raises below a closed one
         found = found.parent
+    return found
+
+
+def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Identify files by inode and the time it last changed; hosts that share a file system agree on both.
+
+    The inode alone is not enough: the root of every tmpfs has the same one, and so have directories that
+    were made in the same order on new disks.
+    """
+    found = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            found[path] = (status.st_ino, status.st_ctime_ns)
     return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.running import Result, zlaunch
 from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand
-from zlaunch.cli.job_file import NOT_IN_A_FILE, keys_of
+from zlaunch.cli.job_file import NOT_IN_A_FILE, job_at_hand, keys_of
 from zlaunch.cli.lazy import LazyCommand
 from zlaunch.errors import Finding, Refused
 
@@ -188,6 +188,18 @@ def test_values_may_be_written_as_yaml_does(
 ) -> None:
     params, _ = from_file(tmp_path, "train", content)
     assert {key: params[key] for key in words} == words
+
+
+@pytest.mark.parametrize(("named", "is_a_file"), [("zero3", False), ("ds.json", True)])
+def test_the_ds_config_at_hand_is_not_one_that_the_program_knows_by_name(
+    named: str, is_a_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zlaunch.yaml").write_text(f"script: train.py\nargs: {{deepspeed: {named}}}\n")
+    job = job_at_hand()
+    assert job is not None
+    assert job.ds_config == (Path(named) if is_a_file else None)
+    assert job.script_args == (() if is_a_file else ("--deepspeed", named))
 
 
 def test_an_estimate_takes_what_it_knows_and_leaves_the_options_of_train(tmp_path: Path) -> None:

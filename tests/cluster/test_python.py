@@ -1,6 +1,8 @@
 """`python=` in a hostfile: a host whose ranks use an interpreter of its own."""
 
 import json
+import os
+import subprocess
 import sys
 import venv
 from pathlib import Path
@@ -10,12 +12,13 @@ import pytest
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.test_doctor import rows
 from tests.running import ROOT, the_run, zlaunch
+from zlaunch.hosts.interpreter import inspect_python
 
 pytestmark = pytest.mark.hosts
 
 SHOW = """import os, sys
 import deepspeed, torch
-print("rank", os.environ["RANK"], "uses", sys.executable, os.environ["PATH"].split(":")[0], flush=True)
+print("rank", os.environ["RANK"], "uses", sys.executable, os.environ["PATH"], flush=True)
 """
 
 
@@ -47,7 +50,10 @@ def test_a_host_is_surveyed_and_trains_with_its_own_python(bed: Bed, tmp_path: P
     logs = the_run(tmp_path) / "logs"
     said = [(logs / f"rank-{rank}.log").read_text().split() for rank in (0, 1)]
     assert said[0][3] == sys.executable
-    assert said[1][3:] == [str(own), str(own.parent)]
+    login = [str(bed.programs / "ssh"), NAMES[1], "sh -c 'echo $PATH'"]
+    path = subprocess.run(login, capture_output=True, text=True, check=True).stdout.strip()
+    programs = inspect_python(own).programs
+    assert said[1][3:] == [str(own), os.pathsep.join([*programs, path])]
     nodes = json.loads((the_run(tmp_path) / "job.json").read_text())["nodes"]
     assert nodes[1]["argv"][0] == str(own)
 

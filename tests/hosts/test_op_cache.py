@@ -61,6 +61,15 @@ def test_a_directory_that_the_user_chose_is_taken(python: Interpreter) -> None:
     assert (found.folder, found.standard) == (Path("mine"), Path("mine"))
 
 
+def test_directories_are_told_apart_once_they_are_there(python: Interpreter, tmp_path: Path) -> None:
+    mine, others = tmp_path / "mine", tmp_path / "others"
+    assert cache(python, TORCH_EXTENSIONS_DIR=str(mine)).identity is None
+    mine.mkdir()
+    others.mkdir()
+    found = [cache(python, TORCH_EXTENSIONS_DIR=str(one)).identity for one in (mine, mine, others)]
+    assert found[0] == found[1] != found[2]
+
+
 @pytest.mark.parametrize(
     ("version", "name"),
     [

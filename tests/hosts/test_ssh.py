@@ -18,7 +18,6 @@ from zlaunch.hosts.survey import (
     HostSurvey,
     SurveyError,
     SurveyRequest,
-    identities,
     read_answer,
     read_request,
     to_json,
@@ -146,10 +145,7 @@ def test_a_host_is_surveyed_in_this_directory_by_this_python_whatever_they_are_c
     surveys = survey_hosts([Host("w1", (0,))], SURVEY.machine, SurveyRequest(run=odd))
     assert (odd / "started-in").read_text() == f"{odd}\n"
     assert odd in surveys.others["w1"].room.files
-
-
-def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
-    assert identities([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
+    assert surveys.others["w1"].path == f"{odd}:/usr/bin:/bin"
 
 
 def test_hosts_of_which_only_some_have_gpus_are_refused_by_name() -> None:

@@ -11,12 +11,13 @@ from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpret
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
+from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.op_cache import OpCache
 from zlaunch.hosts.topology import Host
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.plan import PlanInputs, Software, make_plan
 
 ZERO = "zero_optimization"
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
@@ -105,6 +106,47 @@ def test_the_python_of_the_ranks_starts_the_launcher_without_the_working_directo
 def test_the_rank_program_runs_in_the_python_of_zlaunch(launcher: Launcher) -> None:
     argv = make_plan(_asked(launcher=launcher)).watched_argv
     assert argv[-4:-3] == (sys.executable,)
+
+
+OWN = interpreter("/own")
+
+
+def _path_on_w1(
+    monkeypatch: pytest.MonkeyPatch, software: Software | None, here: str, *env: str
+) -> str | None:
+    """Return PATH of the ranks on a host, where zlaunch was started with the PATH `here`."""
+    monkeypatch.setenv("PATH", here)
+    hosts = over_ssh(Host("w0", (0,)), Host("w1", (0,)))
+    known = {} if software is None else {"w1": software}
+    asked = replace(_asked(env=env), topology=hosts, environ={"PATH": here}, software=known)
+    plan = make_plan(asked)
+    common = plan.environment.get("PATH")
+    return plan.own_environment(hosts.hosts[1]).get("PATH", None if common is None else common.value)
+
+
+@pytest.mark.parametrize("here", ["/usr/bin", "/venv/bin:/usr/bin"], ids=["bare", "activated"])
+@pytest.mark.parametrize("python", [OWN, PYTHON], ids=["its own Python", "the same Python"])
+def test_a_host_keeps_its_path_behind_the_programs_of_its_python(
+    python: Interpreter, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _path_on_w1(monkeypatch, Software(python, None, path="/opt/cuda/bin:/bin"), here)
+    assert path == f"{python.scripts}:/opt/cuda/bin:/bin"
+
+
+def test_a_host_whose_path_has_the_programs_of_its_python_gets_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = Software(OWN, None, path="/bin:/own/bin")
+    assert _path_on_w1(monkeypatch, there, "/venv/bin:/usr/bin") is None
+
+
+def test_a_path_that_was_asked_for_is_that_of_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Software(OWN, None, path="/opt/cuda/bin:/bin")
+    assert _path_on_w1(monkeypatch, there, "/usr/bin", "PATH=/chosen") == "/chosen"
+
+
+def test_a_host_that_was_not_asked_gets_the_path_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _path_on_w1(monkeypatch, None, "/usr/bin") == "/venv/bin:/usr/bin"
 
 
 def test_native_ops_are_kept_in_the_directory_of_their_environment() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.job.spec import PreemptOptions
-from zlaunch.launch.time_limit import TimeLimit, scheduler_of, time_limit
+from zlaunch.job.spec import OnPreempt, PreemptOptions
+from zlaunch.launch.time_limit import TimeLimit, scheduler_of, shields_ranks, time_limit
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_END_TIME": "5000"}
+KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 def test_the_users_limit_counts_from_the_start_and_goes_before_that_of_slurm() -> None:
@@ -52,8 +53,26 @@ def test_time_to_save_is_kept_but_never_more_than_half() -> None:
     [
         ({}, None),
         ({"SLURM_JOB_ID": "7"}, "Slurm job 7"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "Kubernetes"),
+        (KUBERNETES, "Kubernetes"),
+        ({**KUBERNETES, "SLURM_JOB_ID": ""}, "Kubernetes"),
     ],
 )
 def test_a_scheduler_is_known_by_its_variables(environ: dict[str, str], name: str | None) -> None:
     assert scheduler_of(environ) == name
+
+
+@pytest.mark.parametrize(
+    ("environ", "asked", "shields"),
+    [
+        ({}, None, False),
+        ({}, "save", True),
+        (SLURM, None, True),
+        (SLURM, "stop", False),
+        (KUBERNETES, None, False),
+        ({**KUBERNETES, "SLURM_JOB_ID": ""}, None, False),
+    ],
+)
+def test_ranks_are_shielded_from_a_sigterm_that_asks_to_save_and_that_they_get_too(
+    environ: dict[str, str], asked: OnPreempt | None, shields: bool
+) -> None:
+    assert shields_ranks(PreemptOptions(on_preempt=asked), environ) == shields

@@ -26,6 +26,7 @@ from zlaunch.estimate.query import parse_lora
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
 from zlaunch.job.trainer_args import flags, take_ds_config
+from zlaunch.launch.prepare import ds_config_of
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
 """Files of this name in the current directory are found."""
@@ -117,16 +118,16 @@ def job_at_hand() -> JobSpec | None:
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
-    script_args, named = take_ds_config(words.args)
-    ds_config, offload, nvme = given.get("ds_config") or named, given.get("offload"), given.get("nvme")
+    named, offload, nvme = given.get("ds_config"), given.get("offload"), given.get("nvme")
+    script_args, ds_config = ds_config_of(words.args, None if named is None else Path(named))
     return JobSpec(
         script=Path(given.get("script") or "train.py"),
-        script_args=tuple(script_args),
+        script_args=script_args,
         stage=STAGES.get(given.get("stage") or ""),
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else Path(nvme).absolute(),
         precision=given.get("precision"),
-        ds_config=None if ds_config is None else Path(ds_config),
+        ds_config=ds_config,
         overrides=tuple(parse_override(text) for text in given.get("overrides") or ()),
     )
 

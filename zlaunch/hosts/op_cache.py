@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from zlaunch.files import identities
 from zlaunch.hosts.interpreter import Interpreter
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import torch_release
@@ -41,16 +42,17 @@ class OpCache:
     """Torch's own directory, with the ops that were compiled without zlaunch."""
     key: str
     """Everything that makes torch compile an op again, as text."""
+    identity: tuple[int, int] | None = None
+    """Of the directory: hosts that share it agree; None if it is not there yet."""
 
 
 def find_op_cache(python: Interpreter, machine: Machine, environ: Mapping[str, str]) -> OpCache:
     """Find the directory of the ops of an environment; the same packages have the same one."""
     key = "".join(f"{line}\n" for line in _conditions(python, machine, environ))
     standard = extensions_dir(python, environ)
-    if VARIABLE in environ:
-        return OpCache(standard, standard, key)
     own = f"{standard.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
-    return OpCache(standard.with_name(own), standard, key)
+    folder = standard if VARIABLE in environ else standard.with_name(own)
+    return OpCache(folder, standard, key, identities([folder]).get(folder))
 
 
 def _conditions(python: Interpreter, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from zlaunch.errors import ZlaunchError
+from zlaunch.files import identities
 from zlaunch.hosts.interpreter import Interpreter, check_packages, inspect_python
 from zlaunch.hosts.machine import FreeResources, Machine
 from zlaunch.hosts.op_cache import OpCache, find_op_cache, stale_locks
@@ -70,6 +71,8 @@ class HostSurvey:
     """The address from which it was asked."""
     hashes: Mapping[Path, str] = field(default_factory=dict)
     """Of those files to compare that it has."""
+    path: str | None = None
+    """PATH of the programs that start there."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +97,7 @@ def survey(
     op_cache = None if python.packages["torch"] is None else find_op_cache(python, machine, environ)
     locks = frozenset[Path]() if op_cache is None else stale_locks(op_cache.folder)
     reached = connection(os.environ)
-    folders = [] if op_cache is None else [op_cache.folder]
-    asked = (*request.paths, *locks, *folders, *filter(None, [request.run]))
+    asked = (*request.paths, *locks, *filter(None, [request.run]))
     debug_error = None if request.debug_port is None else why_taken(request.debug_port)
     return HostSurvey(
         machine=machine,
@@ -112,23 +114,10 @@ def survey(
         address=reached.reached_at,
         seen_from=reached.seen_from,
         hashes=hashes(request.compared),
+        path=environ.get("PATH", os.defpath),
         debug_error=debug_error,
         other_debug_port=free_port_near(request.debug_port) if request.debug_port and debug_error else None,
     )
-
-
-def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Identify files by inode and the time it last changed; hosts that share a file system agree on both.
-
-    The inode alone is not enough: the root of every tmpfs has the same one, and so have directories that
-    were made in the same order on new disks.
-    """
-    found = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            status = path.stat()
-            found[path] = (status.st_ino, status.st_ctime_ns)
-    return found
 
 
 def hashes(paths: Iterable[Path]) -> dict[Path, str]:

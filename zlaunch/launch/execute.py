@@ -22,7 +22,6 @@ from zlaunch.launch.ops_on_hosts import build_everywhere
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.reshard import convert
-from zlaunch.launch.time_limit import shields_ranks
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
@@ -113,8 +112,7 @@ def _run(
     layout, over_ssh = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
-    is_shielded = shields_ranks(options.preempt, os.environ)
-    tell = partial(control.write_stop, layout) if over_ssh or is_shielded else None
+    tell = partial(control.write_stop, layout) if over_ssh or plan.shielded else None
     killed_before = oom_kills()
     if_killed = _if_killed(plan, environment)
     token = new_token()
@@ -129,7 +127,7 @@ def _run(
             GRACE_SECONDS,
             tell=tell,
             if_killed=if_killed,
-            shielded=is_shielded,
+            shielded=plan.shielded,
         )
     if meeting is not None:
         port = read_record(layout.job, JobRecord)["control_port"]

@@ -73,9 +73,8 @@ def _to_ask(plan: LaunchPlan) -> Iterator[Host]:
 
 def _cache_of(plan: LaunchPlan, host: Host) -> object | None:
     """Identify the cache of a host; hosts that are known to share one have the same."""
-    software = plan.software_on(host)
-    shared = software.cache_identity or host.name
-    return None if software.op_cache is None else (software.op_cache.folder, shared)
+    cache = plan.software_on(host).op_cache
+    return None if cache is None else (cache.folder, cache.identity or host.name)
 
 
 def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> None:

@@ -37,7 +37,7 @@ from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.resume import DataPosition, Resumption, data_position
 from zlaunch.launch.save_plan import SavePlan, plan_saves
-from zlaunch.launch.time_limit import TimeLimit, time_limit
+from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
@@ -49,8 +49,8 @@ class Software:
 
     python: Interpreter
     op_cache: OpCache | None
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops: hosts that share it agree; None if it is not there yet."""
+    path: str | None = None
+    """PATH of the programs that start there; None if the host was not asked."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,6 @@ class PlanInputs:
     """Variables from `.deepspeed_env`, where DeepSpeed's runner does not read it."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops on this machine."""
 
     @property
     def stack(self) -> SoftwareStack:
@@ -174,29 +172,36 @@ class LaunchPlan:
     """What started zlaunch, by its variables; None if nothing but a person did."""
     limit: TimeLimit | None = None
     """When it must have ended."""
+    shielded: bool = False
+    """Whether SIGTERM must not reach launchers and scripts."""
     software: Mapping[str, Software] = field(default_factory=dict)
     """Names of other hosts → what their ranks use."""
-    cache_identity: tuple[int, int] | None = None
-    """Of the directory of native ops on this machine."""
 
     def software_on(self, host: Host) -> Software:
         """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
         if (known := self.software.get(host.name)) is not None:
             return known
         executable = self.python.executable if host.python is None or is_here(host) else host.python
-        return Software(replace(self.python, executable=executable), self.op_cache, self.cache_identity)
+        return Software(replace(self.python, executable=executable), self.op_cache)
 
     def own_environment(self, host: Host) -> dict[str, str]:
-        """Variables of the ranks that differ on a host: the programs of its Python, and its native ops."""
-        software, path, own = self.software_on(host), self.environment.get("PATH"), {}
-        paths = {"PATH": os.environ.get("PATH", os.defpath) if path is None else path.value}
-        if software.python != self.python and (missing := software.python.not_on_path(paths)):
-            own["PATH"] = os.pathsep.join([*missing, paths["PATH"]])
+        """Variables of the ranks that differ on a host: its PATH, and its native ops."""
+        software, own = self.software_on(host), self._own_path(host)
         chosen = self.environment.get(op_cache.VARIABLE)
         if self.op_cache is not None and chosen is not None and chosen.value == str(self.op_cache.folder):
             folder = (software.op_cache or self.op_cache).folder
             own |= {} if folder == self.op_cache.folder else {op_cache.VARIABLE: str(folder)}
         return own
+
+    def _own_path(self, host: Host) -> dict[str, str]:
+        """PATH of a host, with the programs of its Python in front; that of `--env` is for all hosts."""
+        software, common = self.software_on(host), self.environment.get("PATH")
+        if common is not None and common.prepended is None:
+            return {}
+        here = os.environ.get("PATH", os.defpath) if common is None else common.value
+        path = here if software.path is None else software.path
+        own = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
+        return {} if own == (path if common is None else here) else {"PATH": own}
 
     @property
     def on_each_host(self) -> bool:
@@ -288,7 +293,6 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         address=inputs.address,
         started_by=inputs.started_by,
         software=inputs.software,
-        cache_identity=inputs.cache_identity,
         program=script,
         values=resolved.values,
         ds_config=_left_to_program(resolved.values, config)
@@ -310,6 +314,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         resume=position,
         saves=plan_saves(script, job.script_args, position),
         limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
+        shielded=shields_ranks(job.wishes.preempt, inputs.environ),
     )
 
 

@@ -172,7 +172,7 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
     return PlanInputs(
         job=job,
         script=script,
-        base=own_document(script.own_config) if script.own_config else facts.sources.ds_config,
+        base=_own_document(script.own_config) if script.own_config else facts.sources.ds_config,
         model=facts.model if script.handover is not Handover.NOT else None,
         machine=machine,
         python=facts.here.python,
@@ -183,15 +183,8 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
         environ=facts.environ,
         op_cache=facts.here.op_cache,
         given=facts.given,
-        software={
-            name: Software(one.python, one.op_cache, _cache_identity(one)) for name, one in others.items()
-        },
-        cache_identity=_cache_identity(facts.here),
+        software={name: Software(one.python, one.op_cache, one.path) for name, one in others.items()},
     )
-
-
-def _cache_identity(survey: HostSurvey) -> tuple[int, int] | None:
-    return None if survey.op_cache is None else survey.room.files.get(survey.op_cache.folder)
 
 
 def _address(facts: Facts, topology: Topology) -> str:
@@ -206,7 +199,7 @@ def _address(facts: Facts, topology: Topology) -> str:
     return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)
 
 
-def own_document(own: OwnConfig) -> Document | None:
+def _own_document(own: OwnConfig) -> Document | None:
     """Read the ds_config that a script brings along; None if it cannot be read, which is up to the script."""
     try:
         if isinstance(own.value, str):

@@ -1,7 +1,7 @@
 """Repeat a run: plan it again from its records in a new directory, and list what has changed."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -25,7 +25,7 @@ from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.surroundings import refuse_several
-from zlaunch.launch.time_limit import time_limit
+from zlaunch.launch.time_limit import shields_ranks, time_limit
 from zlaunch.process import process_started
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
@@ -133,7 +133,6 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             address=inputs.address,
             started_by=inputs.started_by,
             software=inputs.software,
-            cache_identity=inputs.cache_identity,
             program=inputs.script,
             values=expected,
             ds_config=ds_config,
@@ -143,7 +142,10 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
                 for before, word in pairwise(("", *job["script"]))
             ),
             environment={
-                **{name: _variable(name, moved.get(one, one)) for name, one in job["environment"].items()},
+                **{
+                    name: _variable(name, moved.get(one, one), inputs.python.programs)
+                    for name, one in job["environment"].items()
+                },
                 **variables,
             },
             ops=tuple(OPS[name] for name in job["native_ops"]),
@@ -154,6 +156,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             resume=position,
             saves=plan_saves(inputs.script, inputs.job.script_args, position),
             limit=time_limit(inputs.job.wishes.preempt, inputs.environ, process_started()),
+            shielded=shields_ranks(inputs.job.wishes.preempt, inputs.environ),
         )
 
 
@@ -186,10 +189,11 @@ def _recorded_root(files: RunFiles) -> Path:
     return Path(files.job.get("run_directory", files.root))
 
 
-def _variable(name: str, value: str) -> Variable:
-    """Take a variable as it was; of PATH, only the first entry was added by zlaunch."""
-    prepended = value.partition(os.pathsep)[0] if name == "PATH" else None
-    return Variable(value, "as recorded", prepended, is_secret(name, value))
+def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
+    """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    first = value.partition(os.pathsep)[0]
+    is_ours = name == "PATH" and first in programs
+    return Variable(value, "as recorded", first if is_ours else None, is_secret(name, value))
 
 
 def topology_of(job: JobRecord) -> Topology:

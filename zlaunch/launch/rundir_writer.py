@@ -25,7 +25,6 @@ from zlaunch.hosts.topology import Reach
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
-from zlaunch.launch.time_limit import shields_ranks
 from zlaunch.process import output_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
@@ -129,13 +128,7 @@ def write_run_files(
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     why_not = [one.message for one in forced]
-    job = {
-        **_job(plan, inputs.job, asked),
-        **own_identity(),
-        **lineage._asdict(),
-        "forced": why_not,
-        "shielded": shields_ranks(inputs.job.wishes.preempt, inputs.environ),
-    }
+    job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(inputs))
     if plan.topology.spans_hosts:
@@ -214,6 +207,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "module": plan.module,
         "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
         "passes_local_rank": plan.passes_local_rank,
+        "shielded": plan.shielded,
         "argv": list(plan.watched_argv),
         "launcher": plan.launcher,
         "accelerator": plan.accelerator,

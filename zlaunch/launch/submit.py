@@ -13,29 +13,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.interpreter import Interpreter, inspect_python
-from zlaunch.hosts.machine import Gpu, Machine
+from zlaunch.hosts.machine import FreeResources, Gpu, Machine
 from zlaunch.hosts.placement import refuse_contradictions
+from zlaunch.hosts.ssh import HostSurveys
+from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Host, Topology
 from zlaunch.job.argument_checks import check_script_args
-from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
 from zlaunch.launch.chosen_checkpoint import find_resumption
-from zlaunch.launch.facts import read_sources
+from zlaunch.launch.facts import Facts, Sources, read_sources
 from zlaunch.launch.monitoring.log_tail import LogTail
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.plan import make_plan
 from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
-from zlaunch.launch.prepare import own_document, prepare
+from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.schedulers import Scheduler
 from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
-from zlaunch.launch.surroundings import Imagined, Surroundings
+from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
@@ -114,8 +114,9 @@ def check_elsewhere(
     if nodes.imagined is not None:
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
-        plan = make_plan(_inputs(job, script, sources.ds_config, topology, python))
-        reporter.warn(plan.warnings)
+        known = replace(sources, script=script, hosts=topology)
+        inputs = check_facts(job, _facts(known, python), next(rundir_writer.candidates(None, job.name)))
+        reporter.warn(make_plan(inputs).warnings)
     saves = plan_saves(script, job.script_args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
@@ -130,23 +131,12 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
     reporter.warn(preflight.plan(prepared).warnings)
 
 
-def _inputs(
-    job: JobSpec, script: Script, ds_config: Document | None, topology: Topology, python: Interpreter
-) -> PlanInputs:
-    """Make the inputs of a plan for unknown nodes."""
-    has_gpus = os.environ.get("DS_ACCELERATOR") != "cpu"
-    return PlanInputs(
-        job=job,
-        script=script,
-        base=own_document(script.own_config) if script.own_config else ds_config,
-        model=None,
-        machine=Machine("node-0", os.cpu_count() or 1, 1 << 40, (_A_GPU,) if has_gpus else ()),
-        topology=topology,
-        port=0,
-        layout=next(rundir_writer.candidates(None, job.name)),
-        environ=os.environ,
-        python=python,
-    )
+def _facts(sources: Sources, python: Interpreter) -> Facts:
+    """Make the facts about unknown nodes."""
+    gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
+    machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
+    here = HostSurvey(machine, FreeResources(), 0, python)
+    return Facts(sources, None, None, here, HostSurveys(machine), os.environ)
 
 
 @dataclass

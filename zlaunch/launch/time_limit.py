@@ -9,7 +9,7 @@ from zlaunch.process import output_of
 from zlaunch.units import duration
 
 SLURM_JOB, SLURM_END = "SLURM_JOB_ID", "SLURM_JOB_END_TIME"
-KUBERNETES = "KUBERNETES_SERVICE_HOST"
+KUBERNETES = "Kubernetes"
 _ASK_SECONDS = 10.0
 
 BYTES_PER_SECOND = 200e6
@@ -74,7 +74,7 @@ def scheduler_of(environ: Mapping[str, str]) -> str | None:
     """Return the scheduler that started zlaunch, which sends SIGTERM before SIGKILL."""
     if job := environ.get(SLURM_JOB):
         return f"Slurm job {job}"
-    return "Kubernetes" if environ.get(KUBERNETES) else None
+    return KUBERNETES if environ.get("KUBERNETES_SERVICE_HOST") else None
 
 
 def saves_at_sigterm(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
@@ -84,8 +84,7 @@ def saves_at_sigterm(options: PreemptOptions, environ: Mapping[str, str]) -> boo
 
 def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
     """Whether SIGTERM must not reach launchers and scripts: only Kubernetes sends it to zlaunch alone."""
-    is_kubernetes = environ.get(SLURM_JOB) is None and environ.get(KUBERNETES) is not None
-    return saves_at_sigterm(options, environ) and not is_kubernetes
+    return saves_at_sigterm(options, environ) and scheduler_of(environ) != KUBERNETES
 
 
 def limit_words(limit: TimeLimit, save: float) -> str:

@@ -142,6 +142,7 @@ def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, stat
         (["--no-requeue"], "`--no-requeue` has no effect without `--submit`"),
         (["--submit", "slurm", "--image", "i"], "`--image` has no effect with `--submit slurm`"),
         (["--submit", "slurm", "--gpus", "0,1"], "names devices, but a scheduler chooses them"),
+        (["--submit", "slurm", "--nodes", "2", "--gpus", "4", "--show-ranks", "8"], "there are ranks 0 to 7"),
         (["--submit", "slurm", "--hostfile", "h"], "contradict each other"),
         (["--submit", "slurm", "--time-limit", "soon"], "is not a time"),
         (["--submit", "slurm", "--slurm", "=x"], "is not KEY=VALUE"),

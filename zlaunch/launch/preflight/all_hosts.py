@@ -7,11 +7,11 @@ from pathlib import Path
 from shutil import which
 
 from zlaunch.errors import Finding, Unavailable
-from zlaunch.files import is_safe_word
+from zlaunch.files import identities, is_safe_word
 from zlaunch.hosts.machine import Machine, local_names
 from zlaunch.hosts.probe import free_resources
 from zlaunch.hosts.ssh import HostSurveys
-from zlaunch.hosts.survey import HostSurvey, identities
+from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Reach
 from zlaunch.launch.facts import Facts
 from zlaunch.launch.plan import LaunchPlan

@@ -38,9 +38,9 @@ ORDER_SECONDS = 60.0
 GOODBYE_SECONDS = 10.0
 """How long the coordinator may take to read the last records."""
 
-REACH_SECONDS = 4.0
+REACH_SECONDS = 8.0
 REACH_TRIES = 2
-"""How long, and how often, to try to reach the first host: less than a peer may be silent."""
+"""How long to try to reach the first host, less than a peer may be silent, and how often at each address."""
 
 LOG_BYTES = 64 * 1024
 NUMBER = "ZLAUNCH_NODE"
@@ -57,20 +57,28 @@ class Unreachable(OSError):
 def check_reachable(address: str, port: int) -> None:
     """Raise Unreachable if nothing gets to the first host: torchrun would retry for minutes.
 
-    It may not listen yet. A connection that it refuses or resets has reached it.
+    It may not listen yet. A connection that it refuses or resets has reached it. A name that has no address is
+    looked up again by torchrun.
     """
-    for tries_left in reversed(range(REACH_TRIES)):
+    try:
+        tries = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM) * REACH_TRIES
+    except OSError:
+        return
+    deadline, last = time.monotonic() + REACH_SECONDS, OSError()
+    for number, (family, kind, protocol, _, where) in enumerate(tries):
+        share = (deadline - time.monotonic()) / (len(tries) - number)
         try:
-            socket.create_connection((address, port), timeout=REACH_SECONDS).close()
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(max(share, 0.01))
+                connection.connect(where)
         except ConnectionError:
             return
         except OSError as error:
-            if not tries_left:
-                why = error.strerror or str(error)
-                told = f"it cannot connect to port {port} of the first host, {address}: {why}"
-                raise Unreachable(error.errno, told) from None
+            last = error
         else:
             return
+    told = f"it cannot connect to port {port} of the first host, {address}: {last.strerror or last}"
+    raise Unreachable(last.errno, told)
 
 
 class _Node:

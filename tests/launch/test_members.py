@@ -1,17 +1,33 @@
 """Members that meet on a loopback port, among strangers that connect, too."""
 
+import json
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
+from tests.running import ROOT
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster_environment import Member
 from zlaunch.hosts.ports import free_port
 from zlaunch.launch.members import Meeting, MemberFailed
+from zlaunch.worker.proof import MEMBER, prove
+
+FULL = """
+import resource, sys, time
+from zlaunch.hosts.cluster_environment import Member
+from zlaunch.launch.members import Meeting
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+began = time.process_time()
+Meeting(Member(0, 2, "127.0.0.1", int(sys.argv[1]), "a test"), 20.0, print, "s3cret")._gather(20.0)
+print(time.process_time() - began)
+"""
 
 
 class Met(threading.Thread):
@@ -72,6 +88,40 @@ def test_a_thousand_silent_strangers_keep_no_member_out(port: int) -> None:
         while stranger.recv(4096):  # until it is closed
             pass
         stranger.close()
+
+
+@contextmanager
+def full(port: int, first: Callable[[], object]) -> Iterator["subprocess.Popen[str]"]:
+    """Start a leader that may have 40 files; the first to connect is followed by 60 silent strangers."""
+    argv = (sys.executable, "-c", FULL, str(port))
+    with (
+        subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as leader,
+        ExitStack() as undo,
+    ):
+        undo.callback(leader.kill)
+        first()
+        for _ in range(60):
+            undo.enter_context(connected(port))
+        yield leader
+
+
+def test_a_leader_that_may_have_no_more_files_makes_room_for_a_member_and_does_not_spin(port: int) -> None:
+    with full(port, lambda: None) as leader:
+        other(port, "s3cret")._connect(10.0)
+        cpu_seconds, _ = leader.communicate(timeout=5)
+    assert float(cpu_seconds) < 0.5
+
+
+def test_a_member_that_takes_a_moment_is_not_dropped_to_make_room(port: int) -> None:
+    members: list[socket.socket] = []
+    with full(port, lambda: members.append(connected(port))), members[0] as member:
+        lines = member.makefile("rw")
+        nonce = json.loads(lines.readline())["nonce"]
+        time.sleep(0.4)
+        proof = prove("s3cret", MEMBER, nonce)
+        lines.write(json.dumps({"member": 1, "count": 2, "proof": proof, "nonce": "1"}) + "\n")
+        lines.flush()
+        assert "proof" in json.loads(lines.readline())
 
 
 @pytest.mark.parametrize(

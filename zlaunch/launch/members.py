@@ -6,9 +6,10 @@ one member is an error of all, and so is the end of the job.
 """
 
 import contextlib
+import errno
 import os
 import secrets
-import selectors
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,8 +32,12 @@ NOTE_SECONDS = 10.0
 NEWCOMER_SECONDS = 10.0
 """How long a new connection may take to prove that a member is at its other end."""
 
-MOST_NEWCOMERS = 4096
+SHORT_SECONDS = 1.0
+"""How long it has at least, if there are more connections than this process may have."""
+
+MOST_NEWCOMERS = 400
 BACKLOG = 128
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _OTHER_SECRET = f"its {SECRET} is not that of the others"
 _SAME_SECRET = f"set {SECRET} to the same value on every node, or nowhere"
@@ -287,6 +292,7 @@ class Meeting:
             while missing := [number for number in range(1, count) if number not in self._channels]:
                 newcomers.wait(0.5)
                 newcomers.keep_unless(self._is_admitted)
+                newcomers.accept()
                 now, who = time.monotonic(), f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
                 if now - began > timeout:
                     raise Unavailable(
@@ -404,37 +410,60 @@ class _Newcomers:
         listener.setblocking(False)
         self._listener = listener
         self._nonces: dict[Channel, tuple[str, float]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
+        """Those that wait, the oldest first → the nonce to answer, and the time of the connection."""
+        self._is_full = False
 
     def __enter__(self) -> "_Newcomers":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._selector.close()
         for channel in self._nonces:
             channel.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait until one of them says something, and take in new ones."""
-        self._selector.select(seconds)
-        with contextlib.suppress(OSError):
-            while len(self._nonces) < MOST_NEWCOMERS:
-                connection, _ = self._listener.accept()
+        """Wait until one of them says something, or there is room for new ones that have connected."""
+        poll = select.poll()
+        for channel in self._nonces:
+            poll.register(channel.reader, select.POLLIN)
+        if not self._is_full:
+            poll.register(self._listener, select.POLLIN)
+        poll.poll(1000 * min(seconds, 0.1 if self._is_full else seconds))
+
+    def accept(self) -> None:
+        """Take in new ones; if there is no room, in place of those that have said nothing for a while."""
+        while True:
+            try:
+                connection = self._next()
+            except OSError as error:
+                self._is_full = error.errno in _NO_ROOM
+                if not self._is_full or not self._makes_room():
+                    return
+            else:
                 channel, nonce = _channel(connection), new_nonce()
-                self._nonces[channel] = (nonce, time.monotonic() + NEWCOMER_SECONDS)
-                self._selector.register(channel.reader, selectors.EVENT_READ)
+                self._nonces[channel] = (nonce, time.monotonic())
                 channel.send({"nonce": nonce})
+
+    def _next(self) -> socket.socket:
+        if len(self._nonces) >= MOST_NEWCOMERS:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return self._listener.accept()[0]
+
+    def _makes_room(self) -> bool:
+        """Close the oldest one, unless it has just come."""
+        for channel, (_, since) in self._nonces.items():
+            if is_old := time.monotonic() - since > SHORT_SECONDS:
+                self._nonces.pop(channel)
+                channel.close()
+            return is_old
+        return False
 
     def keep_unless(self, is_admitted: Callable[[Channel, str], bool]) -> None:
         """Let members go, and close what is gone, says too much or says nothing for too long."""
-        for channel, (nonce, deadline) in list(self._nonces.items()):
-            reader = channel.reader
+        for channel, (nonce, since) in list(self._nonces.items()):
             is_member = is_admitted(channel, nonce)
-            is_wrong = channel.unread_bytes > MOST_BYTES or time.monotonic() > deadline
+            is_wrong = channel.unread_bytes > MOST_BYTES or time.monotonic() - since > NEWCOMER_SECONDS
             if is_member or is_wrong or channel.closed:
                 del self._nonces[channel]
-                self._selector.unregister(reader)
                 if not is_member:
                     channel.close()
 

@@ -57,7 +57,7 @@ class Unreachable(OSError):
 def check_reachable(address: str, port: int) -> None:
     """Raise Unreachable if nothing gets to the first host: torchrun would retry for minutes.
 
-    It may not listen yet. A connection that it refuses or resets has reached it. A name that has no address is
+    It may not listen yet. A connection that it refuses or resets has reached it. A name without an address is
     looked up again by torchrun.
     """
     try:

@@ -131,6 +131,10 @@ def test_a_member_that_takes_a_moment_is_not_dropped_to_make_room(port: int) -> 
         lambda stranger: stranger.sendall(b'\xff{}[]\n{"member": 1, "count": 2}\n'),
         lambda stranger: stranger.sendall(b'{"member": 1, "count": 3, "proof": null, "nonce": [1]}\n'),
         lambda stranger: stranger.sendall(b'{"a":' + b"[" * 3000 + b"\n"),
+        lambda stranger: stranger.sendall(b'{"member": 1, "count": 2, "proof": "\\ud800", "nonce": "1"}\n'),
+        lambda stranger: stranger.sendall(
+            b'{"member": 1, "count": 2, "proof": ' + b"[" * 900 + b"]" * 900 + b"}\n"
+        ),
         lambda stranger: stranger.sendall(b'{"member": true, "count": 2}\n'),
         lambda stranger: stranger.close(),
     ],

@@ -22,10 +22,16 @@ def new_nonce() -> str:
 
 
 def prove(secret: str, role: str, nonce: object) -> str:
-    """Answer the nonce of the other end."""
-    return hmac.new(secret.encode(), f"{role} {nonce}".encode(), "sha256").hexdigest()
+    """Answer the nonce of the other end, which may have sent anything."""
+    told = nonce if isinstance(nonce, str) else ""
+    return hmac.new(_bytes(secret), _bytes(f"{role} {told}"), "sha256").hexdigest()
 
 
 def is_proof(told: object, secret: str, role: str, nonce: str) -> bool:
     """Whether the other end knows the secret; takes the same time for every answer."""
-    return hmac.compare_digest(str(told).encode(), prove(secret, role, nonce).encode())
+    return isinstance(told, str) and hmac.compare_digest(_bytes(told), _bytes(prove(secret, role, nonce)))
+
+
+def _bytes(text: str) -> bytes:
+    """Encode any text: JSON, and a variable that is no UTF-8, may have half a character."""
+    return text.encode("utf-8", "surrogatepass")

@@ -26,8 +26,8 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
 from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.door import SECRET, WrongSecret, knock
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
-from zlaunch.worker.proof import LEADER, MEMBER, SECRET, is_proof, new_nonce, prove
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -173,19 +173,16 @@ class _Node:
             wait_for_any([self._channel], 0.2)
             self._channel.receive()
         self._channel.send({"ended": returncode, "stopped_by": stopped_by, "log": log})
-        deadline = time.monotonic() + GOODBYE_SECONDS
-        while not self._channel.closed and time.monotonic() < deadline:
-            wait_for_any([self._channel], 0.2)
-            if any(message.get("goodbye") for message in self._channel.receive()):
-                return
+        self._channel.wait_for("goodbye", GOODBYE_SECONDS)
 
 
-def main(channel: Channel, nonce: str | None = None) -> int:
-    """Carry out one order, and return what the launcher returned; it must come with the answer to a nonce."""
-    order = _order(channel, nonce)
-    if order is None:
+def main(channel: Channel) -> int:
+    """Carry out one order, and return what the launcher returned."""
+    message = channel.wait_for("order", ORDER_SECONDS)
+    if message is None or not isinstance(message["order"], dict):
         sys.stderr.write("error: zlaunch.worker.node got no order\n")
         return 1
+    order = conform(message["order"], OrderRecord)
     node = _Node(channel, order)
     with tempfile.TemporaryFile() as log:
         try:
@@ -202,45 +199,13 @@ def main(channel: Channel, nonce: str | None = None) -> int:
     return returncode
 
 
-def _order(channel: Channel, nonce: str | None) -> OrderRecord | None:
-    deadline = time.monotonic() + ORDER_SECONDS
-    while not channel.closed and time.monotonic() < deadline:
-        wait_for_any([channel], 0.5)
-        for message in channel.receive():
-            if isinstance(order := message.get("order"), dict):
-                is_known = nonce is None or is_proof(message.get("proof"), _token(), LEADER, nonce)
-                return conform(order, OrderRecord) if is_known else None
-    return None
-
-
-def _token() -> str:
-    return os.environ.get(TOKEN, "")
-
-
-def connect(address: str, port: int) -> tuple[Channel, str]:
-    """Connect to the coordinator, and prove that this host belongs to its run; raise OSError.
-
-    Returns the nonce that the coordinator has to answer, too.
-    """
-    deadline = time.monotonic() + ORDER_SECONDS
-    while True:
-        try:
-            connection = socket.create_connection((address, port), timeout=5)
-            break
-        except OSError:  # it may be about to start
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-    channel, own = Channel(connection.fileno(), connection.fileno()), new_nonce()
-    connection.detach()
-    while not channel.closed and time.monotonic() < deadline:
-        wait_for_any([channel], 0.5)
-        for message in channel.receive():
-            if nonce := message.get("nonce"):
-                number = int(os.environ.get(NUMBER, "0"))
-                channel.send({"proof": prove(_token(), MEMBER, nonce), "node": number, "nonce": own})
-                return channel, own
-    return channel, own
+def _connected(address: str, port: int) -> Channel:
+    """Connect to the coordinator as the host that this one is in its run."""
+    hello = {"node": int(os.environ.get(NUMBER, "0"))}
+    try:
+        return knock((address, port), os.environ.get(TOKEN, ""), hello, ORDER_SECONDS)
+    except (OSError, WrongSecret) as error:
+        sys.exit(f"error: zlaunch.worker.node cannot connect to {address} port {port}: {error}")
 
 
 def own_streams() -> Channel:
@@ -255,4 +220,4 @@ def own_streams() -> Channel:
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
     words = sys.argv[1:]
-    sys.exit((main(*connect(words[0], int(words[1]))) if words else main(own_streams())) and 1)
+    sys.exit(main(_connected(words[0], int(words[1])) if words else own_streams()) and 1)

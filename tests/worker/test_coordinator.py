@@ -3,23 +3,26 @@
 import json
 import os
 import socket
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from tests.running import Result, run
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.diagnose import diagnose
+from zlaunch.hosts.ports import free_port
 from zlaunch.process import ours
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.node import TOKEN
+from zlaunch.worker.node import NUMBER, TOKEN
 
 
-def coordinate(folder: Path, starts: list[list[str]], **members: Any) -> Result:
-    """Run the coordinator for hosts that are started so."""
+def coordinate(folder: Path, starts: list[list[str]], argv: tuple[str, ...] = (), **members: Any) -> Result:
+    """Run the coordinator for hosts that are started so, each with a launcher."""
     for name in ("logs", "ranks"):
         (folder / name).mkdir()
     nodes = [
-        {"host": f"w{node}", "start": start, "argv": [], "environment": {}, "ranks": [node]}
+        {"host": f"w{node}", "start": start, "argv": argv, "environment": {}, "ranks": [node]}
         for node, start in enumerate(starts)
     ]
     slots = [{"rank": node, "host": f"w{node}"} for node, _ in enumerate(starts)]
@@ -45,3 +48,23 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
         result = coordinate(tmp_path, [[], []], control_port=port)
     words = f"zlaunch cannot listen for the other hosts on port {port}: Address already in use; start again\n"
     assert (result.status, result.out, result.err) == (1, words, "")
+
+
+def node(port: int, number: int, token: str) -> "subprocess.Popen[str]":
+    argv = ours("zlaunch.worker.node", "127.0.0.1", str(port))
+    environment = {**os.environ, TOKEN: token, NUMBER: str(number)}
+    return subprocess.Popen(argv, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_hosts_that_connect_are_let_in_and_one_with_another_secret_is_not(tmp_path: Path) -> None:
+    port = free_port()
+    with ThreadPoolExecutor() as pool:
+        result = pool.submit(coordinate, tmp_path, [[], []], ("true",), control_port=port)
+        stranger = node(port, 1, "wrong")
+        why = "rejected this connection: its ZLAUNCH_SECRET differs"
+        said = f"error: zlaunch.worker.node cannot connect to 127.0.0.1 port {port}: {why}\n"
+        assert (stranger.communicate(timeout=60)[1], stranger.returncode) == (said, 1)
+        nodes = [node(port, number, "secret") for number in (0, 1)]
+        assert [one.communicate(timeout=60)[1] for one in nodes] == ["", ""]
+        assert [one.returncode for one in nodes] == [0, 0]
+        assert (result.result().status, result.result().out) == (0, "")

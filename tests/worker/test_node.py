@@ -1,9 +1,58 @@
+import json
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.abilities import need_root
+from tests.running import ROOT
 from zlaunch.hosts.ports import free_port
-from zlaunch.worker.node import Unreachable, check_reachable
+from zlaunch.worker.node import check_reachable
+
+SILENT = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
+REACH = """
+import json, sys, time
+from zlaunch.worker import node
+node.REACH_SECONDS, began = 0.4, time.monotonic()
+try:
+    node.check_reachable("w0", int(sys.argv[1]))
+except node.Unreachable as error:
+    print(json.dumps([error.strerror, time.monotonic() - began]))
+else:
+    print(json.dumps(["", time.monotonic() - began]))
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port where some addresses drop what is sent to them: more connect than anything accepts."""
+    with ExitStack() as undo:
+        port = 0
+        for address in SILENT:
+            listener = undo.enter_context(socket.socket())
+            listener.bind((address, port))
+            listener.listen(0)
+            port = listener.getsockname()[1]
+            for _ in range(3):
+                waiting = undo.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex((address, port))
+        yield port
+
+
+def reach(folder: Path, addresses: Sequence[str], port: int) -> tuple[str, float]:
+    """Check a host that has these addresses; return the error and how long it took."""
+    need_root("give a name several addresses")
+    (hosts := folder / "hosts").write_text("".join(f"{address} w0\n" for address in addresses))
+    own = ("unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts))
+    argv = [*own, sys.executable, "-c", REACH, str(port)]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
+    why, seconds = json.loads(done.stdout)
+    return why, seconds
 
 
 def test_a_first_host_that_does_not_listen_yet_is_reached() -> None:
@@ -15,6 +64,18 @@ def test_a_first_host_that_listens_is_reached() -> None:
         check_reachable("127.0.0.1", listener.getsockname()[1])
 
 
-def test_a_first_host_without_an_address_is_named_with_its_port() -> None:
-    with pytest.raises(Unreachable, match=r"cannot connect to port 29500 of the first host, w0\.invalid: "):
-        check_reachable("w0.invalid", 29500)
+def test_a_name_without_an_address_is_left_to_torchrun() -> None:
+    check_reachable("w0.invalid", 29500)
+
+
+def test_a_first_host_that_drops_all_is_named_in_time_however_many_addresses_it_has(
+    port: int, tmp_path: Path
+) -> None:
+    why, seconds = reach(tmp_path, SILENT, port)
+    assert why == f"it cannot connect to port {port} of the first host, w0: timed out"
+    assert seconds < 1.5
+
+
+def test_a_first_host_is_reached_at_any_of_its_addresses(port: int, tmp_path: Path) -> None:
+    why, _ = reach(tmp_path, [*SILENT, "127.0.0.1"], port)
+    assert why == ""

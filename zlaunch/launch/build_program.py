@@ -22,7 +22,7 @@ from zlaunch.hosts.op_cache import OpCache
 from zlaunch.launch.op_build import NotBuilt, WantedOps, build_wanted
 from zlaunch.process import signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.channel import Channel, wait_for_any
+from zlaunch.worker.channel import Channel
 from zlaunch.worker.node import own_streams
 
 ORDER_SECONDS = 60.0
@@ -66,9 +66,10 @@ class _Teller:
 
 def main(channel: Channel) -> None:
     """Carry out one order, and tell how it ended."""
-    order = _order(channel)
-    if order is None:
+    message = channel.wait_for("build", ORDER_SECONDS)
+    if message is None:
         return
+    order = ORDER.validate_python(message["build"])
     with tempfile.TemporaryDirectory() as folder:
         logs = RunDir(Path(folder))
         logs.logs.mkdir()
@@ -89,16 +90,6 @@ def _build(order: BuildOrder, logs: RunDir, teller: _Teller) -> Mapping[str, obj
     except OSError as error:
         return {"message": f"{error.strerror}: {error.filename}", "hint": None}
     return {} if stopped_by is None else {"message": f"stopped by {stopped_by.name}", "hint": None}
-
-
-def _order(channel: Channel) -> BuildOrder | None:
-    deadline = time.monotonic() + ORDER_SECONDS
-    while not channel.closed and time.monotonic() < deadline:
-        wait_for_any([channel], 0.5)
-        for message in channel.receive():
-            if "build" in message:
-                return ORDER.validate_python(message["build"])
-    return None
 
 
 if __name__ == "__main__":

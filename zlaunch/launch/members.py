@@ -8,8 +8,6 @@ one member is an error of all, and so is the end of the job.
 import contextlib
 import os
 import secrets
-import selectors
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,19 +21,13 @@ from zlaunch.hosts.survey import HostSurvey
 from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.units import duration
 from zlaunch.worker.channel import Channel, Message, wait_for_any
-from zlaunch.worker.proof import LEADER, MEMBER, MOST_BYTES, SECRET, is_proof, new_nonce, prove
+from zlaunch.worker.door import LEADER, OTHER_SECRET, SECRET, Door, WrongSecret, knock, prove
 
 NOTE_SECONDS = 10.0
 """How long to wait before saying so, and between two such notes."""
 
-NEWCOMER_SECONDS = 10.0
-"""How long a new connection may take to prove that a member is at its other end."""
-
-MOST_NEWCOMERS = 4096
-BACKLOG = 128
-
-_OTHER_SECRET = f"its {SECRET} is not that of the others"
-_SAME_SECRET = f"set {SECRET} to the same value on every node, or nowhere"
+_SAME_SECRET = f"set the same {SECRET} on every node, or unset it everywhere"
+_SILENCE = float("inf")  # a member may plan for minutes
 
 FAILURE_SECONDS = 20.0
 """How long a member that has failed waits for others to tell them."""
@@ -97,7 +89,7 @@ class Meeting:
         """The hosts of all members, each name once."""
         self.run_directory = ""
         """That of the leader."""
-        self._kept: dict[int, list[Message]] = {}
+        self._noted = time.monotonic()
         self._has_begun = self._has_tried = False
         self._received: list[int] = []
         self._ready: set[int] = set()
@@ -169,11 +161,11 @@ class Meeting:
         """Wait until a rank may start everywhere; raise MemberFailed for a member that fails or is gone."""
         began = time.monotonic()
         while missing := [number for number in self._channels if number not in self._ready]:
-            for number, messages in self.poll(0.5).items():
-                self._ready |= {number for message in messages if "ready" in message}
-                self._kept[number] = [message for message in messages if "ready" not in message]
-            for number in missing:
-                if number not in self._ready and self._channels[number].closed:
+            self._wait(0.5)
+            for number, channel in self._channels.items():
+                if self._take(number, "ready"):
+                    self._ready.add(number)
+                elif number in missing and channel.closed:
                     raise MemberFailed(f"{self._who(number)} is gone")
             busy(f"waiting for the native ops of {self._who(missing[0])}", duration(time.monotonic() - began))
 
@@ -194,34 +186,32 @@ class Meeting:
     def next_order(self) -> Start | Ending:
         """Wait for the leader's next word; the end of the job is the last one."""
         while True:
-            wait_for_any(list(self._channels.values()), 0.2)
-            self.keep()
-            kept, self._kept[0] = self._kept.get(0, []), []
-            for message in kept:
-                self._raise_failure(0, message)
-            for verdict in _objects(kept, "verdict"):
+            heard = self.poll(0.2)[0]
+            for verdict in _objects(heard, "verdict"):
                 return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
-            for start in _objects(kept, "start")[-1:]:
+            for start in _objects(heard, "start")[-1:]:
                 return _read(Start, start, self._who(0))
             if self._channels[0].closed:
                 raise MemberFailed(f"{self._who(0)} is gone, and the job with it")
 
     def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
         """Return new messages by member; raise MemberFailed if one says that it has failed."""
-        wait_for_any(list(self._channels.values()), seconds)
-        self.keep()
-        found, self._kept = self._kept, {}
+        self._wait(seconds)
+        found = {number: channel.receive() for number, channel in self._channels.items()}
         for number, messages in found.items():
             for message in messages:
                 self._raise_failure(number, message)
         return found
 
+    def _wait(self, seconds: float) -> None:
+        wait_for_any(list(self._channels.values()), seconds)
+        self.keep()
+
     def keep(self) -> None:
         """Read what has come, and keep it for later; pass on signals."""
         self._forward()
-        for number, channel in self._channels.items():
-            if not channel.closed:
-                self._kept.setdefault(number, []).extend(channel.receive())
+        for channel in self._channels.values():
+            channel.listen()
 
     def signals(self) -> list[int]:
         """Return the signals that other members were asked to stop with; what else they say is ignored."""
@@ -276,92 +266,76 @@ class Meeting:
         """Wait until all others have connected, and let each in by the number that it gives."""
         address, count = f"{self.member.address}:{self.member.port}", self.member.count
         try:
-            listener = socket.create_server(("", self.member.port), backlog=max(count, BACKLOG))
+            door = Door(self.member.port, self._secret, _SILENCE, self._note_rejected)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on port {self.member.port} for the other members: {error.strerror}",
                 "set MASTER_PORT to a free port, the same on every node; only one of them may have number 0",
             ) from None
-        began = said = time.monotonic()
-        with listener, _Newcomers(listener) as newcomers:
+        began = self._noted = time.monotonic()
+        with contextlib.closing(door):
             while missing := [number for number in range(1, count) if number not in self._channels]:
-                newcomers.wait(0.5)
-                newcomers.keep_unless(self._is_admitted)
-                now, who = time.monotonic(), f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
-                if now - began > timeout:
+                who = f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
+                if time.monotonic() - began > timeout:
                     raise Unavailable(
                         f"{who} did not connect to {address} within {duration(timeout)}",
                         "start zlaunch on every node, with the same address",
                     )
-                if now - said > NOTE_SECONDS:
-                    said = now
-                    self._note(f"waiting at {address} for {who}")
+                self._note_wait(f"waiting at {address} for {who}")
+                self.keep()  # one that is gone may come again
+                for channel, hello in door.proven(0.5):
+                    self._admit(channel, hello)
 
-    def _is_admitted(self, channel: Channel, nonce: str) -> bool:
-        """Whether the other end of a new connection is a member; the rest of what it says is kept."""
-        for position, message in enumerate(messages := channel.receive()):
-            number = message.get("member")
-            if type(number) is int and 0 < number < self.member.count:
-                if not is_proof(message.get("proof"), self._secret, MEMBER, nonce):
-                    channel.send({"failed": {"message": _OTHER_SECRET, "hint": _SAME_SECRET, "status": 69}})
-                    channel.close(linger=0.2)
-                    self._note(f"refused a connection that says to be {self._who(number)}: {_OTHER_SECRET}")
-                    return False
-                channel.send({"proof": prove(self._secret, LEADER, message.get("nonce"))})
-                self._kept[number] = messages[position + 1 :]
-                self._admit(number, channel, message)
-                return True
-        return False
+    def _note_wait(self, text: str) -> None:
+        if time.monotonic() - self._noted > NOTE_SECONDS:
+            self._noted = time.monotonic()
+            self._note(text)
 
-    def _admit(self, number: int, channel: Channel, message: Message) -> None:
-        count = message.get("count")
-        if number in self._channels:
+    def _number(self, hello: Message) -> int | None:
+        number = hello.get("member")
+        return number if type(number) is int and 0 < number < self.member.count else None
+
+    def _note_rejected(self, hello: Message) -> None:
+        if number := self._number(hello):
+            self._note(f"rejected a connection that claims to be {self._who(number)}: {OTHER_SECRET}")
+
+    def _admit(self, channel: Channel, hello: Message) -> None:
+        if (count := hello.get("count")) != self.member.count:
+            raise MemberFailed(
+                f"{self.member.kind} {hello.get('member')} ({hello.get('host')}) expects {count} of them, "
+                f"not {self.member.count}",
+                "set the same number of nodes everywhere",
+            )
+        if (number := self._number(hello)) is None:
+            channel.close()
+        elif number in self._channels and not self._channels[number].closed:
             raise MemberFailed(
                 f"two zlaunch processes have number {number} of {self.member.count}",
                 "give every node its own number",
             )
-        if count != self.member.count:
-            raise MemberFailed(
-                f"{self.member.kind} {number} ({message.get('host')}) expects {count} of them, "
-                f"not {self.member.count}",
-                "set the same number of nodes everywhere",
-            )
-        self._channels[number] = channel
+        else:
+            self._channels[number] = channel
 
     def _connect(self, timeout: float) -> None:
         """Connect to the leader, which may start later."""
-        address, port = self.member.address, self.member.port
-        began = said = time.monotonic()
-        while True:
-            why = ""
-            try:
-                connection = socket.create_connection((address, port), timeout=5)
-            except OSError as error:
-                why = error.strerror or str(error)
-            else:
-                self._channels[0] = _channel(connection)
-                self._greet(timeout)
-                return
-            now = time.monotonic()
-            if now - began > timeout:
-                raise Unavailable(
-                    f"{self.member.kind} 0 did not answer at {address}:{port} within {duration(timeout)}: "
-                    f"{why}",
-                    "start zlaunch there, too; its port must be reachable from here",
-                )
-            if now - said > NOTE_SECONDS:
-                said = now
-                self._note(f"waiting for {self.member.kind} 0 at {address}:{port}: {why}")
-            time.sleep(0.3)
+        me, leader, at = self.member, f"{self.member.kind} 0", f"{self.member.address}:{self.member.port}"
+        hello = {"member": me.number, "count": me.count, "host": os.uname().nodename}
+        self._noted = time.monotonic()
 
-    def _greet(self, timeout: float) -> None:
-        """Prove to the leader that this is a member, and have it prove that it leads."""
-        told, own = self._hear(0, "nonce", timeout)["nonce"], new_nonce()
-        me = {"member": self.member.number, "count": self.member.count, "host": os.uname().nodename}
-        self.tell({**me, "proof": prove(self._secret, MEMBER, told), "nonce": own})
-        if not is_proof(self._hear(0, "proof", timeout)["proof"], self._secret, LEADER, own):
-            self.close()
-            raise MemberFailed(f"{self._who(0)} does not know the secret of this job", _SAME_SECRET)
+        def waiting(why: str) -> None:
+            self._note_wait(f"waiting for {leader} at {at}: {why}")
+
+        where = me.address, me.port
+        try:
+            channel = knock(where, self._secret, hello, timeout, silence=_SILENCE, waiting=waiting)
+        except WrongSecret as error:
+            raise MemberFailed(f"{leader} {error}", _SAME_SECRET) from None
+        except OSError as error:
+            raise Unavailable(
+                f"{leader} did not answer at {at} within {duration(timeout)}: {error.strerror or error}",
+                "start zlaunch there, too; its port must be reachable from here",
+            ) from None
+        self._channels[0] = channel
 
     def _attendance(self, number: int) -> Attendance:
         hello = self._hear(number, "hello", self._timeout)["hello"]
@@ -370,20 +344,18 @@ class Meeting:
     def _hear(self, number: int, name: str, timeout: float) -> Message:
         """Wait for a message with a member of this name, and keep the others alive meanwhile."""
         channel, deadline = self._channels[number], time.monotonic() + timeout
-        while True:
-            kept = self._kept.setdefault(number, [])
-            while kept:
-                message = kept.pop(0)
-                self._raise_failure(number, message)
-                if name in message:
-                    return message
+        while (message := self._take(number, name)) is None:
             if channel.closed or time.monotonic() > deadline:
-                break
+                raise MemberFailed(f"{self._who(number)} {'is gone' if channel.closed else 'did not answer'}")
             wait_for_any([channel], 0.5)
             self.keep()
-        raise MemberFailed(
-            f"{self._who(number)} is gone" if channel.closed else f"{self._who(number)} did not answer"
-        )
+        return message
+
+    def _take(self, number: int, name: str) -> Message | None:
+        """Return a message with this name, if it has come; raise MemberFailed if one tells a failure."""
+        if failure := self._channels[number].wait_for("failed"):
+            self._raise_failure(number, failure)
+        return self._channels[number].wait_for(name)
 
     def _raise_failure(self, number: int, message: Message) -> None:
         if isinstance(failed := message.get("failed"), dict):
@@ -397,52 +369,6 @@ class Meeting:
         return f"{self.member.kind} {number}{name}"
 
 
-class _Newcomers:
-    """Connections whose other end has not proved yet that it is a member: it may be anything."""
-
-    def __init__(self, listener: socket.socket) -> None:
-        listener.setblocking(False)
-        self._listener = listener
-        self._nonces: dict[Channel, tuple[str, float]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listener, selectors.EVENT_READ)
-
-    def __enter__(self) -> "_Newcomers":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._selector.close()
-        for channel in self._nonces:
-            channel.close()
-
-    def wait(self, seconds: float) -> None:
-        """Wait until one of them says something, and take in new ones."""
-        self._selector.select(seconds)
-        with contextlib.suppress(OSError):
-            while len(self._nonces) < MOST_NEWCOMERS:
-                connection, _ = self._listener.accept()
-                channel, nonce = _channel(connection), new_nonce()
-                self._nonces[channel] = (nonce, time.monotonic() + NEWCOMER_SECONDS)
-                self._selector.register(channel.reader, selectors.EVENT_READ)
-                channel.send({"nonce": nonce})
-
-    def keep_unless(self, is_admitted: Callable[[Channel, str], bool]) -> None:
-        """Let members go, and close what is gone, says too much or says nothing for too long."""
-        for channel, (nonce, deadline) in list(self._nonces.items()):
-            reader = channel.reader
-            is_member = is_admitted(channel, nonce)
-            is_wrong = channel.unread_bytes > MOST_BYTES or time.monotonic() > deadline
-            if is_member or is_wrong or channel.closed:
-                del self._nonces[channel]
-                self._selector.unregister(reader)
-                if not is_member:
-                    channel.close()
-
-
-_PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
-"""Seconds, a count, and milliseconds: a peer whose host or link is down is lost after 15 s."""
-
-
 def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
     return [found for one in messages if isinstance(found := one.get(name), dict)]
 
@@ -453,17 +379,6 @@ def _read(kind: type[Told], value: object, who: str) -> Told:
         return TypeAdapter(kind).validate_python(value)
     except ValueError:
         raise MemberFailed(f"{who} has another release of zlaunch", "install the same everywhere") from None
-
-
-def _channel(connection: socket.socket) -> Channel:
-    """Let the kernel find out that a peer is gone: it may plan for minutes without a word."""
-    connection.settimeout(None)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PATIENCE.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    number = connection.detach()
-    return Channel(number, number, first=float("inf"), silence=float("inf"))
 
 
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:

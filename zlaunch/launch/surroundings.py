@@ -18,7 +18,7 @@ from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.members import Attendance, Meeting
 from zlaunch.launch.reporter import Reporter
 from zlaunch.units import plural
-from zlaunch.worker.proof import SECRET
+from zlaunch.worker.door import SECRET
 
 UNKNOWN_MEMORY_BYTES = 1 << 60
 """Of a host that is imagined: its memory is not checked."""

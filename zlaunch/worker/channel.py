@@ -41,6 +41,7 @@ class Channel:
         os.set_blocking(writer, False)
         self._open = {reader, writer}
         self._incoming, self._outgoing = bytearray(), bytearray()
+        self._arrived: list[Message] = []
         self._patience, self._silence = first, silence
         self._heard = self._said = time.monotonic()
         self._lock = threading.Lock()
@@ -77,6 +78,24 @@ class Channel:
 
     def receive(self) -> list[Message]:
         """Return the messages that have arrived; on the way, send what is queued and a sign of life."""
+        self.listen()
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def wait_for(self, key: str, seconds: float = 0.0) -> Message | None:
+        """Return the first message with this key, and keep the others; None if it does not come in time."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.listen()
+            for position, message in enumerate(self._arrived):
+                if key in message:
+                    return self._arrived.pop(position)
+            if self.closed or time.monotonic() >= deadline:
+                return None
+            wait_for_any([self], min(0.5, seconds))
+
+    def listen(self) -> None:
+        """Read what has arrived, and keep it for later; send what is queued and a sign of life."""
         self._send_sign_of_life()
         with self._lock:
             self._flush()
@@ -86,7 +105,7 @@ class Channel:
         *lines, rest = bytes(self._incoming).split(b"\n") if b"\n" in self._incoming else [b""]
         if lines:
             self._incoming = bytearray(rest)
-        return [message for line in lines if (message := _parsed(line))]
+        self._arrived += [message for line in lines if (message := _parsed(line))]
 
     @property
     def unread_bytes(self) -> int:
@@ -139,9 +158,11 @@ class Channel:
                 self._heard, self._patience = time.monotonic(), self._silence
 
 
-def wait_for_any(channels: Sequence[Channel], seconds: float) -> None:
+def wait_for_any(channels: Sequence[Channel], seconds: float, *files: int) -> None:
     """Wait until one of these has something to read, or takes what is queued; at most so long."""
     poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
     for one in channels:
         if not one.closed:
             poll.register(one.reader, select.POLLIN)

@@ -4,13 +4,11 @@ It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits 
 connects, and sends it an order. When one host fails or is lost, the others are stopped.
 """
 
-import contextlib
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from zlaunch.process import PipedProgram, end_like
@@ -20,17 +18,15 @@ from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
+from zlaunch.worker.door import Door
 from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
-from zlaunch.worker.proof import LEADER, MEMBER, MOST_BYTES, is_proof, new_nonce, prove
 
 START_SECONDS = 120.0
 """How long a host may take to start zlaunch: Python may have to be read over a network first."""
 
 FAILURE_SECONDS = 2.0
 """How long the ranks of other hosts may fail by themselves, so that their own errors are recorded."""
-
-_BACKLOG = 128
 
 GRACE_SECONDS = 6.0
 """How long hosts may take to end after that: ranks get 5 s, and the guard ends the coordinator after 7 s."""
@@ -70,10 +66,10 @@ class _Host:
                 return
             self.welcome(Channel(*self.process.take_streams(), first=START_SECONDS))
 
-    def welcome(self, channel: Channel, proof: str = "") -> None:
-        """Send the order to a host that is there, with the proof that it asked for."""
+    def welcome(self, channel: Channel) -> None:
+        """Send the order to a host that is there."""
         self.channel = channel
-        channel.send({"order": dict(_order(self._run_dir, self.number, self.plan)), "proof": proof})
+        channel.send({"order": dict(_order(self._run_dir, self.number, self.plan))})
 
     def hear(self, deadline: float) -> None:
         """Read what it says, and tell it what has changed; lose it if it is not there at the deadline."""
@@ -167,7 +163,7 @@ def main(run_dir: RunDir) -> int:
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
     try:
-        door = _Door(port, token, hosts)
+        door = Door(port, token) if port and token else None
     except OSError as error:
         why = os.strerror(error.errno or 0)
         _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
@@ -177,19 +173,35 @@ def main(run_dir: RunDir) -> int:
     for host in hosts:
         if host.channel is not None:
             host.channel.beat()
-    first = _until_all_are_over(run_dir, hosts, door.admit)
+    first = _until_all_are_over(run_dir, hosts, door)
     _end(hosts)
     return 0 if first is None else first.record.get("returncode", 1)
 
 
-def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], accept: Callable[[], None]) -> _Host | None:
+def _admit(door: Door | None, hosts: Sequence[_Host]) -> None:
+    """Give their order to the hosts that have connected; close the door when all are in."""
+    if door is None:
+        return
+    if all(host.channel is not None for host in hosts):
+        door.close()
+        return
+    for channel, hello in door.proven():
+        expected = [host for host in hosts if host.number == hello.get("node") and host.channel is None]
+        if expected:
+            expected[0].welcome(channel)
+            channel.beat()
+        else:
+            channel.close()
+
+
+def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], door: Door | None) -> _Host | None:
     """Wait until no host runs any more; return the one that failed first."""
     deadline = time.monotonic() + START_SECONDS
     first: _Host | None = None
     stop_at = end_at = float("inf")
     while not all(host.is_over for host in hosts) and time.monotonic() < end_at:
         wait_for_any([host.channel for host in hosts if host.channel and not host.is_over], 0.2)
-        accept()
+        _admit(door, hosts)
         for host in hosts:
             host.hear(deadline)
         failed = [host for host in hosts if host.has_failed]
@@ -217,53 +229,6 @@ def _say(line: str) -> None:
     """Write to the log of the launcher."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-class _Door:
-    """Where the hosts of a run connect, and prove that they know its secret."""
-
-    def __init__(self, port: int, token: str, hosts: Sequence[_Host]) -> None:
-        self._listener = socket.create_server(("", port), backlog=_BACKLOG) if port and token else None
-        if self._listener is not None:
-            self._listener.setblocking(False)
-        self._token, self._hosts = token, hosts
-        self._newcomers: dict[Channel, str] = {}
-        """Connections that have shown no proof yet → the nonce that they have to answer."""
-
-    def admit(self) -> None:
-        """Admit the hosts that have connected; close the door when all are in."""
-        if self._listener is None:
-            return
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                number, nonce = connection.detach(), new_nonce()
-                self._newcomers[channel := Channel(number, number)] = nonce
-                channel.send({"nonce": nonce})
-        self._newcomers = {
-            channel: nonce
-            for channel, nonce in self._newcomers.items()
-            if not self._is_settled(channel, nonce)
-        }
-        if all(host.channel is not None for host in self._hosts):
-            self._listener.close()
-            self._listener = None
-            for channel in self._newcomers:
-                channel.close()
-
-    def _is_settled(self, channel: Channel, nonce: str) -> bool:
-        for message in filter(None, channel.receive()):  # an empty one is a sign of life
-            number = message.get("node")
-            expected = [host for host in self._hosts if host.number == number and host.channel is None]
-            if expected and is_proof(message.get("proof"), self._token, MEMBER, nonce):
-                expected[0].welcome(channel, prove(self._token, LEADER, message.get("nonce")))
-                channel.beat()
-            else:
-                channel.close()
-            return True
-        if channel.closed or channel.unread_bytes > MOST_BYTES:
-            channel.close()
-        return channel.closed
 
 
 if __name__ == "__main__":

@@ -33,8 +33,8 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
 from zlaunch.worker.channel import Channel, Message, wait_for_any
+from zlaunch.worker.door import SECRET, WrongSecret, knock
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
-from zlaunch.worker.proof import LEADER, MEMBER, SECRET, is_proof, new_nonce, prove
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -45,9 +45,9 @@ ORDER_SECONDS = 60.0
 GOODBYE_SECONDS = 10.0
 """How long the coordinator may take to read the last records."""
 
-REACH_SECONDS = 4.0
+REACH_SECONDS = 8.0
 REACH_TRIES = 2
-"""How long, and how often, to try to reach the first host: less than a peer may be silent."""
+"""How long to try to reach the first host, less than a peer may be silent, and how often at each address."""
 
 LOG_BYTES = 64 * 1024
 NUMBER = "ZLAUNCH_NODE"
@@ -64,20 +64,28 @@ class Unreachable(OSError):
 def check_reachable(address: str, port: int) -> None:
     """Raise Unreachable if nothing gets to the first host: torchrun would retry for minutes.
 
-    It may not listen yet. A connection that it refuses or resets has reached it.
+    It may not listen yet. A connection that it refuses or resets has reached it. A name without an address is
+    looked up again by torchrun.
     """
-    for tries_left in reversed(range(REACH_TRIES)):
+    try:
+        tries = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM) * REACH_TRIES
+    except OSError:
+        return
+    deadline, last = time.monotonic() + REACH_SECONDS, OSError()
+    for number, (family, kind, protocol, _, where) in enumerate(tries):
+        share = (deadline - time.monotonic()) / (len(tries) - number)
         try:
-            socket.create_connection((address, port), timeout=REACH_SECONDS).close()
+            with socket.socket(family, kind, protocol) as connection:
+                connection.settimeout(max(share, 0.01))
+                connection.connect(where)
         except ConnectionError:
             return
         except OSError as error:
-            if not tries_left:
-                why = error.strerror or str(error)
-                told = f"it cannot connect to port {port} of the first host, {address}: {why}"
-                raise Unreachable(error.errno, told) from None
+            last = error
         else:
             return
+    told = f"it cannot connect to port {port} of the first host, {address}: {last.strerror or last}"
+    raise Unreachable(last.errno, told)
 
 
 class _Node:
@@ -175,19 +183,16 @@ class _Node:
             wait_for_any([self._channel], 0.2)
             self._channel.receive()
         self._channel.send({"ended": returncode, "stopped_by": stopped_by, "log": log})
-        deadline = time.monotonic() + GOODBYE_SECONDS
-        while not self._channel.closed and time.monotonic() < deadline:
-            wait_for_any([self._channel], 0.2)
-            if any(message.get("goodbye") for message in self._channel.receive()):
-                return
+        self._channel.wait_for("goodbye", GOODBYE_SECONDS)
 
 
-def main(channel: Channel, nonce: str | None = None) -> int:
-    """Carry out one order, and return what the launcher returned; it must come with the answer to a nonce."""
-    order = _order(channel, nonce)
-    if order is None:
+def main(channel: Channel) -> int:
+    """Carry out one order, and return what the launcher returned."""
+    message = channel.wait_for("order", ORDER_SECONDS)
+    if message is None or not isinstance(message["order"], dict):
         sys.stderr.write("error: zlaunch.worker.node got no order\n")
         return 1
+    order = conform(message["order"], OrderRecord)
     node = _Node(channel, order)
     with tempfile.TemporaryFile() as log:
         try:
@@ -204,45 +209,13 @@ def main(channel: Channel, nonce: str | None = None) -> int:
     return returncode
 
 
-def _order(channel: Channel, nonce: str | None) -> OrderRecord | None:
-    deadline = time.monotonic() + ORDER_SECONDS
-    while not channel.closed and time.monotonic() < deadline:
-        wait_for_any([channel], 0.5)
-        for message in channel.receive():
-            if isinstance(order := message.get("order"), dict):
-                is_known = nonce is None or is_proof(message.get("proof"), _token(), LEADER, nonce)
-                return conform(order, OrderRecord) if is_known else None
-    return None
-
-
-def _token() -> str:
-    return os.environ.get(TOKEN, "")
-
-
-def connect(address: str, port: int) -> tuple[Channel, str]:
-    """Connect to the coordinator, and prove that this host belongs to its run; raise OSError.
-
-    Returns the nonce that the coordinator has to answer, too.
-    """
-    deadline = time.monotonic() + ORDER_SECONDS
-    while True:
-        try:
-            connection = socket.create_connection((address, port), timeout=5)
-            break
-        except OSError:  # it may be about to start
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-    channel, own = Channel(connection.fileno(), connection.fileno()), new_nonce()
-    connection.detach()
-    while not channel.closed and time.monotonic() < deadline:
-        wait_for_any([channel], 0.5)
-        for message in channel.receive():
-            if nonce := message.get("nonce"):
-                number = int(os.environ.get(NUMBER, "0"))
-                channel.send({"proof": prove(_token(), MEMBER, nonce), "node": number, "nonce": own})
-                return channel, own
-    return channel, own
+def _connected(address: str, port: int) -> Channel:
+    """Connect to the coordinator as the host that this one is in its run."""
+    hello = {"node": int(os.environ.get(NUMBER, "0"))}
+    try:
+        return knock((address, port), os.environ.get(TOKEN, ""), hello, ORDER_SECONDS)
+    except (OSError, WrongSecret) as error:
+        sys.exit(f"error: zlaunch.worker.node cannot connect to {address} port {port}: {error}")
 
 
 def own_streams() -> Channel:
@@ -257,4 +230,4 @@ def own_streams() -> Channel:
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
     words = sys.argv[1:]
-    sys.exit((main(*connect(words[0], int(words[1]))) if words else main(own_streams())) and 1)
+    sys.exit(main(_connected(words[0], int(words[1])) if words else own_streams()) and 1)

@@ -9,7 +9,7 @@ from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers.program import ProgramFailed, ask
 from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
 from zlaunch.rundir.layout import RUNS
-from zlaunch.worker.proof import SECRET
+from zlaunch.worker.door import SECRET
 
 OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
 SHARES_FILES = True

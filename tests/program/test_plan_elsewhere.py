@@ -35,6 +35,11 @@ def test_hosts_that_are_not_asked_are_like_this_one_or_like_those_that_are_imagi
     assert len(planned(folder, *words, "--on", "4xA100-40GB")["ranks"]) == 8 + 4
 
 
+def test_a_drive_of_hosts_that_are_imagined_need_not_be_here(folder: Path) -> None:
+    words = ("--stage", "3", "--offload", "nvme", "--nvme", "/local/nvme", "--on", "8xH100-80GB")
+    assert "async_io" in planned(folder, *words)["native_ops"]
+
+
 def test_a_job_that_does_not_fit_there_is_refused(folder: Path) -> None:
     model = {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 3, "num_attention_heads": 64}
     sizes = {"intermediate_size": 65536, "vocab_size": 32000, "num_key_value_heads": 8}

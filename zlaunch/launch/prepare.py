@@ -115,7 +115,8 @@ def _prepare(
     job = told_where_to_save(job, sources.script)
     check_script_args(sources.script, job.script_args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
-    _check_directories(job, run_dir, layout)
+    is_imagined = surroundings.imagined is not None  # its drives cannot be checked
+    _check_directories(replace(job, nvme_dir=None) if is_imagined else job, run_dir, layout)
     facts = inspect(job, sources, layout, reporter, surroundings)
     if surroundings.meeting is not None and not surroundings.meeting.leads:
         layout = RunDir(Path(surroundings.meeting.run_directory))

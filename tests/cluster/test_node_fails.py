@@ -36,6 +36,7 @@ def test_a_node_that_slurm_sets_down_is_the_verdict(number: int, slurm: Slurm, t
     wait_until(lambda: not working_in(tmp_path), 15)
     slurm.wait(job, "NODE_FAIL")
     ending = tmp_path / "r" / "how-it-ended.json"
+    wait_until(lambda: ending.exists() and json.loads(ending.read_text())["verdict"] is not None, 15)
     verdict = json.loads(ending.read_text())["verdict"]
     assert (verdict["code"], verdict["host"]) == ("host-lost", node)
 

@@ -177,6 +177,13 @@ class Script:
             dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
         )
 
+    @property
+    def how_to_save(self) -> str:
+        """What to do so that it is known where it saves."""
+        if self.save_flag or self.takes_trainer_args:
+            return "`--save DIR` names a directory"
+        return "have the script save now and then, with `engine.save_checkpoint(DIR)`: zlaunch sees where"
+
     def known_output_dir(self, argv: Sequence[str]) -> Path | None:
         """Return where it certainly saves, given its command line; None if only the script knows."""
         given = dict(flags(self.trainer_flags(argv)))

@@ -204,6 +204,12 @@ class LaunchPlan:
         return {} if own == (path if common is None else here) else {"PATH": own}
 
     @property
+    def save_directory(self) -> Path | None:
+        """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
+        is_of_engine = self.program.interface is not ConfigInterface.NONE
+        return self.program.known_output_dir(self.script[1:]) if is_of_engine else None
+
+    @property
     def on_each_host(self) -> bool:
         """Whether zlaunch itself starts a launcher on each of several hosts."""
         return self.launcher == "torchrun" and self.topology.spans_hosts

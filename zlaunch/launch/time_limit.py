@@ -87,8 +87,12 @@ def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
     return saves_at_sigterm(options, environ) and scheduler_of(environ) != KUBERNETES
 
 
-def limit_words(limit: TimeLimit, save: float) -> str:
-    """Describe when a run is asked to save, and for which limit."""
+def limit_words(limit: TimeLimit, save: float | None) -> str:
+    """Describe when a run is asked to save, and for which limit; `save` is None if it is unknown where."""
+    if save is None:
+        end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
+        stops = f"stops in time for {end}: {limit.source}, {duration(limit.seconds)}"
+        return f"{stops}; it is not known where the script saves"
     at = time.strftime("%H:%M:%S", time.localtime(limit.ends - limit.lead(save)))
     end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
     return f"saves and stops at {at}, in time for {end}: {limit.source}, {duration(limit.seconds)}"

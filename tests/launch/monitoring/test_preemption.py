@@ -1,5 +1,7 @@
 """Which step all ranks save after: laws, however fast they step and whenever they look."""
 
+import math
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ def test_no_rank_has_ended_the_chosen_step_when_all_of_them_see_it(
 ) -> None:
     """A rank has ended `last`, and takes its next steps at its own pace; it is asked within the first of them."""
     elapsed = since * steps[0] * usual
-    chosen = save_step(last, elapsed, usual, latency)
+    chosen = save_step(last, elapsed, usual, latency, math.inf)
     ended, now = last, 0.0
     while (now := now + steps[(ended - last) % len(steps)] * usual) <= elapsed + latency:
         ended += 1
@@ -30,15 +32,31 @@ def test_no_rank_has_ended_the_chosen_step_when_all_of_them_see_it(
 
 @given(last=st.integers(1, 10**6), usual=seconds, since=st.floats(0.0, 1.0), latency=latencies)
 def test_the_chosen_step_ends_soon(last: int, usual: float, since: float, latency: float) -> None:
-    chosen = save_step(last, since * usual, usual, latency)
+    chosen = save_step(last, since * usual, usual, latency, math.inf)
     assert last < chosen
     assert (chosen - last - 3) * usual <= 2 * latency
 
 
+@given(
+    last=st.integers(1, 10**6),
+    usual=seconds,
+    since=st.floats(0.0, 1.0),
+    latency=latencies,
+    within=st.floats(1.0, 600.0),
+)
+def test_little_time_leaves_most_of_it_to_the_save_but_no_rank_behind(
+    last: int, usual: float, since: float, latency: float, within: float
+) -> None:
+    needed = since * usual + latency
+    more = save_step(last, since * usual, usual, latency, within) - last
+    assert more * usual >= needed * (1 - 1e-9)
+    assert (more - 1) * usual <= max(needed, within / 3) * (1 + 1e-9)
+
+
 def test_a_long_step_that_has_just_begun_is_the_one() -> None:
-    assert save_step(7, 4.0, 30.0, LATENCY_SECONDS) == 8
-    assert save_step(7, 20.0, 30.0, LATENCY_SECONDS) == 9
+    assert save_step(7, 4.0, 30.0, LATENCY_SECONDS, 300.0) == 8
+    assert save_step(7, 20.0, 30.0, LATENCY_SECONDS, 300.0) == 9
 
 
 def test_steps_that_take_no_time_do_not_divide_by_it() -> None:
-    assert save_step(1, 0.0, 0.0, LATENCY_SECONDS) == 5002
+    assert save_step(1, 0.0, 0.0, LATENCY_SECONDS, math.inf) == 5002

@@ -67,7 +67,8 @@ def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         yield "saves", _saves(plan)
     if plan.limit is not None:
         each = None if plan.saves is None else plan.saves.each
-        yield "limit", limit_words(plan.limit, save_seconds(each))
+        save = None if plan.save_directory is None else save_seconds(each)
+        yield "limit", limit_words(plan.limit, save)
 
 
 def _job(plan: LaunchPlan) -> str:

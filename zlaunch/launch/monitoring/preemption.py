@@ -13,7 +13,6 @@ from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.files import shown
-from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import PreemptOptions
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
@@ -29,21 +28,32 @@ from zlaunch.units import duration
 
 LATENCY_SECONDS = 0.25
 """Time between reading the heartbeats and all ranks of this host having read the chosen step."""
-SHARED_LATENCY_SECONDS = 6.0
-"""The same on several hosts, where ranks flush their heartbeats every two seconds."""
+SHARED_LATENCY_SECONDS = 4.0
+"""The same on several hosts, which read and write records about once a second, and up to two later."""
+
+CLOCK_SECONDS = 6.0
+"""Difference of the clocks of two hosts, at most."""
+
+MOST_OF_WITHIN = 1 / 3
+"""Maximum share of the time to save that is spent on further steps, so that steps may vary."""
+
+END_SECONDS = 10.0
+"""How long before a time limit a job is ended if it cannot save."""
 
 FASTEST_STEP_SECONDS = 1e-4
 
 
-def save_step(last: int, elapsed: float, seconds_per_step: float, latency: float) -> int:
+def save_step(last: int, elapsed: float, seconds_per_step: float, latency: float, within: float) -> int:
     """Choose the step after which all ranks save.
 
     `last` is the last step that any rank has reported, and `elapsed` the longest possible time since its end.
     All ranks read the chosen step within `latency` seconds, and none may have ended it by then; a step is
-    assumed to take at least half of the usual time. The earliest such step is chosen, as steps may be long.
+    assumed to take at least half of the usual time, or all of it if that would leave too little of `within`,
+    the time until the end. The earliest such step is chosen, as steps may be long.
     """
     each = max(seconds_per_step, FASTEST_STEP_SECONDS)
-    return last + int(2 * (elapsed + latency) / each) + 1
+    needed = elapsed + latency
+    return last + int(max(needed, min(2 * needed, MOST_OF_WITHIN * within)) / each) + 1
 
 
 class SaveAndStop:
@@ -62,7 +72,7 @@ class SaveAndStop:
         self._stop, self._reporter = stop, reporter
         self._sigterm_saves = saves_at_sigterm(options, environ)
         self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
-        self._known = plan.program.known_output_dir(plan.script[1:])
+        self._known = plan.save_directory
         self._by: str | None = None
         self._is_limit = False
         self._asked_at = self._deadline = self._within = 0.0
@@ -144,7 +154,10 @@ class SaveAndStop:
         if (by := control.who_asked_for_save(self._layout)) is not None:
             self._ask(by, self._options.seconds(is_preempted=by == signal.SIGTERM.name))
         elif limit is not None:
-            lead = limit.lead(self._save_seconds, progress.seconds_per_step or 0.0)
+            each = progress.seconds_per_step or 0.0
+            lead = min(END_SECONDS, limit.lead(0.0))
+            if self._directory() is not None:
+                lead = limit.lead(self._save_seconds, each + self._latency)
             if now >= limit.ends - lead:
                 self._ask(f"{limit.source} ({duration(limit.seconds)})", limit.ends - now, is_limit=True)
 
@@ -170,14 +183,14 @@ class SaveAndStop:
         elif last <= first.get("first_step", last):
             self._cannot("it had not taken its first step, so there was nothing to save")
         elif (directory := self._directory()) is None:
-            self._cannot("it is not known where its script saves", "`--save DIR` names a directory")
+            self._cannot("it is not known where its script saves", self._plan.program.how_to_save)
         else:
             step, not_before, looked = self._seen
             elapsed = now - (looked if last > step else not_before)
             each = progress.seconds_per_step
             if each is None and elapsed < 2 * self._latency:
                 return  # until it is known whether steps are fast
-            self._step = save_step(last, elapsed, elapsed if each is None else each, self._latency)
+            self._step = save_step(last, elapsed, each or elapsed, self._latency, self._within)
             self._write(directory)
 
     def _write(self, directory: str) -> None:
@@ -194,9 +207,7 @@ class SaveAndStop:
         program = read_record(self._layout.rank_program(0), ProgramRecord)
         if program.get("trainer_args") or program.get("saved_checkpoint"):
             return ""
-        if self._known is None or self._plan.program.interface is ConfigInterface.NONE:
-            return None
-        return str(self._known)
+        return None if self._known is None else str(self._known)
 
     def _explain_end(self) -> None:
         """Record why the ranks ended without a checkpoint before the time for saving was over."""
@@ -227,5 +238,5 @@ class SaveAndStop:
         folder: Path | None = output_dir_of(read_run_files(self._layout.root)) or self._known
         if folder is None:
             return None
-        since = self._asked_at - SHARED_LATENCY_SECONDS  # clocks of other hosts differ
+        since = self._asked_at - CLOCK_SECONDS
         return newest_complete(folder, since, lambda one: one.step in (None, self._step))

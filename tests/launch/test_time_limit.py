@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zlaunch.job.spec import OnPreempt, PreemptOptions
-from zlaunch.launch.time_limit import TimeLimit, scheduler_of, shields_ranks, time_limit
+from zlaunch.launch.time_limit import TimeLimit, limit_words, scheduler_of, shields_ranks, time_limit
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_JOB_END_TIME": "5000"}
 KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
@@ -76,3 +76,9 @@ def test_ranks_are_shielded_from_a_sigterm_that_asks_to_save_and_that_they_get_t
     environ: dict[str, str], asked: OnPreempt | None, shields: bool
 ) -> None:
     assert shields_ranks(PreemptOptions(on_preempt=asked), environ) == shields
+
+
+def test_a_limit_promises_a_save_only_where_it_is_known_where_to_save() -> None:
+    limit = TimeLimit(7200.0, "`--time-limit`", 7200.0)
+    assert limit_words(limit, 30.0).startswith("saves and stops at ")
+    assert limit_words(limit, None).startswith("stops in time for ")

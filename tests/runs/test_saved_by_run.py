@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,18 @@ def test_a_checkpoint_that_may_have_lost_its_weights_is_left_out_until_it_is_wri
     assert newest() == [nine, nine]
     first.ending.write_text('{"started": 1.0, "seconds": 2.0}')
     assert newest() == [ten, ten]
+
+
+def test_a_checkpoint_of_a_step_that_the_run_has_not_reached_is_of_another(
+    saved: Path, tmp_path: Path
+) -> None:
+    four, ten = (trainers(tmp_path / "out", step, saved / "zero2") for step in (4, 10))
+    heartbeats: Any = {0: {"step": 5}}
+    run = replace(files(tmp_path, saved_checkpoint=str(four)), heartbeats=heartbeats)
+    found = saved_by_run(run).checkpoint
+    assert found is not None
+    assert found.checkpoint.folder == four
+    assert ten.is_dir()
 
 
 def test_the_tags_of_an_engine_are_below_what_it_was_given(saved: Path, tmp_path: Path) -> None:

@@ -79,12 +79,15 @@ def newest_of_run(
 ) -> Summary | None:
     """Read the newest complete checkpoint that the job of a run has saved to a directory, and that fits.
 
-    One that was saved after the loss had become NaN is left out: its weights may be lost.
+    One of a step that the job has not reached is of a later job. One that was saved after the loss had become
+    NaN is left out: its weights may be lost.
     """
     diverged = [found for one in _attempts(files) if (found := _divergence(one)) is not None]
+    steps = [pulse.get("step", 0) for one in _attempts(files) for pulse in one.heartbeats.values()]
+    reached = max(steps, default=0) or math.inf
 
     def is_sound(one: Summary) -> bool:
-        return not any(divergence.may_have_lost(one) for divergence in diverged)
+        return (one.step or 0) <= reached and not any(loss.may_have_lost(one) for loss in diverged)
 
     return newest_complete(folder, began(files), lambda one: is_sound(one) and fits(one))
 

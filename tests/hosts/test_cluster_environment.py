@@ -146,6 +146,10 @@ REFUSED: Mapping[str, tuple[Mapping[str, str], str]] = {
     "ranks without an address": ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2 is set without MASTER_ADDR"),
     "mpirun on hosts that know no address": (ONE_A_NODE, "OMPI_COMM_WORLD_SIZE=2 is set without MASTER_ADDR"),
     "a rank of an unknown number": ({"RANK": "1", "MASTER_ADDR": "h"}, "RANK=1 is set without WORLD_SIZE"),
+    "a node with two numbers": (
+        {**NNODES, "NODE_RANK": "0", "RANK": "1", "WORLD_SIZE": "2"},
+        "number 0 of 2, or number 1 of 2",
+    ),
     "a first node of an unknown number": (
         {"NODE_RANK": "0", "MASTER_ADDR": "h"},
         "NODE_RANK=0 is set without NNODES",
@@ -156,7 +160,7 @@ REFUSED: Mapping[str, tuple[Mapping[str, str], str]] = {
     ),
     "a second rank of one": (
         {"RANK": "1", "WORLD_SIZE": "1"},
-        "RANK=1 WORLD_SIZE=1 and WORLD_SIZE=1 contradict each other",
+        "RANK=1 is not below WORLD_SIZE=1",
     ),
     "a second node of one": (
         {**PYTORCH_JOB, "NNODES": "1"},

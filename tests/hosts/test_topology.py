@@ -180,6 +180,7 @@ def test_a_duplicate_host_names_both_lines() -> None:
     [
         ("w0 slots=2 slots=3", "`slots=` is given twice"),
         ("w0 slots=-1", "`slots=-1`: not a number of slots"),
+        ("w0:x", "`w0:x`: `x` is not a number of slots"),
         ("w0 port=0", "`port=0`: not a port"),
         ("w0 colour=red", "`colour=red` is not an option of a host"),
         ("w0 slots=1\nW0 slots=1", "`w0` is on line 1 and on line 2, there as `W0`"),

@@ -35,6 +35,17 @@ def other(port: int, secret: str, number: int = 1, count: int = 2) -> Meeting:
     return Meeting(Member(number, count, "127.0.0.1", port, "a test"), 10.0, lambda _: None, secret)
 
 
+def test_what_differs_in_a_ds_config_is_named_by_its_key(port: int) -> None:
+    leader, member = Met(port, ""), other(port, "")
+    member._connect(10.0)
+    leader.join(10)
+    config = {"train_batch_size": 16, "zero_optimization": {"stage": 1}}
+    member.tell({"parts": {"ds_config": {**config, "zero_optimization": {"stage": 2}}}})
+    with pytest.raises(MemberFailed) as failed:
+        leader.meeting.agree({"ds_config": config})
+    assert "differ in the ds_config at `zero_optimization.stage`: `2` and `1`" in failed.value.message
+
+
 @pytest.fixture
 def port() -> int:
     return free_port()
@@ -64,7 +75,13 @@ def test_two_members_with_one_number_are_reported(port: int) -> None:
     for member in members:
         member._connect(10.0)
     leader.join(10)
-    assert str(leader.error) == "two zlaunch processes have number 1 of 3"
+    assert str(leader.error) == "two zlaunch processes are node 1 of 3"
+    told = []
+    for member in members:
+        with pytest.raises(MemberFailed) as failed:
+            member._hear(0, "everyone", 2.0)
+        told.append(failed.value.message)
+    assert "two zlaunch processes are node 1 of 3" in told
 
 
 def test_a_member_that_expects_more_of_them_is_reported_whatever_its_number(port: int) -> None:
@@ -72,7 +89,7 @@ def test_a_member_that_expects_more_of_them_is_reported_whatever_its_number(port
     other(port, "", 5, count=8)._connect(10.0)
     leader.join(10)
     assert "node 5 (" in str(leader.error)
-    assert "expects 8 of them, not 2" in str(leader.error)
+    assert "was started as one of 8 nodes, and node 0 as one of 2" in str(leader.error)
 
 
 def test_a_member_with_another_secret_is_told_so_and_the_leader_waits_on(port: int) -> None:

@@ -129,7 +129,7 @@ def test_a_training_at_its_end_does_not_go_on_unless_more_is_asked_for(saved: Pa
     for steps, is_at_end in ((10, False), (9, True)):
         run.heartbeats[0] = {"steps": steps}
         ((_, said),) = saved_rows(saved_by_run(run))
-        assert ("the last one unless you ask for more" in said) == is_at_end
+        assert ("its last step: ask for more steps" in said) == is_at_end
 
 
 @pytest.mark.parametrize(

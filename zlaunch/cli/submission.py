@@ -1,5 +1,6 @@
 """`zlaunch train --submit`: its options, and the command line that runs on the nodes."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
@@ -197,6 +198,7 @@ def submit_job(
     *,
     options: LaunchOptions,
     on: str | None = None,
+    as_json: bool = False,
 ) -> int:
     """Check a job, and submit it or show what would be submitted; return its exit status."""
     scheduler: Scheduler = SCHEDULERS[asked.scheduler]
@@ -217,6 +219,7 @@ def submit_job(
         run_dir=run_dir,
         nodes=nodes.count,
         gpus=nodes.gpus,
+        env=tuple(word for word in job.env if "=" not in word),
         time_limit=_seconds(asked.time_limit),
         save_within=job.wishes.preempt.save_within,
         is_resumable=is_resumable,
@@ -232,9 +235,11 @@ def submit_job(
         volumes=tuple(map(_volume, asked.volume)),
         workdir=asked.workdir,
     )
-    scheduler.check(request)
+    for note in scheduler.check(request):
+        reporter.note(note)
     if options.dry_run:
-        console.raw_data(scheduler.render(request).encode())
+        text = scheduler.render(request)
+        console.raw_data((json.dumps({"script": text}) + "\n" if as_json else text).encode())
         return 0
     return submit(scheduler, request, SubmitView(request), detach=asked.detach)
 

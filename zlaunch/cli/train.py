@@ -1,5 +1,6 @@
 """`zlaunch train`: plan a job, show the plan, run it."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -283,13 +284,18 @@ def train(
         )
         words = submission.words_of_train(spec.asked or sys.argv)
         raise typer.Exit(
-            submission.submit_job(asked, spec, words, run_dir, view, context.command, options=launch, on=on)
+            submission.submit_job(
+                asked, spec, words, run_dir, view, context.command, options=launch, on=on, as_json=as_json
+            )
         )
     submission.refuse_alone(context.params, spec)
     if no_ssh and node_rank is None:
         submission.note_secrets(spec.script_args, "the commands", view)
         told = list(commands(spec, spec.asked or sys.argv))
-        console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))
+        if as_json:
+            console.data(json.dumps([{"host": name, "command": typed} for name, typed in told], indent=2))
+        else:
+            console.data(*(line for name, typed in told for line in (f"# on {name}", typed)))
         raise typer.Exit
     spec, chosen = (spec, None) if node_rank is None else as_member(spec, node_rank)
     surroundings = find_surroundings(

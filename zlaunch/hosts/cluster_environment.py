@@ -45,6 +45,8 @@ class Member:
     """How many ranks it starts; None for one per device."""
     device: int | None = None
     """The device of a member that is a single rank."""
+    hosts: str = ""
+    """All hosts as this member was told of them, if it was; the others must have been told the same."""
 
     @property
     def kind(self) -> str:
@@ -78,7 +80,7 @@ def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
     found = [answer for recognize in _RECOGNIZERS if (answer := recognize(environ)) is not None]
     members = [one for one in found if isinstance(one, Member)]
     for other in members[1:]:
-        _refuse_contradiction(members[0], other)
+        refuse_contradiction(members[0], other)
     if members:  # of those that agree, RANK without LOCAL_RANK leaves open what it counts
         return next((one for one in members if one.device is not None), members[0])
     if (allocation := next((one for one in found if isinstance(one, Allocation)), None)) is not None:
@@ -101,12 +103,15 @@ def _refuse_parts(environ: Environ, alone: ClusterEnvironment | None) -> None:
             raise WrongUsage(
                 f"{rank}={text} is set without {sizes[0]}", f"set {sizes[0]} everywhere, or unset {rank}"
             )
+        if int(text) > 0 and alone is not None and alone.source == f"{size}={environ[size]}":
+            raise WrongUsage(f"{rank}={text} is not below {alone.source}", f"count {rank} from 0")
         if int(text) > 0 and alone is not None:
             said = f"{rank}={text} {size}={environ[size]} and {alone.source} contradict each other"
             raise WrongUsage(said, "unset the variables that do not belong to this job")
 
 
-def _refuse_contradiction(first: Member, other: Member) -> None:
+def refuse_contradiction(first: Member, other: Member) -> None:
+    """Raise WrongUsage if one and the same zlaunch cannot be both members."""
     if (first.number, first.count) != (other.number, other.count):
         raise WrongUsage(
             f"{first.source} and {other.source} contradict each other: number {first.number} of "
@@ -183,7 +188,9 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     says_nodes = any(environ.get(name) for name in _COUNTS_OF_NODES)
     if environ.get("WORLD_SIZE") == "1" and says_nodes:
         return None  # left over from a single process
-    if not environ.get("WORLD_SIZE") or (is_node and says_nodes):
+    counts = [environ.get(name) for name in _COUNTS_OF_NODES]
+    numbers_nodes = environ.get("WORLD_SIZE") in counts and {"RANK", "MASTER_ADDR"} <= environ.keys()
+    if not environ.get("WORLD_SIZE") or (is_node and says_nodes and not numbers_nodes):
         return None
     count = _number(environ, "WORLD_SIZE")
     if count == 1:
@@ -347,7 +354,7 @@ def _number(environ: Environ, name: str, default: int | None = None) -> int:
     if not text and default is not None:
         return default
     if not text.isdecimal() or len(text) > 9:
-        raise WrongUsage(f"{name}={text} is not a number", f"set {name} to a number, or unset it")
+        raise WrongUsage(f"{name}={text} is not a number from 0 on", f"set {name} to one, or unset it")
     return int(text)
 
 

@@ -206,6 +206,9 @@ def _host(line: str) -> Host | Finding:
     words = re.sub(r"\s*=\s*", "=", re.split(r"(?:^|\s)#", line)[0]).split()
     match = _TARGET.fullmatch(words[0])
     if match is None or not _is_name(match["address"] or match["name"]):
+        before, colon, behind = words[0].rpartition(":")
+        if colon and _TARGET.fullmatch(before):
+            return Finding("bad-host-line", f"`{words[0]}`: `{behind}` is not a number of slots", _HOW)
         return Finding("bad-host-line", f"`{line}` does not begin with a host name", _HOW)
     given, wrong = _options(words[1:])
     if wrong is not None:

@@ -22,7 +22,9 @@ def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
             f"`--env {name}=…` would show a secret in the commands to type",
             f"set {name} on each host, and write `--env {name}`",
         )
-    program, verb, *words = ("zlaunch", *asked[1:])
+    cut = asked.index("--") if "--" in asked else len(asked)
+    own = (word for word in asked[1:cut] if word != "--json")  # it is for these commands
+    program, verb, *words = ("zlaunch", *own, *asked[cut:])
     for number, host in enumerate(_topology(job).hosts):
         typed = shlex.join([program, verb, "--node-rank", str(number), *words])
         yield host.name, f"cd {shlex.quote(str(Path.cwd()))} && {typed}"
@@ -30,7 +32,8 @@ def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
     """Return the job as one host starts its part, and which of the hosts it is; raise WrongUsage for none."""
-    hosts = _topology(job).hosts
+    topology = _topology(job)
+    hosts = topology.hosts
     if number >= len(hosts):
         raise WrongUsage(
             f"`--node-rank {number}`: there are {len(hosts)} hosts", f"write `--node-rank {len(hosts) - 1}`"
@@ -43,6 +46,7 @@ def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
         int(port) if (port := os.environ.get("MASTER_PORT", "")).isdecimal() else DEFAULT_PORT,
         f"--node-rank {number} of {len(hosts)} hosts",
         slots=len(own.devices),
+        hosts=topology.selection,
     )
     is_part = own.devices != tuple(range(len(own.devices)))
     gpus = GpuChoice(devices=own.devices) if is_part else None

@@ -145,9 +145,10 @@ class Meeting:
             for name, value in parts.items():
                 other = theirs.get(name) if isinstance(theirs, Mapping) else None
                 if other != value:
+                    where, other, own = _first_difference(other, value)
                     raise MemberFailed(
-                        f"{self._who(number)} and {self._who(0)} differ in the {name}: {_short(other)} and "
-                        f"{_short(value)}",
+                        f"{self._who(number)} and {self._who(0)} differ in the {name}{where}: "
+                        f"{_short(other)} and {_short(own)}",
                         f"start every {self.member.kind} with the same {name}",
                         ExitStatus.REFUSED,
                     )
@@ -240,8 +241,11 @@ class Meeting:
         """
         if self._has_begun:
             return
-        found = [one.message for one in error.findings] if isinstance(error, Refused) else [error.message]
-        failed = {"message": "; ".join(found), "hint": error.hint, "status": int(error.status)}
+        said, hint = [error.message], error.hint
+        if isinstance(error, Refused):
+            said = [f"{one.where}: {one.message}" if one.where else one.message for one in error.findings]
+            hint = hint or error.findings[0].hint
+        failed = {"message": "; ".join(said), "hint": hint, "status": int(error.status)}
         message = {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
         with contextlib.suppress(ZlaunchError):
             if not self._channels and not self._has_tried:
@@ -281,7 +285,8 @@ class Meeting:
                         f"{who} did not connect to {address} within {duration(timeout)}",
                         "start zlaunch on every node, with the same address",
                     )
-                self._note_wait(f"waiting at {address} for {who}")
+                so_far = f"{duration(time.monotonic() - began)} of {duration(timeout)}"
+                self._note_wait(f"waiting at {address} for {who}, {so_far}")
                 self.keep()  # one that is gone may come again
                 for channel, hello in door.proven(0.5):
                     self._admit(channel, hello)
@@ -301,20 +306,32 @@ class Meeting:
 
     def _admit(self, channel: Channel, hello: Message) -> None:
         if (count := hello.get("count")) != self.member.count:
-            raise MemberFailed(
-                f"{self.member.kind} {hello.get('member')} ({hello.get('host')}) expects {count} of them, "
-                f"not {self.member.count}",
-                "set the same number of nodes everywhere",
+            kind = self.member.kind
+            raise self._refused(
+                channel,
+                f"{kind} {hello.get('member')} ({hello.get('host')}) was started as one of {count} {kind}s, "
+                f"and {kind} 0 as one of {self.member.count}",
+                f"set the same number of {kind}s everywhere",
             )
         if (number := self._number(hello)) is None:
             channel.close()
         elif number in self._channels and not self._channels[number].closed:
-            raise MemberFailed(
-                f"two zlaunch processes have number {number} of {self.member.count}",
-                "give every node its own number",
+            raise self._refused(
+                channel,
+                f"two zlaunch processes are {self.member.kind} {number} of {self.member.count}",
+                f"give every {self.member.kind} its own number",
             )
         else:
             self._channels[number] = channel
+
+    def _refused(self, channel: Channel, message: str, hint: str) -> MemberFailed:
+        """Tell a member that is not let in why, and return the error for the others."""
+        error = MemberFailed(message, hint)
+        channel.send(
+            {"failed": {"message": message, "hint": hint, "status": int(error.status), "told": True}}
+        )
+        channel.close(linger=1.0)
+        return error
 
     def _connect(self, timeout: float) -> None:
         """Connect to the leader, which may start later."""
@@ -384,6 +401,15 @@ def _read(kind: type[Told], value: object, who: str) -> Told:
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
     """Number the members of one host."""
     return tuple(host if hosts.count(host) == 1 else f"{host}/{number}" for number, host in enumerate(hosts))
+
+
+def _first_difference(one: object, other: object, path: str = "") -> tuple[str, object, object]:
+    """Return where two values differ, as a part of a sentence, and what they have there."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        key = next((key for key in {**other, **one} if one.get(key) != other.get(key)), None)
+        if key is not None:
+            return _first_difference(one.get(key), other.get(key), f"{path}.{key}" if path else str(key))
+    return f" at `{path}`" if path else "", one, other
 
 
 def _short(value: object) -> str:

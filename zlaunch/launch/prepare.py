@@ -25,7 +25,7 @@ from zlaunch.hosts.placement import (
 )
 from zlaunch.hosts.ports import LOOPBACK
 from zlaunch.hosts.survey import HostSurvey
-from zlaunch.hosts.topology import Topology, beyond_deepspeed, too_many_slots
+from zlaunch.hosts.topology import Reach, Topology, beyond_deepspeed, too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.script import RESUME, Handover, OwnConfig
@@ -194,7 +194,7 @@ def _address(facts: Facts, topology: Topology) -> str:
     if topology.hosts[0].addr is not None:
         return topology.hosts[0].addr
     if not others:
-        return LOOPBACK
+        return first if topology.reach is Reach.SSH else LOOPBACK
     if first in others:
         return others[first].address or first
     return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)

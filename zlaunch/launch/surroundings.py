@@ -155,7 +155,7 @@ def find_surroundings(
     """
     if (on is not None or is_offline) and not dry_run:
         flag = "--on" if on is not None else "--offline"
-        raise WrongUsage(f"`{flag}` plans for machines that are not asked", "add `--dry-run`")
+        raise WrongUsage(f"`{flag}` plans without asking any machine", "add `--dry-run`")
     if on is not None or is_offline:
         return Surroundings(imagined=None if on is None else imagine(on), is_offline=True)
     cluster = chosen or detect_cluster(environ)

@@ -36,7 +36,7 @@ def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int
     Raises MemberFailed if another member has another plan, cannot take part, or is gone.
     """
     plan = preflight.plan(prepared)
-    meeting.agree(_parts(plan, prepared))
+    meeting.agree(_parts(plan, prepared, meeting))
     if meeting.leads:
         outcome = run_attempts(prepared, preflight)
         meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
@@ -48,10 +48,11 @@ def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int
     return ending.status
 
 
-def _parts(plan: LaunchPlan, prepared: Prepared) -> dict[str, object]:
+def _parts(plan: LaunchPlan, prepared: Prepared, meeting: Meeting) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
     versions, script = plan.python.versions(PACKAGES), prepared.inputs.job.script
     return {
+        "hosts": meeting.member.hosts,
         "script": f"{plan.module or script.name} {file_sha256(script)}",
         "arguments of the script": list(prepared.inputs.job.script_args),
         "ds_config": plan.values.config(),

@@ -1,5 +1,6 @@
 """The sbatch script, as a shell runs it; what Slurm makes of it is in tests/cluster/test_submit.py."""
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_an_argument_that_may_be_secret_is_said(way: tuple[str, ...], tmp_path: 
     (tmp_path / "script.py").write_text("")
     result = zlaunch("train", "script.py", *way, "--", "--hub_token", "abc", cwd=tmp_path)
     assert (result.status, "`--hub_token (hidden)`" in result.err) == (0, True), result.err
+
+
+def test_a_job_without_gpus_is_said_to_ask_for_none() -> None:
+    assert slurm.check(request(gpus=8)) == slurm.check(request(options={"gres": "gpu:2"})) == []
+    assert slurm.check(request()) == ["the job asks for no GPU: `--gpus N` asks for N on each node"]
+
+
+def test_a_script_can_be_taken_as_json(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    words = ("train", "script.py", "--submit", "slurm", "--dry-run")
+    text, as_json = (zlaunch(*words, *more, cwd=tmp_path).out for more in ((), ("--json",)))
+    assert "#SBATCH" in text
+    assert json.loads(as_json)["script"].replace(" --json", "") == text
 
 
 def test_a_line_break_cannot_end_an_option() -> None:

@@ -79,7 +79,7 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
             place = shown(found.checkpoint.folder)
             resume = f"{place}, step {found.step}, with which the run began; it saved none"
         elif saved.is_at_end:
-            resume += ", the last one unless you ask for more"
+            resume += ", its last step: ask for more steps"
         yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
 
 

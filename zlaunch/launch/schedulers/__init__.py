@@ -17,8 +17,8 @@ class Scheduler(Protocol):
     HAS_TIME_LIMIT: bool
     """Whether it ends a job at a time limit; otherwise each zlaunch watches the time itself."""
 
-    def check(self, request: SubmitRequest) -> None:
-        """Raise WrongUsage for a request that it cannot serve."""
+    def check(self, request: SubmitRequest) -> list[str]:
+        """Raise WrongUsage for a request that it cannot serve; return what the user may have overlooked."""
 
     def render(self, request: SubmitRequest) -> str:
         """The text that one would have written by hand."""

@@ -53,7 +53,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def check(request: SubmitRequest) -> None:
+def check(request: SubmitRequest) -> list[str]:
     """Raise WrongUsage without an image, and for what an API server certainly rejects."""
     if request.image is None:
         raise WrongUsage(
@@ -76,6 +76,8 @@ def check(request: SubmitRequest) -> None:
             why = "holds a `:`" if ":" in path else "is already mounted" if path.strip("/") else "is the root"
             raise WrongUsage(f"`--volume {claim}:{path}`: the path {why}", f"write `--volume {claim}:/data`")
         taken.append(path.rstrip("/"))
+    needed = f"the pods need {', '.join(request.env)}: add it to the manifest, for example from a Secret"
+    return [*request.without_gpus(), *([needed] if request.env else [])]
 
 
 def render(request: SubmitRequest) -> str:

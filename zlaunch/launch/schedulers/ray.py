@@ -17,12 +17,13 @@ _OVER = {"succeeded": 0, "failed": 1, "stopped": 143}
 """How a job ended → the exit status if Ray names none."""
 
 
-def check(request: SubmitRequest) -> None:
+def check(request: SubmitRequest) -> list[str]:
     """Raise WrongUsage for several nodes: a job of Ray is one command on one node."""
     if request.nodes > 1:
         raise WrongUsage(
             f"`--submit ray --nodes {request.nodes}`: a job of Ray runs on one node", "leave `--nodes` out"
         )
+    return request.without_gpus()
 
 
 def render(request: SubmitRequest) -> str:

@@ -29,6 +29,8 @@ class SubmitRequest:
     nodes: int = 1
     gpus: int | None = None
     """GPUs of each node."""
+    env: tuple[str, ...] = ()
+    """Variables whose value each node must have."""
     time_limit: int | None = None
     """Seconds."""
     save_within: float | None = None
@@ -49,6 +51,10 @@ class SubmitRequest:
     """Claims of volumes, and where they are mounted."""
     workdir: str | None = None
     """The working directory in the image."""
+
+    def without_gpus(self) -> list[str]:
+        """Say that the job asks for no GPU, if it does not."""
+        return [] if self.gpus else ["the job asks for no GPU: `--gpus N` asks for N on each node"]
 
     @property
     def run_name(self) -> str:

@@ -19,6 +19,8 @@ SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
 
 _SECRET = (
+    "# srun passes on all variables, even if sbatch was told not to.",
+    "export SLURM_EXPORT_ENV=ALL",
     "# Each start makes the secret by which its nodes know each other.",
     f"export {SECRET}=$(head -c 24 /dev/urandom | base64)",
     "",
@@ -55,11 +57,13 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-def check(request: SubmitRequest) -> None:
+def check(request: SubmitRequest) -> list[str]:
     """Raise WrongUsage for a line break, which would end an option in the script."""
     for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
         if "\n" in str(word):
             raise WrongUsage(f"an sbatch script cannot contain a line break: {str(word)!r}")
+    has_gpus = request.gres or {*_GPUS, "gpus-per-node"} & request.options.keys()
+    return [] if has_gpus else request.without_gpus()
 
 
 def render(request: SubmitRequest) -> str:
@@ -67,6 +71,7 @@ def render(request: SubmitRequest) -> str:
     lines = [
         "#!/bin/bash",
         *_directives(request),
+        f"# Slurm does not create the directory of the log: mkdir -p {RUNS}",
         "",
         *_run_directory(request),
         "",
@@ -76,7 +81,7 @@ def render(request: SubmitRequest) -> str:
     if request.requeue:
         lines += [
             "",
-            f"# {SAVED}: it saved a checkpoint before a limit or a preemption. A restart resumes from it.",
+            f"# {SAVED}: it saved a checkpoint before a limit or a preemption, and is to be started again.",
             f'if [ "$status" -eq {SAVED} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -lt {request.restarts} ]; then',
             '    scontrol requeue "$SLURM_JOB_ID"',
             "fi",

@@ -109,7 +109,8 @@ def tune(
     check_drive(request)
     view = TuneView()
     console.say(
-        f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and at most about {seconds:.0f} s"
+        f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and about {seconds:.0f} s once "
+        "`async_io` is compiled"
     )
     try:
         found = tune_drive(request, view, view.measured)

@@ -97,8 +97,8 @@ def check_drive(request: TuneRequest) -> None:
     if disk is not None and disk.free_bytes < needed:
         left = (disk.free_bytes - SPARE_BYTES) // FILES >> 20
         hint = f"`--size {left}M` fits" if left >= 16 else "free some space, or choose another drive"
-        text = f"`{request.folder}` has {memory(disk.free_bytes)} free, but the test takes {memory(needed)}"
-        raise Unavailable(f"{text}, {memory(SPARE_BYTES)} of it to spare", hint)
+        text = f"`{request.folder}` has {memory(disk.free_bytes)} free, but {memory(needed)} are needed"
+        raise Unavailable(f"{text}: the test files, and {memory(SPARE_BYTES)} to spare", hint)
     check_packages(request.python, ("torch", "deepspeed"))
 
 

@@ -10,9 +10,8 @@ from zlaunch.doctor.examine import Examined, Targets, is_local
 from zlaunch.doctor.row import Row, Status
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.ports import free_port
-from zlaunch.hosts.python_of_host import is_here, own_program
+from zlaunch.hosts.python_of_host import own_program
 from zlaunch.hosts.topology import Host
-from zlaunch.process import ours
 from zlaunch.units import brief
 
 NAME = "all-reduce"
@@ -35,9 +34,7 @@ class _Rank:
 
     def words(self, host: Host, python: str) -> list[str]:
         asked = [self.number, self.world_size, self.master, self.port, self.backend, SECONDS]
-        if host.python is None or is_here(host):
-            return ours(PROGRAM, *map(str, asked), python=python)
-        return own_program(host, PROGRAM, *map(str, asked))
+        return own_program(host, PROGRAM, *map(str, asked), python=python)
 
 
 def all_reduce(

@@ -80,7 +80,7 @@ def detect_cluster(environ: Environ) -> ClusterEnvironment | None:
     found = [answer for recognize in _RECOGNIZERS if (answer := recognize(environ)) is not None]
     members = [one for one in found if isinstance(one, Member)]
     for other in members[1:]:
-        refuse_contradiction(members[0], other)
+        _refuse_contradiction(members[0], other)
     if members:  # of those that agree, RANK without LOCAL_RANK leaves open what it counts
         return next((one for one in members if one.device is not None), members[0])
     if (allocation := next((one for one in found if isinstance(one, Allocation)), None)) is not None:
@@ -103,15 +103,16 @@ def _refuse_parts(environ: Environ, alone: ClusterEnvironment | None) -> None:
             raise WrongUsage(
                 f"{rank}={text} is set without {sizes[0]}", f"set {sizes[0]} everywhere, or unset {rank}"
             )
-        if int(text) > 0 and alone is not None and alone.source == f"{size}={environ[size]}":
-            raise WrongUsage(f"{rank}={text} is not below {alone.source}", f"count {rank} from 0")
-        if int(text) > 0 and alone is not None:
-            said = f"{rank}={text} {size}={environ[size]} and {alone.source} contradict each other"
-            raise WrongUsage(said, "unset the variables that do not belong to this job")
+        if int(text) == 0 or alone is None:
+            continue
+        count = f"{size}={environ[size]}"
+        if alone.source == count:
+            raise WrongUsage(f"{rank}={text} is not below {count}", f"count {rank} from 0")
+        said = f"{rank}={text} {count} and {alone.source} contradict each other"
+        raise WrongUsage(said, "unset the variables that do not belong to this job")
 
 
-def refuse_contradiction(first: Member, other: Member) -> None:
-    """Raise WrongUsage if one and the same zlaunch cannot be both members."""
+def _refuse_contradiction(first: Member, other: Member) -> None:
     if (first.number, first.count) != (other.number, other.count):
         raise WrongUsage(
             f"{first.source} and {other.source} contradict each other: number {first.number} of "

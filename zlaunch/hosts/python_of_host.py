@@ -20,13 +20,13 @@ def is_here(host: Host) -> bool:
     return host.name in local_names(socket.gethostname())
 
 
-def own_program(host: Host, module: str, *args: str) -> list[str]:
-    """Command line for a module of zlaunch on a host.
+def own_program(host: Host, module: str, *args: str, python: str | None = None) -> list[str]:
+    """Command line for a module of zlaunch on a host, in the Python of zlaunch or another one.
 
     With `python=` it is `python -m`, which leaves the working directory alone if PYTHONSAFEPATH is set.
     """
     if host.python is None or is_here(host):
-        return ours(module, *args)
+        return ours(module, *args, python=python)
     return [host.python, "-m", module, *args]
 
 

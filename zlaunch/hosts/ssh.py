@@ -170,8 +170,8 @@ def parse_survey(host: Host, answer: str, status: int, *, program: str = "ssh") 
             "try again: files are cached after the first read",
         )
     if status == _BROKEN:
-        trial = shlex.join(["ssh", "-v", *destination(host), "true"])
-        trial = trial if program == "ssh" else _step_on(name, program)
+        by_ssh = program == "ssh"
+        trial = shlex.join(["ssh", "-v", *destination(host), "true"]) if by_ssh else _step_on(name, program)
         raise Unavailable(f"the connection to {name} was lost", f"`{trial}` may show why")
     lines, same = answer.splitlines(), "the same Python environment must be at the same path on every host"
     if python is not None:

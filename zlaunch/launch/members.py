@@ -241,16 +241,10 @@ class Meeting:
         """
         if self._has_begun:
             return
-        said, hint = [error.message], error.hint
-        if isinstance(error, Refused):
-            said = [f"{one.where}: {one.message}" if one.where else one.message for one in error.findings]
-            hint = hint or error.findings[0].hint
-        failed = {"message": "; ".join(said), "hint": hint, "status": int(error.status)}
-        message = {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
         with contextlib.suppress(ZlaunchError):
             if not self._channels and not self._has_tried:
                 self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
-        self.tell(message)
+        self.tell(_failure(error))
         self.close()
 
     def end_with(self, error: ZlaunchError) -> None:
@@ -327,9 +321,7 @@ class Meeting:
     def _refused(self, channel: Channel, message: str, hint: str) -> MemberFailed:
         """Tell a member that is not let in why, and return the error for the others."""
         error = MemberFailed(message, hint)
-        channel.send(
-            {"failed": {"message": message, "hint": hint, "status": int(error.status), "told": True}}
-        )
+        channel.send(_failure(error))
         channel.close(linger=1.0)
         return error
 
@@ -401,6 +393,16 @@ def _read(kind: type[Told], value: object, who: str) -> Told:
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
     """Number the members of one host."""
     return tuple(host if hosts.count(host) == 1 else f"{host}/{number}" for number, host in enumerate(hosts))
+
+
+def _failure(error: ZlaunchError) -> Message:
+    """Write an error for other members; `told` is whether it names the member that it comes from."""
+    said, hint = [error.message], error.hint
+    if isinstance(error, Refused):
+        said = [f"{one.where}: {one.message}" if one.where else one.message for one in error.findings]
+        hint = hint or error.findings[0].hint
+    failed = {"message": "; ".join(said), "hint": hint, "status": int(error.status)}
+    return {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
 
 
 def _first_difference(one: object, other: object, path: str = "") -> tuple[str, object, object]:

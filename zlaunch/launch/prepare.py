@@ -156,8 +156,10 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
     script, hosts, others = facts.sources.script, facts.sources.hosts, facts.hosts.others
     machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
     most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
-    wrong = [] if is_offline else too_many_slots(facts.sources.hostfile, most)
-    wrong += [] if hosts is None or is_offline else gpus_used_twice(hosts, machines)
+    wrong = []
+    if not is_offline:  # which takes this machine for all of them
+        wrong += too_many_slots(facts.sources.hostfile, most)
+        wrong += [] if hosts is None else gpus_used_twice(hosts, machines)
     if launcher_of(job, script) != "torchrun":
         wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()

@@ -89,10 +89,11 @@ def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
 
 def limit_words(limit: TimeLimit, save: float | None) -> str:
     """Describe when a run is asked to save, and for which limit; `save` is None if it is unknown where."""
+    end = f"in time for {_clock(limit.ends)}: {limit.source}, {duration(limit.seconds)}"
     if save is None:
-        end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
-        stops = f"stops in time for {end}: {limit.source}, {duration(limit.seconds)}"
-        return f"{stops}; it is not known where the script saves"
-    at = time.strftime("%H:%M:%S", time.localtime(limit.ends - limit.lead(save)))
-    end = time.strftime("%H:%M:%S", time.localtime(limit.ends))
-    return f"saves and stops at {at}, in time for {end}: {limit.source}, {duration(limit.seconds)}"
+        return f"stops {end}; it is not known where the script saves"
+    return f"saves and stops at {_clock(limit.ends - limit.lead(save))}, {end}"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(moment))

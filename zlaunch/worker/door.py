@@ -74,9 +74,8 @@ class Door:
 
     def proven(self, seconds: float = 0.0) -> list[tuple[Channel, Message]]:
         """Wait until something comes, at most so long; return who has proved itself, and what it has said."""
-        listener = (
-            [] if self._is_full else [self._listener.fileno()]
-        )  # it would be ready at once, again and again
+        # A listener for whose connections there is no room would be ready at once, again and again.
+        listener = [] if self._is_full else [self._listener.fileno()]
         wait_for_any([*self._newcomers], seconds, *listener)
         found, now = [], time.monotonic()
         for channel, (nonce, since) in list(self._newcomers.items()):

@@ -154,12 +154,11 @@ class SaveAndStop:
         if (by := control.who_asked_for_save(self._layout)) is not None:
             self._ask(by, self._options.seconds(is_preempted=by == signal.SIGTERM.name))
         elif limit is not None:
-            each = progress.seconds_per_step or 0.0
-            lead = min(END_SECONDS, limit.lead(0.0))
-            if self._directory() is not None:
-                lead = limit.lead(self._save_seconds, each + self._latency)
-            if now >= limit.ends - lead:
-                self._ask(f"{limit.source} ({duration(limit.seconds)})", limit.ends - now, is_limit=True)
+            each, left = progress.seconds_per_step or 0.0, limit.ends - now
+            is_end = left <= min(END_SECONDS, limit.lead(0.0))
+            is_time = left <= limit.lead(self._save_seconds, each + self._latency)
+            if is_end or (is_time and self._directory() is not None):  # which reads a file
+                self._ask(f"{limit.source} ({duration(limit.seconds)})", left, is_limit=True)
 
     def _observe(self, progress: Progress) -> None:
         """Note when the last step was first seen, and how long a save takes."""

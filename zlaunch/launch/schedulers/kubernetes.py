@@ -76,8 +76,11 @@ def check(request: SubmitRequest) -> list[str]:
             why = "holds a `:`" if ":" in path else "is already mounted" if path.strip("/") else "is the root"
             raise WrongUsage(f"`--volume {claim}:{path}`: the path {why}", f"write `--volume {claim}:/data`")
         taken.append(path.rstrip("/"))
-    needed = f"the pods need {', '.join(request.env)}: add it to the manifest, for example from a Secret"
-    return [*request.without_gpus(), *([needed] if request.env else [])]
+    notes = request.without_gpus()
+    if request.env:
+        names = ", ".join(request.env)
+        notes.append(f"the pods need {names}, to be set in the manifest, for example from a Secret")
+    return notes
 
 
 def render(request: SubmitRequest) -> str:

@@ -62,8 +62,7 @@ def check(request: SubmitRequest) -> list[str]:
     for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
         if "\n" in str(word):
             raise WrongUsage(f"an sbatch script cannot contain a line break: {str(word)!r}")
-    has_gpus = request.gres or {*_GPUS, "gpus-per-node"} & request.options.keys()
-    return [] if has_gpus else request.without_gpus()
+    return [] if _has_own_gpus(request) else request.without_gpus()
 
 
 def render(request: SubmitRequest) -> str:
@@ -89,14 +88,14 @@ def render(request: SubmitRequest) -> str:
     return "\n".join([*lines, 'exit "$status"', ""])
 
 
-_GPUS = frozenset({"gres", "gpus", "gpus-per-task"})
-"""Options that ask for GPUs, beside `gpus-per-node`."""
+def _has_own_gpus(request: SubmitRequest) -> bool:
+    """Whether the user asks for GPUs in the words of Slurm."""
+    return bool(request.gres or request.options.keys() & {"gres", "gpus", "gpus-per-node", "gpus-per-task"})
 
 
 def _directives(request: SubmitRequest) -> list[str]:
     """Write the options of the job; options of `--slurm` replace those of zlaunch."""
     limit = request.time_limit
-    has_gpus = request.gres or _GPUS & request.options.keys()
     own: dict[str, str | None] = {
         "job-name": request.name,
         "account": request.account,
@@ -104,7 +103,7 @@ def _directives(request: SubmitRequest) -> list[str]:
         "nodes": str(request.nodes),
         "ntasks-per-node": "1",
         "gres": request.gres,
-        "gpus-per-node": None if has_gpus or not request.gpus else str(request.gpus),
+        "gpus-per-node": None if _has_own_gpus(request) or not request.gpus else str(request.gpus),
         "array": request.array,
         "time": None if limit is None else _clock(limit),
         "signal": None if limit is None else f"USR1@{min(SIGNAL_SECONDS, limit // 2)}",

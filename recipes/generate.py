@@ -74,6 +74,8 @@ def main() -> None:
     engine.module.eval()
     for prompts in read_prompts(args, rank, ranks):
         inputs = tokenizer(prompts, return_tensors="pt", padding=True).to(engine.device)
+        if (inputs["input_ids"][:, -1] == tokenizer.eos_token_id).all():  # T5's tokenizers end each prompt
+            inputs = {name: values[:, :-1] for name, values in inputs.items()}
         with torch.no_grad():
             ids = engine.module.generate(
                 **inputs, max_new_tokens=args.new_tokens, do_sample=False, synced_gpus=ranks > 1

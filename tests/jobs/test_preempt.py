@@ -251,7 +251,7 @@ def test_a_time_limit_saves_in_time_and_says_when(folder: Path, engine_losses: l
     assert time.monotonic() - started < 80
     assert result.status == 75, result.err
     assert re.search(
-        r"limit saves and stops at \S+, in time for \S+: `--time-limit`, 1 min 20 s", said(result)
+        r"limit saves and stops at \S+, in time for \S+ \(`--time-limit`, 1 min 20 s\)", said(result)
     )
     assert "`--time-limit` (1 min 20 s) asked to save and stop: step" in said(result)
     assert losses(folder, "t")[:20] == engine_losses[:20]

@@ -89,10 +89,10 @@ def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
 
 def limit_words(limit: TimeLimit, save: float | None) -> str:
     """Describe when a run is asked to save, and for which limit; `save` is None if it is unknown where."""
-    end = f"in time for {_clock(limit.ends)}: {limit.source}, {duration(limit.seconds)}"
+    end = f"{_clock(limit.ends)} ({limit.source}, {duration(limit.seconds)})"
     if save is None:
-        return f"stops {end}; it is not known where the script saves"
-    return f"saves and stops at {_clock(limit.ends - limit.lead(save))}, {end}"
+        return f"ends by {end}, perhaps without a save: it is not known where the script saves"
+    return f"saves and stops at {_clock(limit.ends - limit.lead(save))}, in time for {end}"
 
 
 def _clock(moment: float) -> str:

@@ -16,7 +16,7 @@ from tests.running import ZLAUNCH, start, the_run, zlaunch
 
 pytestmark = pytest.mark.hosts
 
-SHORT = ["--max_steps", "8", "--logging_steps", "2"]
+SHORT = ["--max_steps", "8", "--logging_steps", "2", "--sequence_length", "16"]
 SLEEP = "print('ready', flush=True)\nimport time\ntime.sleep(1000)\n"
 
 

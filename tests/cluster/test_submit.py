@@ -137,7 +137,7 @@ def test_values_with_spaces_and_quotes_reach_slurm_as_they_are(slurm: Slurm, tmp
 @pytest.mark.parametrize("stage", ["2", "3"])
 def test_two_nodes_train_one_job(stage: str, slurm: Slurm, tmp_path: Path) -> None:
     words = ("--submit", "slurm", "--nodes", "2", "--gpus", "1", "--stage", stage)
-    args = ("--max_steps", "4", "--logging_steps", "1")
+    args = ("--max_steps", "4", "--logging_steps", "1", "--sequence_length", "16")
     result = zlaunch("train", *words, "--", *args, cwd=tmp_path, env=slurm.environment())
     assert result.status == 0, (result.out, result.err)
     (run,) = (tmp_path / "runs").glob("causal_lm-*")

@@ -267,7 +267,9 @@ def test_a_script_that_saves_nowhere_is_stopped_at_once_and_told_how_to_save(fol
 def test_a_job_without_a_step_is_stopped_at_once(folder: Path) -> None:
     layout, err = RunDir(folder / "s"), folder / "s.err"
     with err.open("wb") as file:
-        job = start("train", "asleep.py", "--gpus", "1", "--run-dir", "s", cwd=folder, stderr=file)
+        job = start(
+            "train", "asleep.py", "--no-ask", "--gpus", "1", "--run-dir", "s", cwd=folder, stderr=file
+        )
     until(lambda: "asleep" in layout.rank_log(0).read_text())
     os.kill(job.pid, signal.SIGUSR1)
     assert job.wait(30) == 143

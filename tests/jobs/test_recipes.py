@@ -15,6 +15,7 @@ from tests.launchers import taken
 from tests.memory_groups import memory_groups
 from tests.running import ACTIVATED, RECIPE, Result, run, the_run, zlaunch
 from zlaunch.hosts.ports import free_port
+from zlaunch.worker import cleanup
 
 pytestmark = pytest.mark.job
 
@@ -154,7 +155,10 @@ def generated(offload: dict[str, object], group: Path, folder: Path) -> Result:
     environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **ACTIVATED}
     enter = f'echo $$ > {group}/cgroup.procs && exec "$@"'
     argv = [sys.executable, "mine/generate.py", "--deepspeed_config", "ds_config.json", "--new_tokens", "2"]
-    return run("sh", "-c", enter, "sh", *argv, cwd=folder, env=environment)
+    try:
+        return run("sh", "-c", enter, "sh", *argv, cwd=folder, env=environment)
+    finally:
+        cleanup.delete((), [cleanup.buffer_of(0, environment)])
 
 
 @pytest.mark.usefixtures("libaio")

@@ -61,7 +61,7 @@ def killed_at_save(folder: Path) -> tuple[Path, bool]:
     folder.mkdir()
     steps = ["--max_steps", "12", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "4"]
     flags = ["--stage", "2", "--max-restarts", "1", "--run-dir", "r"]
-    job = start("train", *flags, "--", *steps, "--output_dir", "out", cwd=folder)
+    job = start("train", *flags, "--", *steps, "--sequence_length", "16", "--output_dir", "out", cwd=folder)
     half = folder / "out" / "checkpoint-8"
     while not half.exists():
         assert job.poll() is None

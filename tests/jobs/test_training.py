@@ -17,7 +17,7 @@ from tests.running import ACTIVATED, CONFIGS, RECIPE, Result, run, start, the_ru
 
 pytestmark = pytest.mark.job
 
-SHORT = ["--max_steps", "10", "--logging_steps", "2"]
+SHORT = ["--max_steps", "10", "--logging_steps", "2", "--sequence_length", "16"]
 OWN_LOOP = RECIPE.with_name("own_loop.py")
 WITNESS = Path(__file__).with_name("witness.py")
 

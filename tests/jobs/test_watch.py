@@ -116,7 +116,8 @@ def check_time_of_phases(lines: list[dict[str, Any]], seen: list[dict[str, Any]]
 
 def test_a_trainer_tells_its_course_without_a_change(tmp_path: Path) -> None:
     flags = ["--stage", "3", "--gpus", "2", "--run-dir", "r"]
-    own = ["--max_steps", "12", "--logging_steps", "2", "--save_strategy", "steps", "--save_steps", "6"]
+    own = ["--max_steps", "12", "--logging_steps", "2", "--sequence_length", "16"]
+    own += ["--save_strategy", "steps", "--save_steps", "6"]
     layout, seen = watched(tmp_path, *flags, "--", *own)
     wanted = {
         "importing",

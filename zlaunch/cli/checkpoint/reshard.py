@@ -37,8 +37,8 @@ def reshard(
     converted.
     """
     found = to_go_on_from(folder)
-    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
     target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
+    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
     answer = can_resume(found, target)
     done = converted_for(found, target) if out is None else None
     if answer.way is ResumeWay.UNIVERSAL and done is None:

@@ -71,6 +71,26 @@ def test_a_directory_with_checkpoints_and_the_model_stands_for_the_newest_checkp
     assert to_go_on_from(ten).problems
 
 
+def test_what_a_directory_stands_for_is_said_by_all_commands_that_read_only_one(
+    saved: Path, tmp_path: Path
+) -> None:
+    output = model(tmp_path / "output")
+    nine, ten = (trainers(output, step, saved / "zero2") for step in (9, 10))
+    next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
+    told = "output stands for its newest complete checkpoint, output/checkpoint-9"
+    for words in (("export", output, "model"), ("universal", output, "out"), ("reshard", output)):
+        result = zlaunch("checkpoint", *words, cwd=tmp_path)
+        assert (result.status, told in result.err) == (0, True), result.err
+        assert ("output has a model, too" in result.err) == (words[0] == "export")
+    assert "output/checkpoint-9 can" in zlaunch("checkpoint", "can-resume", output, cwd=tmp_path).out
+    assert "stands for" not in zlaunch("checkpoint", "export", nine, "other", cwd=tmp_path).err
+
+
+def test_a_model_alone_need_not_be_exported(tmp_path: Path) -> None:
+    result = zlaunch("checkpoint", "export", model(tmp_path / "model"), "out", cwd=tmp_path)
+    assert (result.status, "it is a model already" in result.err) == (69, True)
+
+
 @pytest.mark.parametrize("state", [(), ("trainer_state.json",)])
 def test_a_partitioned_model_that_a_trainer_saved_at_its_end_is_not_its_newest_checkpoint(
     state: tuple[str, ...], saved: Path, tmp_path: Path

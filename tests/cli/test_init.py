@@ -28,6 +28,10 @@ args, _ = parser.parse_known_args()
 model = AutoModelForCausalLM.from_pretrained(args.model_name_or_path)
 Trainer(model=model, args=TrainingArguments("out")).train()
 """
+HAS_ITS_OWN = """
+from transformers import Trainer, TrainingArguments
+Trainer(args=TrainingArguments("out", deepspeed="ds_config.json")).train()
+"""
 TEXT = st.text("abcXYZ019 ./_'\"#:-\\$é", min_size=1, max_size=10).filter(
     lambda text: text.strip() == text and text[0] != "-"
 )
@@ -76,6 +80,17 @@ def test_without_questions_it_takes_what_it_finds(tmp_path: Path) -> None:
         "ds_config.json",
         "out",
     )
+    assert params["stage"] is params["offload"] is None
+
+
+def test_nothing_is_written_beside_the_ds_config_that_a_script_passes_itself(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HAS_ITS_OWN)
+    (tmp_path / "ds_config.json").write_text('{"zero_optimization": {"stage": 3}}')
+    assert zlaunch("init", "--yes", cwd=tmp_path).status == 0
+    params, _ = parsed("train", "--job", tmp_path / "zlaunch.yaml")
+    assert (params["script"], params["stage"], params["ds_config"]) == ("train.py", None, None)
+    planned = zlaunch("train", "--dry-run", "--no-ask", cwd=tmp_path)
+    assert (planned.status, "own-config" in planned.out + planned.err) == (0, False)
 
 
 def test_what_it_writes_in_an_empty_directory_can_be_planned(tmp_path: Path) -> None:

@@ -40,6 +40,15 @@ def test_healthy_hosts_are_one_table_and_nothing_is_wrong(bed: Bed, tmp_path: Pa
     assert len([line for line in lines if " torch " in line]) == 1
 
 
+def test_a_machine_with_two_names_is_compared_with_itself_but_not_without_a_word(
+    bed: Bed, tmp_path: Path
+) -> None:
+    names = (FIRST, SECOND, address := bed.network.address(FIRST))
+    found = rows(doctor(bed, tmp_path, "--json", hosts=names))
+    assert [name for name in names if "machine" in found[name]] == [address]
+    assert found[address]["machine"]["value"].startswith(f"the same machine as {FIRST}:")
+
+
 def test_everything_about_a_host_is_in_the_json(bed: Bed, tmp_path: Path) -> None:
     result = doctor(bed, tmp_path, "--json")
     assert result.status == 0, result.out

@@ -241,6 +241,10 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 HostEvidence("w2", 100.0, lost="`ssh` ended with status 255", said="Broken pipe", node=1),
             ),
         ),
+        replace(
+            run(job={"reach": "joined"}),
+            hosts=(HostEvidence("w1", 100.0, lost="it closed the connection"),),
+        ),
         replace(run(), hosts=(HostEvidence("w1", 100.0, -9),)),
         replace(run(), hosts=(HostEvidence("w1", 100.0, 1, error="Permission denied: /runs/a"),)),
     ),

@@ -131,3 +131,13 @@ def test_the_ranks_of_a_lost_host_are_known_by_its_number_whatever_it_calls_itse
     (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
     verdict = diagnose(collect_evidence(RunDir(tmp_path), 1, None))
     assert (verdict.code, verdict.rank, verdict.host) == ("host-lost", 1, "w1")
+
+
+@pytest.mark.parametrize("reach", ["joined", "ssh"])
+def test_only_a_node_with_a_zlaunch_of_its_own_is_asked_what_ended_it(reach: str, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "reach": reach}))
+    lost = {"node": 1, "host": "w1", "lost": "it closed the connection", "ended": 1.0}
+    (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
+    advice = " ".join(diagnose(collect_evidence(RunDir(tmp_path), 1, None)).advice)
+    assert ("on w1, or the log of its pod or Slurm step, may say" in advice) == (reach == "joined")

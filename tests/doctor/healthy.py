@@ -65,6 +65,7 @@ _CPU: dict[str, Any] = {
         ],
         "chosen": {},
         "reached_at": "10.0.0.1",
+        "identity": {"host": "w0", "boot": "", "pid_namespace": ""},
     },
     "errors": {},
     "seconds": 0.1,

@@ -73,6 +73,37 @@ def test_a_host_without_gpus_among_others_is_an_error() -> None:
     assert [row.value for row in rows if row.name == "GPUs"] == ["none, but others have GPUs"]
 
 
+BOOTED = {"host": "w0", "boot": "0f3c", "pid_namespace": "pid:[4026531836]"}
+
+
+def test_two_names_of_one_machine_are_named() -> None:
+    one, other = (answered(name, network={"identity": BOOTED}) for name in NAMES[:2])
+    assert found("machine", report(one, other, size=3)) == [
+        (Status.WARNING, "node01: the same machine as node00: a job would start ranks on it twice")
+    ]
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [
+        {"identity": {**BOOTED, "pid_namespace": "pid:[4026532999]"}},
+        {"identity": {**BOOTED, "host": "w1"}},
+        {"interfaces": [{"name": "eth0", "address": "10.0.0.2", "mtu": 1500, "speed": None}]},
+    ],
+    ids=["another container", "another hostname", "another address"],
+)
+def test_containers_and_copies_of_a_machine_are_not_taken_for_one(difference: dict[str, Any]) -> None:
+    hosts = [answered(NAMES[0], network={"identity": BOOTED})]
+    hosts.append(answered(NAMES[1], network={"identity": BOOTED, **difference}))
+    assert found("machine", report(*hosts, size=2)) == []
+
+
+def test_hosts_that_do_not_tell_who_they_are_are_not_taken_for_one() -> None:
+    silent = {"host": "w0", "boot": "", "pid_namespace": ""}
+    hosts = [answered(name, network={"identity": silent}) for name in NAMES[:2]]
+    assert found("machine", report(*hosts, size=2)) == []
+
+
 def test_a_clock_is_compared_with_those_of_most_hosts_and_not_with_the_one_here() -> None:
     """Here it is an hour late."""
     hosts = [Examined(name, 0.1, cpu_host(), None, Clock(3600.0, 0.001)) for name in NAMES[:3]]

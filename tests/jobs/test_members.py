@@ -169,6 +169,7 @@ def test_a_node_that_is_killed_ends_the_job_and_is_named(tmp_path: Path) -> None
         nodes[1].process.kill()
         assert nodes[0].wait(60) == 1
         assert re.search(r"\S+/1 was lost: it closed the connection", nodes[0].said), nodes[0].said
+        assert "then start the job again on every node" in nodes[0].said
         wait_until(lambda: not working_in(tmp_path), 15)
 
 
@@ -178,6 +179,7 @@ def test_the_other_node_ends_when_the_first_is_killed(tmp_path: Path) -> None:
         assert nodes[1].wait(60) == 69
         assert "node 0" in nodes[1].said
         assert "is gone" in nodes[1].said
+        assert f"`zlaunch runs why {tmp_path / 'r'}`" in nodes[1].said
         wait_until(lambda: not working_in(tmp_path), 15)
 
 

@@ -1,6 +1,7 @@
 """`zlaunch hosts show` and `--no-ssh`: nothing is started, and no host is asked."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -40,6 +41,31 @@ def test_the_nodes_of_a_slurm_job_are_shown(tmp_path: Path) -> None:
     job = {"SLURM_JOB_ID": "1", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "gpu[1-2]"}
     result = zlaunch("hosts", "show", cwd=tmp_path, env=job)
     assert [line.split()[0] for line in result.out.splitlines()] == ["host", "gpu1", "gpu2"]
+
+
+NODE = {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
+
+
+def test_a_node_of_several_is_shown_among_the_others_of_which_nothing_is_known(tmp_path: Path) -> None:
+    result = zlaunch("hosts", "show", cwd=tmp_path, env={**NODE, "NPROC_PER_NODE": "8"})
+    assert result.status == 0, result.err
+    assert [re.split("  +", line) for line in result.out.splitlines()[1:]] == [
+        ["node 0", "10.0.0.1 port 4000", "?", "?"],
+        ["node 1", "this machine", "0-7", "?"],
+    ]
+    assert "this is node 1 of 2: NNODES=2 NODE_RANK=1" in result.err
+
+
+def test_a_rank_of_several_is_shown_with_its_number(tmp_path: Path) -> None:
+    rank = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "a"}
+    hosts = json.loads(zlaunch("hosts", "show", "--json", cwd=tmp_path, env=rank).out)["hosts"]
+    assert [(one["host"], one["ranks"]) for one in hosts] == [("rank 0", [0]), ("rank 1", [1])]
+    assert hosts[0]["reached_at"].endswith(", this machine")
+
+
+def test_nodes_without_names_cannot_be_chosen_from(tmp_path: Path) -> None:
+    result = zlaunch("hosts", "show", "--include", "w0:1", cwd=tmp_path, env=NODE)
+    assert (result.status, "leave out `--include`" in result.err) == (2, True)
 
 
 def test_no_ssh_shows_a_line_for_each_host_that_can_be_pasted(tmp_path: Path) -> None:

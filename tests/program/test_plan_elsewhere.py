@@ -49,6 +49,27 @@ def test_a_job_that_does_not_fit_there_is_refused(folder: Path) -> None:
     assert (result.status, "does-not-fit" in result.err) == (65, True), result.err
 
 
+LOOP = "import deepspeed\nengine, *_ = deepspeed.initialize(model=Net())\n"
+UNKNOWN = "\nmemory is not checked: the model is unknown; see `zlaunch estimate MODEL`\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "is_said"),
+    [
+        (LOOP, ["--on", "2x8xH100-80GB"], True),
+        (LOOP, [], False),
+        ("print('no engine')\n", ["--on", "2x8xH100-80GB"], False),
+    ],
+    ids=["GPUs", "no GPUs", "no DeepSpeed"],
+)
+def test_a_plan_for_gpus_says_that_an_unknown_model_is_not_checked(
+    script: str, words: list[str], is_said: bool, folder: Path
+) -> None:
+    (folder / "own.py").write_text(script)
+    result = zlaunch("train", "--dry-run", "--no-ask", *words, "own.py", cwd=folder)
+    assert (result.status, UNKNOWN in result.out) == (0, is_said), result.out + result.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, find, weight_files
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
 from zlaunch.checkpoint.flat_groups import Shapes, starts
 from zlaunch.checkpoint.swap_files import swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
@@ -84,8 +84,8 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     folder = checkpoint.engine
     files = None if folder is None else engine_files(folder)
     if folder is None or files is None:
-        below = [one for one in find(checkpoint.folder) if one.engine is not None]
-        hint = f"name one of its checkpoints, such as `{below[-1].folder}`" if below else None
+        is_model = checkpoint.saved_by is SavedBy.WEIGHTS
+        hint = "it is a model already: `from_pretrained` loads it as it is" if is_model else None
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export", hint)
     is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
     _require_known(checkpoint, files, is_universal)

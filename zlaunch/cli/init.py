@@ -35,6 +35,8 @@ class _Program:
     is_recipe: bool
     saves: bool
     """Whether zlaunch can tell it where to save."""
+    has_config: bool = False
+    """Whether it passes a ds_config of its own to DeepSpeed, so that a stage or another one is ignored."""
 
 
 def init(
@@ -106,12 +108,14 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
         model = ask(f"Model: directory or Hub name (empty: {instead})", "", str)
     gpus = ask("GPUs here, or planned ones such as 8xH100-80GB", str(project.num_gpus or 2), _check_gpus)
     planned = gpus if _is_planned(gpus) else ""
-    default = "auto" if project.num_gpus or planned else "2"
-    memory = ask(
-        "ZeRO stage 0-3 or auto, or with offload (3 cpu), or a ds_config",
-        str(next(iter(project.ds_configs), default)),
-        _check_memory,
-    )
+    memory = ""
+    if not program.has_config:
+        stage = "auto" if project.num_gpus or planned else "2"
+        memory = ask(
+            "ZeRO stage 0-3 or auto, or with offload (3 cpu), or a ds_config",
+            str(next(iter(project.ds_configs), stage)),
+            _check_memory,
+        )
     save = ask("Directory for the model and its checkpoints", "out", _check_save) if program.saves else ""
     return Answers(
         script=script,
@@ -133,7 +137,9 @@ def _program(script: str) -> _Program:
     read = script_of(Path(script))
     named = next((name for name in MODEL_FLAGS if read is not None and name in read.loads), "")
     is_trainer = read is not None and read.interface is ConfigInterface.TRAINER
-    return _Program(named, is_recipe=False, saves=is_trainer or (read is not None and bool(read.save_flag)))
+    saves = is_trainer or (read is not None and bool(read.save_flag))
+    has_config = read is not None and read.own_config is not None
+    return _Program(named, is_recipe=False, saves=saves, has_config=has_config)
 
 
 def _check_script(text: str) -> None:

@@ -197,6 +197,6 @@ RunsDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Directory of 
 CheckpointDir = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", help="A checkpoint: `checkpoint-500`, or what `save_checkpoint` was given."
+        metavar="DIR", help="A checkpoint, or a directory with several: its newest complete one is taken."
     ),
 ]

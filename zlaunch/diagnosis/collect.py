@@ -138,6 +138,7 @@ def _job(files: RunFiles) -> JobEvidence:
     source = _source(Path(script[0]))
     return JobEvidence(
         launcher=job.get("launcher", ""),
+        reach=job.get("reach", ""),
         stage=job.get("stage") or 0,
         offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
         micro_batch=job.get("micro_batch") or 1,

@@ -143,6 +143,8 @@ class JobEvidence:
     """The job that was run."""
 
     launcher: str = "torchrun"
+    reach: str = ""
+    """How zlaunch reached the hosts, a value of `Reach`; empty in older records."""
     stage: int = 0
     offload: Mapping[str, str] = field(default_factory=dict)
     """`optimizer` or `param` → the device it is on; what stays on the GPU is not listed."""

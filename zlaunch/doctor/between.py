@@ -21,6 +21,7 @@ HostRow = tuple[str, Row]
 def compare(hosts: Sequence[Examined]) -> Iterator[HostRow]:
     """Compare the hosts that have answered."""
     answered = {one.name: one.facts for one in hosts if one.facts is not None and "python" in one.facts}
+    yield from _same_machines(answered)
     yield from _pythons(answered)
     yield from _packages(answered)
     yield from _accelerators(answered)
@@ -34,6 +35,28 @@ def compare(hosts: Sequence[Examined]) -> Iterator[HostRow]:
 def usual(values: Mapping[str, Hashable]) -> Hashable:
     """The value that most hosts have; of several, that of the first host."""
     return Counter(values.values()).most_common(1)[0][0] if values else None
+
+
+def _same_machines(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
+    """Find hosts that are one machine under several names; containers on one machine are not."""
+    first: dict[Hashable, str] = {}
+    for name, one in facts.items():
+        other = name if (identity := _identity(one)) is None else first.setdefault(identity, name)
+        if other != name:
+            text = f"the same machine as {other}: a job would start ranks on it twice"
+            yield name, Row("machine", Status.WARNING, text, "name each machine once")
+
+
+def _identity(facts: Facts) -> Hashable:
+    """What only one machine, or one container on it, has; None if that is not certain.
+
+    Restored copies of one virtual machine have the same boot id and hostname, but other addresses.
+    """
+    network = facts.get("network", {})
+    identity = network.get("identity", {})
+    addresses = frozenset(one["address"] for one in network.get("interfaces", ()) if one["name"] != "lo")
+    is_certain = identity.get("boot") and identity.get("pid_namespace") and addresses - {None}
+    return (*sorted(identity.items()), addresses) if is_certain else None
 
 
 def _pythons(facts: Mapping[str, Facts]) -> Iterator[HostRow]:

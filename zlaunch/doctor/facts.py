@@ -26,7 +26,7 @@ from zlaunch.hosts.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine import Machine
 from zlaunch.hosts.probe import free_resources, probe_machine
 from zlaunch.hosts.reached import connection
-from zlaunch.process import ours, output_of
+from zlaunch.process import ours, output_of, whereabouts
 
 PACKAGES = ("huggingface_hub", "safetensors", "tokenizers", "bitsandbytes", "flash_attn", "mpi4py", "triton")
 """Packages that are shown if they are there, besides those that every description of a Python covers."""
@@ -206,6 +206,7 @@ def _network(look: _Look) -> Any:
         "interfaces": interfaces(),
         "chosen": chosen,
         "reached_at": connection(os.environ).reached_at,
+        "identity": whereabouts()._asdict(),
     }
 
 

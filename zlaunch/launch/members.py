@@ -8,6 +8,7 @@ one member is an error of all, and so is the end of the job.
 import contextlib
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -184,8 +185,8 @@ class Meeting:
         self.tell({"verdict": {"status": verdict.status, "lines": list(verdict.lines)}})
         self.close()
 
-    def next_order(self) -> Start | Ending:
-        """Wait for the leader's next word; the end of the job is the last one."""
+    def next_order(self, last: Start | None = None) -> Start | Ending:
+        """Wait for the leader's next word after the last one; the end of the job is the final one."""
         while True:
             heard = self.poll(0.2)[0]
             for verdict in _objects(heard, "verdict"):
@@ -193,7 +194,10 @@ class Meeting:
             for start in _objects(heard, "start")[-1:]:
                 return _read(Start, start, self._who(0))
             if self._channels[0].closed:
-                raise MemberFailed(f"{self._who(0)} is gone, and the job with it")
+                again = f"start the job again on every {self.member.kind}"
+                why = f"`zlaunch runs why {shlex.quote(last.run_directory)}`" if last else ""
+                hint = f"{why} on {self.names[0]} may say why; then {again}" if last else again
+                raise MemberFailed(f"{self._who(0)} is gone, and the job with it", hint)
 
     def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
         """Return new messages by member; raise MemberFailed if one says that it has failed."""

@@ -32,8 +32,8 @@ class Reporter(BuildReporter, Protocol):
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show findings that do not stop the launch."""
 
-    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None") -> None:
-        """Show the plan and the memory estimate of a job that will not be started."""
+    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None", unchecked: str | None) -> None:
+        """Show the plan and the memory estimate of a job that will not be started, or why there is none."""
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         """The run directory is written; the job starts next, and the output of ranks is shown or not."""

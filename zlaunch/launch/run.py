@@ -1,7 +1,7 @@
 """Launch a job, take part in one that another zlaunch leads, or show how it would be launched."""
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
+from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight, why_unchecked
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 
@@ -24,7 +24,7 @@ def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     prepared = preflight.complete(prepared, options.auto_stage)
     if options.dry_run:
         plan = preflight.plan(prepared)
-        reporter.dry_run(plan, prepared.estimate)
+        reporter.dry_run(plan, prepared.estimate, why_unchecked(prepared))
         if not prepared.surroundings.is_offline:
             preflight.check(prepared, plan)
         return 0

@@ -74,15 +74,17 @@ def follow(meeting: Meeting, note: Callable[[str], None]) -> Ending:
     Signals are left to the leader, who knows what they mean for the job. Raises MemberFailed if the leader is
     gone.
     """
+    last: Start | None = None
     with signals_told(meeting.forward):
         while True:
-            word = meeting.next_order()
+            word = meeting.next_order(last)
             if isinstance(word, Ending):
                 return word
             member, where = meeting.member, f"{meeting.member.kind} 0 ({meeting.names[0]})"
             own = f"{member.kind} {member.number} of {member.count}"
             note(f"{own}: the run is {word.run_directory} of {where}")
             _carry_out(meeting, word)
+            last = word
 
 
 def _carry_out(meeting: Meeting, start: Start) -> None:

@@ -15,6 +15,9 @@ from zlaunch.rundir.record import EndingRecord, JobRecord
 from zlaunch.rundir.write import write_ending
 from zlaunch.worker.cleanup import buffers_here, delete
 
+SHOW_OOM_KILLS = "`dmesg -T | grep -i 'killed process'`"
+"""Prints the kernel's line about a process that it killed, if this user may read them."""
+
 
 def main(run_dir: RunDir, op_cache: Path | None) -> None:
     """Delete what the job left outside of its run directory, and record the end if zlaunch has not."""
@@ -31,7 +34,7 @@ def main(run_dir: RunDir, op_cache: Path | None) -> None:
             "cause": "zlaunch itself was killed, so the job was stopped",
             "host": job["host"],
             "facts": [f"process {job['zlaunch_pid']} ended without recording how the run ended"],
-            "advice": [],
+            "advice": [f"{SHOW_OOM_KILLS} shows whether the kernel killed it to free memory"],
         },
         "started": job["started"],
         "seconds": time.time() - job["started"],

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,11 +15,12 @@ from zlaunch.checkpoint.export import (
     plan_export,
     write_export,
 )
-from zlaunch.checkpoint.find import checkpoint_at
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, recognize
 from zlaunch.checkpoint.new_directory import refuse_existing
+from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import AsJson, CheckpointDir
-from zlaunch.cli.views.checkpoint import shown
+from zlaunch.cli.views.checkpoint import shown, taken
 from zlaunch.console import visible
 from zlaunch.files import nearest
 from zlaunch.units import plural, size
@@ -55,7 +57,10 @@ def export(
     The fp32 weights of the optimizer are read block by block, so any model fits in memory.
     """
     refuse_existing(out)
-    checkpoint = checkpoint_at(folder)
+    found = to_go_on_from(folder)
+    checkpoint = found.checkpoint
+    for text in (*taken(folder, found), *_model_beside(folder, checkpoint)):
+        console.say(*console.paragraph(text))
     require_engine(checkpoint)
     planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model, merge_lora)
     console.say(*_before(planned, out))
@@ -67,6 +72,13 @@ def export(
         console.data(json.dumps(_members(planned, out), indent=2))
     else:
         console.say(*_after(planned, out))
+
+
+def _model_beside(folder: Path, checkpoint: CheckpointFolder) -> Iterator[str]:
+    """Say that a training has saved its model beside the checkpoints, at its end."""
+    own = recognize(folder)
+    if own is not None and own.saved_by is SavedBy.WEIGHTS and own != checkpoint:
+        yield f"{shown(folder)} has a model, too, maybe of a later step; `from_pretrained` loads it as it is"
 
 
 def _members(planned: ModelExport, out: Path) -> dict[str, object]:

@@ -13,6 +13,7 @@ from zlaunch.cli.checkpoint.can_resume import answer_lines
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert, converted
 from zlaunch.cli.options import AsJson, CheckpointDir
+from zlaunch.cli.views.checkpoint import taken
 from zlaunch.errors import ExitStatus
 
 
@@ -37,6 +38,7 @@ def reshard(
     """
     found = to_go_on_from(folder)
     target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
+    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
     answer = can_resume(found, target)
     done = converted_for(found, target) if out is None else None
     if answer.way is ResumeWay.UNIVERSAL and done is None:

@@ -1,15 +1,27 @@
 """`zlaunch checkpoint show`: what one checkpoint contains."""
 
 import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.summary import summarize
-from zlaunch.cli.options import AsJson, CheckpointDir
+from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import facts, members, problem_lines
 
 
-def show(folder: CheckpointDir, as_json: AsJson = False) -> None:
+def show(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A checkpoint: `checkpoint-500`, or what `save_checkpoint` was given."
+        ),
+    ],
+    as_json: AsJson = False,
+) -> None:
     """Show what a checkpoint contains: step, stage, ranks, type, size and release."""
     found = summarize(checkpoint_at(folder))
     if as_json:

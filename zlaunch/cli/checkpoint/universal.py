@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
 from zlaunch.cli.options import AsJson, CheckpointDir
-from zlaunch.cli.views.checkpoint import shown, typed
+from zlaunch.cli.views.checkpoint import shown, taken, typed
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
 from zlaunch.units import duration, plural, size
@@ -32,7 +33,9 @@ def universal(
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.
     """
-    convert(checkpoint_at(folder), out, None, as_json=as_json)
+    found = to_go_on_from(folder)
+    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
+    convert(found.checkpoint, out, None, as_json=as_json)
 
 
 def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None, *, as_json: bool) -> None:

@@ -28,6 +28,14 @@ def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
         )
 
 
+def taken(given: Path, one: Summary) -> Iterator[str]:
+    """Say which checkpoint a directory of several stands for; nothing if it is the one that was named."""
+    folder = one.checkpoint.folder
+    if folder != given:
+        which = "newest" if one.problems else "newest complete"
+        yield f"{shown(given)} stands for its {which} checkpoint, {shown(folder)}"
+
+
 def facts(one: Summary) -> Iterator[tuple[str, str]]:
     """Describe a checkpoint, a row for each fact."""
     yield "checkpoint", shown(one.checkpoint.folder)

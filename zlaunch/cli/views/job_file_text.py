@@ -18,7 +18,8 @@ class Answers:
     planned: str = ""
     """GPUs of another machine, as `--on` names them."""
     memory: str = "2"
-    """A stage, a stage and an offload with a space between, or the file of a ds_config."""
+    """A stage, a stage and an offload with a space between, or the file of a ds_config; empty where the
+    script passes its own ds_config."""
     save: str = ""
 
 
@@ -51,6 +52,9 @@ def _lines(answers: Answers) -> Iterator[str]:
 
 
 def _memory_lines(memory: str) -> Iterator[str]:
+    if not memory:
+        yield "\n# The script passes its own ds_config: `ds_config`, `stage` and `offload` have no effect."
+        return
     stage, _, offload = memory.partition(" ")
     if stage not in ("0", "1", "2", "3", "auto"):
         yield "\n# Start from this ds_config. `stage`, `offload`, `precision` and `set` change it."

@@ -60,7 +60,7 @@ class LaunchView(Reporter):
     def warn(self, findings: Sequence[Finding]) -> None:
         console.say_findings(findings)
 
-    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None") -> None:
+    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None", unchecked: str | None) -> None:
         if self._as_json:
             console.data(plan_json(plan, estimate))
             return
@@ -69,6 +69,8 @@ class LaunchView(Reporter):
             from zlaunch.cli.views.estimate_text import start_lines
 
             console.data(*start_lines(estimate))
+        elif unchecked is not None:
+            console.data("", *console.paragraph(f"memory is not checked: {unchecked}"))
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0

@@ -10,7 +10,9 @@ from zlaunch.diagnosis.evidence import HostEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
 from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.hosts.topology import Reach
 from zlaunch.units import plural
+from zlaunch.worker.lost import SHOW_OOM_KILLS
 
 _WATCHDOG = re.compile(
     r"Watchdog caught collective operation timeout: \w+\(SeqNum=(\d+), OpType=(\w+)"
@@ -34,7 +36,15 @@ def host_lost(case: Case) -> Reading | None:
     here = [replace(rank, host=first.host) for rank in case.evidence.ranks if rank.node == first.node]
     others = [one.host for one in failed if one is not first]
     facts = (first.said, f"also lost: {', '.join(others)}" if others else None)
-    return Reading(_what_went(first), facts, rank=here[0] if here else None, is_local=bool(here))
+    is_joined = first.lost and case.job.reach == Reach.JOINED.value
+    advice = _after_loss(first.host) if is_joined else ()
+    return Reading(_what_went(first), facts, advice, rank=here[0] if here else None, is_local=bool(here))
+
+
+def _after_loss(host: str) -> tuple[str, str]:
+    """Say what may know why the zlaunch of a node ended: it does not tell any more."""
+    may_know = f"{SHOW_OOM_KILLS} on {host}, or the log of its pod or Slurm step, may say what ended zlaunch"
+    return may_know, "then start the job again on every node"
 
 
 def _failed_before(case: Case, host: HostEvidence) -> bool:

@@ -109,6 +109,16 @@ class Preflight:
         return wrong
 
 
+def why_unchecked(prepared: Prepared) -> str | None:
+    """Say why it is unknown whether a job fits on its GPUs, unless a note has said so."""
+    uses_deepspeed = prepared.inputs.script.interface is not ConfigInterface.NONE
+    if prepared.facts.model is not None or not (prepared.inputs.machine.gpus and uses_deepspeed):
+        return None
+    if prepared.facts.model_error is not None:
+        return "the config.json of the model is unknown"
+    return "the model is unknown; see `zlaunch estimate MODEL`"
+
+
 def _free_bytes(path: Path) -> int | None:
     try:
         return shutil.disk_usage(nearest(path)).free

@@ -3,7 +3,8 @@
     python -m bench.cli_fuzz [--inputs N] [--seed N] [--workers N] [--only N…] [--keep DIR]
 
 Each input is a folder of mutated files and a command line. A warmed interpreter forks for each. An input
-fails if zlaunch ends with a traceback, by a signal, with a foreign exit status, or not within 20 s of CPU.
+fails if zlaunch ends with a traceback, by a signal, with a foreign exit status, or not within 20 s of CPU; a
+verb that reads checkpoints also if it changes one, or leaves anything of what it could not write.
 Training is only planned (`--dry-run`), `ssh` is a program that fails, and the hub is offline.
 """
 
@@ -60,13 +61,15 @@ MODEL_KEYS = (
 HOST = socket.gethostname().encode()
 
 CPU_SECONDS, WALL_SECONDS = 20.0, 120.0
-"""Limits of an input. Other work on the machine does not count towards the first."""
+"""Limits of an input. Other work on the machine does not count towards the first; a conversion needs 5 s."""
 LATE = -1000
 RIGHT = {*map(int, ExitStatus), 128 + 13}
 """Exit statuses of zlaunch itself, and that of a closed pipe."""
 
 OLD_RUNS = ROOT / "tests" / "rundir" / "old_runs"
 MODELS = ROOT / "tests" / "estimate" / "memory" / "configs"
+ESCAPE = "../../../escaped"
+"""A name of a parameter by which DeepSpeed's conversion writes outside of the directory that it is given."""
 NO_PROCESS = (1 << 22) + 7
 """A process id that Linux does not give."""
 
@@ -174,6 +177,12 @@ if __name__ == "__main__":
     print(os.environ.get("ZLAUNCH_DS_CONFIG"))
 """,
 )
+LOADS = """
+import os, deepspeed
+engine, *_ = deepspeed.initialize(model=net, config=os.environ["ZLAUNCH_DS_CONFIG"])
+engine.load_checkpoint(os.environ["ZLAUNCH_RESUME"])
+"""
+"""A script that goes on from a checkpoint."""
 TRAINER_ARGS = (
     ("--bf16",),
     ("--fp16", "--bf16"),
@@ -278,6 +287,7 @@ class Maker:
                 "a.b",
                 "\ud800",
                 "x\n",
+                ESCAPE,
                 name + "\0",
             )
         )
@@ -439,23 +449,36 @@ class Maker:
     def checkpoint(self, sound: float = 0.0, more: Mapping[str, Any] = MappingProxyType({})) -> str:
         """Write a checkpoint of two ranks, with more in its model; return its directory.
 
-        `sound` is how often its files are not changed at random.
+        `sound` is how often a file is not changed at random.
         """
-        module = {**MODEL_STATES["module"], **more}
-        states: dict[str, Any] = {"mp_rank_00_model_states.pt": {**MODEL_STATES, "module": module}}
-        states |= {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": OPTIM_STATES for rank in range(2)}
-        times = 0 if self.often(sound) else None
-        for name, value in states.items():
-            if self.often(0.95):
-                self.write(
-                    f"out/global_step3/{name}", self.broken(torch_file(self.mutate(value, times)), 0.1)
-                )
-        self.write("out/latest", self.broken(b"global_step3"))
+        states: dict[str, Any]
+        if not more and self.often(0.3):
+            states = {f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt": MODEL_STATES_3 for rank in range(2)}
+            optim = OPTIM_STATES_3
+        else:
+            module = {**MODEL_STATES["module"], **more}
+            states, optim = {"mp_rank_00_model_states.pt": {**MODEL_STATES, "module": module}}, OPTIM_STATES
+        states |= {f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt": optim for rank in range(2)}
+        self._states("out/global_step3", states, sound)
+        self.write("out/latest", self.broken(b"global_step3", 0.3 * (1 - sound)))
+        usual = ["out", "out", "out/global_step3", "."]
+        if self.often(0.15):
+            self._states("out/global_step3_universal", UNIVERSAL_STATES, sound)
+            self.write("out/latest_universal", self.broken(b"global_step3_universal", 0.1))
+            usual.append("out/global_step3_universal")
         if self.often(0.3):
             self.write("out/trainer_state.json", self.text(self.mutate({"global_step": 3, "max_steps": 9})))
         if self.often(0.1):
             self.write("out/global_step3/.metadata", self.broken(pickle.dumps(self.mutate(_SETTINGS)), 0.5))
-        return self.value("out", "out", "out/global_step3", ".")
+        folder = self.value(*usual)
+        return "." if folder == "//" else folder  # there may be checkpoints, which `prune` would delete
+
+    def _states(self, folder: str, states: Mapping[str, Any], sound: float) -> None:
+        """Write files of `torch.save`, of which a few are missing or damaged."""
+        for name, value in states.items():
+            times, share = (0, 0.0) if self.often(sound) else (None, 0.1)
+            if self.often(0.95 + 0.05 * sound):
+                self.write(f"{folder}/{name}", self.broken(torch_file(self.mutate(value, times)), share))
 
     def _break(self, file: Path, is_job: bool, may_stop: bool) -> None:
         if file.suffix == ".json":
@@ -471,7 +494,7 @@ class Maker:
 
 
 def torch_file(value: Any) -> bytes:
-    """Write a file as `torch.save` does; `{"@tensor": [2, 3]}` is a tensor of that shape."""
+    """Write a file as `torch.save` does; `{"@tensor": [2]}` has that shape, `@object` names a class."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("archive/data.pkl", b"\x80\x02" + _pickled(value) + b".")
@@ -492,6 +515,9 @@ def _pickled(value: Any) -> bytes:
         return b"](" + b"".join(map(_pickled, value)) + b"e"
     if not isinstance(value, dict):
         return pickle.dumps(value, 2)[2:-1]
+    if isinstance(named := value.get("@object"), str) and re.fullmatch(r"[\w.]+ \w+", named):
+        state = {key: one for key, one in value.items() if key != "@object"}
+        return f"c{named.replace(' ', chr(10))}\n)".encode() + b"\x81" + _pickled(state) + b"b"
     if "@tensor" not in value:
         return b"}(" + b"".join(_pickled(part) for pair in value.items() for part in pair) + b"u"
     shape = tuple(value["@tensor"]) if isinstance(value["@tensor"], list) else value["@tensor"]
@@ -502,7 +528,13 @@ def _pickled(value: Any) -> bytes:
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + storage + layout + nothing + b"tR"
 
 
-_SETTINGS = {"train_batch_size": 2, "zero_optimization": {"stage": 2}}
+_SETTINGS, _SETTINGS_3 = ({"train_batch_size": 2, "zero_optimization": {"stage": one}} for one in (2, 3))
+_ADAM = {
+    "state": {0: {"step": 3, "exp_avg": {"@tensor": [2]}, "exp_avg_sq": {"@tensor": [2]}}},
+    "param_groups": [{"lr": 0.1, "betas": (0.9, 0.999)}],
+}
+_MOMENTS = ("fp32", "exp_avg", "exp_avg_sq")
+_FRAGMENT = {"@object": "deepspeed.utils.tensor_fragment fragment_address", "numel": 2, "start": 0}
 MODEL_STATES: dict[str, Any] = {
     "module": {"first.weight": {"@tensor": [4]}, "first.bias": {"@tensor": [2]}},
     "param_shapes": [{"first.weight": (4,)}],
@@ -525,12 +557,41 @@ OPTIM_STATES = {
         "partition_count": [2],
         "loss_scaler": None,
         "single_partition_of_fp32_groups": [{"@tensor": [2]}],
-        "base_optimizer_state": {"state": {"0": {"step": 3}}, "param_groups": [{"lr": 0.1}]},
+        "group_paddings": [0],
+        "param_slice_mappings": [{"first.weight": _FRAGMENT}],
+        "base_optimizer_state": _ADAM,
     },
     "ds_version": "0.19.8",
     "ds_config": _SETTINGS,
 }
 """What DeepSpeed writes at stage 2."""
+
+MODEL_STATES_3 = {
+    **MODEL_STATES,
+    "module": {"first.weight": {"@tensor": [0]}, "first.bias": {"@tensor": [2]}},
+    "ds_config": _SETTINGS_3,
+}
+OPTIM_STATES_3 = {
+    "optimizer_state_dict": {
+        "zero_stage": 3,
+        "partition_count": 2,
+        "loss_scaler": None,
+        "fp32_flat_groups": [{"@tensor": [2]}],
+        "optimizer_state_dict": _ADAM,
+    },
+    "ds_version": "0.19.8",
+    "ds_config": _SETTINGS_3,
+}
+_STEP_3 = {"optimizer_state_dict": {"state": {0: {"step": 3}}, "param_groups": [{"lr": 0.1, "params": []}]}}
+UNIVERSAL_STATES: dict[str, Any] = {
+    **{f"zero/first.weight/{name}.pt": {"param": {"@tensor": [4]}, "cat_dim": 0} for name in _MOMENTS},
+    "zero/first.weight/step.pt": {"@tensor": [1]},
+    "zero/first.bias/fp32.pt": {"param": {"@tensor": [2]}},
+    "zero/optimizer_state.pt": {"param_groups": _ADAM["param_groups"], **_STEP_3},
+    "mp_rank_00_model_states.pt": MODEL_STATES,
+    "zero_pp_rank_0_mp_rank_00_model_states.pt": MODEL_STATES,
+}
+"""What a conversion of it has written."""
 
 _ADAPTER = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "alpha_pattern": {"last": 8}, "bias": "none"}
 _HEADER = {"last.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
@@ -748,11 +809,22 @@ def _reshard(make: Maker) -> list[str]:
         "--offload": ("none", "cpu", "nvme"),
         "--ds-config": (make.ds_config(),),
     }
-    return [make.checkpoint(), *_out(make), *make.options(known)]
+    return [make.checkpoint(0.5), *_out(make), *make.options(known)]
 
 
 def _universal(make: Maker) -> list[str]:
-    return [make.checkpoint(), *_out(make)]
+    return [make.checkpoint(0.5), *_out(make), *make.options({"--json": ()})]
+
+
+def _resume(make: Maker) -> list[str]:
+    usual = {name: _TRAIN[name] for name in ("--stage", "--offload", "--precision", "--ds-config")}
+    usual |= {"--gpus": ("1", "2"), "--set": ("checkpoint.load_universal=true", *_TRAIN["--set"])}
+    reshard = ["--allow-reshard"] if make.often(0.7) else []
+    folder = make.checkpoint(0.5)
+    make.ds_config(), make.accelerate()
+    script = make.write("loads.py", LOADS.encode()) if make.often() else make.script()
+    run_on = "latest" if make.often(0.1) else folder
+    return [run_on, "--dry-run", "--no-ask", *reshard, *make.options(usual), script, *_behind(make)]
 
 
 def _out(make: Maker) -> list[str]:
@@ -782,6 +854,7 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "estimate": (5, _estimate),
     "plan": (2, _plan),
     "train": (14, _train),
+    "train --resume": (3, _resume),
     "runs list": (4, _list),
     "runs show": (6, _of_run({})),
     "runs why": (6, _of_run({})),
@@ -800,6 +873,19 @@ VERBS: Mapping[str, tuple[int, Callable[[Maker], list[str]]]] = {
     "": (2, _any),
 }
 """Verb → how often it is drawn, and how its words are made."""
+
+
+READ_ONLY = {
+    "checkpoint list",
+    "checkpoint show",
+    "checkpoint verify",
+    "checkpoint can-resume",
+    "train --resume",
+}
+CONVERT = {"checkpoint export", "checkpoint reshard", "checkpoint universal"}
+"""Verbs that write one directory, or nothing."""
+NEVER = (".partial", ESCAPE.rpartition("/")[2])
+"""Parts of names of files that none of them may leave."""
 
 
 def inputs(count: int, seed: int, verbs: Sequence[str] = tuple(VERBS)) -> Iterator[Input]:
@@ -837,6 +923,7 @@ def run(one: Input, keep: Path | None = None) -> Result:
         env = environment(folder, make.chance)
         given, out, err = (folder / ".in", folder / ".out", folder / ".err")
         given.write_bytes(make.text({"zero_optimization": {"stage": 2}}))
+        before = contents(folder)
         if make.often(0.01):
             out = Path("/dev/full")
         with given.open("rb") as stdin, out.open("wb") as stdout, err.open("wb") as stderr:
@@ -845,7 +932,9 @@ def run(one: Input, keep: Path | None = None) -> Result:
             program = start(*argv, cwd=folder, env=env, stdin=stdin, stdout=stdout, stderr=stderr)
             status = _await(program)
         said = err.read_text("utf-8", "replace")
-        return Result(one, argv, status, time.monotonic() - begin, _judge(status, said), said)
+        done = 0 if out == Path("/dev/full") else status  # a conversion was complete before it said so
+        wrong = _judge(status, said) or harm(one.verb, done, before, contents(folder))
+        return Result(one, argv, status, time.monotonic() - begin, wrong, said)
 
 
 def _await(program: "subprocess.Popen[bytes]") -> int:
@@ -887,6 +976,33 @@ def _judge(status: int, said: str) -> str:
     if status == LATE:
         return f"no end within {CPU_SECONDS:.0f} s of CPU time"
     return "" if status in RIGHT else f"exit status {status}"
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    """Read the files below a folder, without links, caches and the output; None for a directory."""
+    found: dict[str, bytes | None] = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder)
+        is_other = name.parts[0] in (".in", ".out", ".err", "cache", "hub")
+        if not is_other and not path.is_symlink() and (path.is_dir() or path.is_file()):
+            found[str(name)] = path.read_bytes() if path.is_file() else None
+    return found
+
+
+def harm(
+    verb: str, status: int, before: Mapping[str, bytes | None], after: Mapping[str, bytes | None]
+) -> str:
+    """Say what a verb has changed that it only reads, or left of what it could not write."""
+    if verb not in READ_ONLY | CONVERT:
+        return ""
+    may_write = verb in CONVERT and status == 0
+    for name in sorted({*before, *after}):
+        is_new, is_earlier_result = name not in before, "universal" in name
+        if may_write and (is_new or is_earlier_result) and not any(one in name for one in NEVER):
+            continue
+        if is_new or name not in after or before[name] != after[name]:
+            return f"it {'left' if is_new else 'changed'} {name}"
+    return ""
 
 
 def table(results: Sequence[Result]) -> str:

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from bench.cli_fuzz import VERBS, inputs, run
+from bench.cli_fuzz import VERBS, harm, inputs, run
 
 SLOW = {"plan", "estimate"}
 """Verbs that may rehearse."""
@@ -17,3 +17,21 @@ def test_malformed_inputs_end_without_a_traceback() -> None:
         results = list(pool.map(run, inputs(60, 1, verbs)))
     assert [(one.input, one.argv, one.wrong) for one in results if one.wrong] == []
     assert {one.status for one in results} >= {0, 2, 65, 66}
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "after", "said"),
+    [
+        ("checkpoint universal", 0, {"out/a": b"1", "new/a": b"2"}, ""),
+        ("checkpoint universal", 69, {"out/a": b"1", "new/a": b"2"}, "it left new/a"),
+        ("checkpoint universal", 0, {"out/a": b"1", ".new.partial": None}, "it left .new.partial"),
+        ("checkpoint universal", 0, {"out/a": b"2"}, "it changed out/a"),
+        ("checkpoint export", 65, {}, "it changed out/a"),
+        ("checkpoint verify", 0, {"out/a": b"1", "new": None}, "it left new"),
+        ("checkpoint prune", 0, {}, ""),
+    ],
+)
+def test_a_conversion_may_only_add_what_it_has_completed(
+    verb: str, status: int, after: dict[str, bytes | None], said: str
+) -> None:
+    assert harm(verb, status, {"out/a": b"1"}, after) == said

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bench.cli_fuzz import MODEL_STATES, OPTIM_STATES, torch_file
+from bench.cli_fuzz import ESCAPE, MODEL_STATES, OPTIM_STATES, torch_file
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.dsconfig.text.document import put
@@ -30,6 +30,7 @@ def changed(state: dict[str, Any], path: str, value: object) -> dict[str, Any]:
 def test_what_deepspeed_writes_has_no_problem(tmp_path: Path) -> None:
     found = summary(tmp_path)
     assert (found.problems, found.step, found.stage, found.ranks) == ((), 3, 2, 2)
+    assert found.obstacle is None
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,24 @@ def test_an_odd_model_is_left_out_or_a_problem(path: str, value: object, tmp_pat
 )
 def test_an_odd_optimizer_is_left_out_or_a_problem(path: str, value: object, tmp_path: Path) -> None:
     assert summary(tmp_path, optim=changed(OPTIM_STATES, path, value)).step == 3
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("module", {ESCAPE: {"@tensor": [4]}}),
+        ("module", {"..": {"@tensor": [4]}}),
+        ("module", {"": {"@tensor": [4]}}),
+        ("param_shapes", [{"/etc/x": (4,)}]),
+        ("frozen_param_shapes", {"a/b": (4,)}),
+    ],
+)
+def test_a_parameter_whose_name_is_a_path_is_not_converted(path: str, value: object, tmp_path: Path) -> None:
+    found = summary(tmp_path, model=changed(MODEL_STATES, path, value))
+    assert "cannot be its name" in (found.obstacle or "")
+
+
+def test_a_part_of_a_parameter_whose_name_is_a_path_is_not_converted(tmp_path: Path) -> None:
+    parts = [{ESCAPE: {"@object": "deepspeed.utils.tensor_fragment fragment_address", "numel": 2}}]
+    optim = changed(OPTIM_STATES, "optimizer_state_dict/param_slice_mappings", parts)
+    assert "cannot be its name" in (summary(tmp_path, optim=optim).obstacle or "")

@@ -61,6 +61,16 @@ def test_space_of_what_was_left_counts_as_free(writer: int, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_error_leaves_none_of_the_parents_that_did_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="bad"), new_directory(tmp_path / "empty" / "a" / "b" / "out", 0):
+        raise ValueError("bad")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "empty"]
+    with new_directory(tmp_path / "empty" / "a" / "out", 0):
+        pass
+    assert (tmp_path / "empty" / "a" / "out").is_dir()
+
+
 def test_what_another_process_begins_or_ends_to_write_just_now_stays(tmp_path: Path) -> None:
     def write_and_look() -> None:
         with new_directory(tmp_path / "out", 0) as partial:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +77,9 @@ class EngineFiles:
             return "it is of a pipeline, and zlaunch converts none"
         if len({mp for _, mp in self.model}) > 1 and not model.says_how_it_is_cut:
             return "it does not say how model parallelism has cut its parameters"
+        names = chain(model.module, model.frozen, *model.shapes, shard.slices)
+        if (name := next(filter(_is_path, names), None)) is not None:
+            return f"the conversion makes a directory for each parameter, and `{name}` cannot be its name"
         return shard.obstacle
 
     @property
@@ -326,6 +330,12 @@ class OptimFile:
         return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
 
     @cached_property
+    def slices(self) -> Mapping[str, Unknown]:
+        """Where stages 1 and 2 have what this rank has of each parameter, by its name."""
+        groups = _listed(self._state.get("param_slice_mappings"), dict)
+        return {name: one for group in groups for name, one in _named(group, Unknown).items()}
+
+    @cached_property
     def shares(self) -> list[int]:
         """The elements that a rank has of each group at stages 1 and 2, with the padding at its end."""
         saved = _listed(self._state.get("group_paddings"), int)
@@ -380,6 +390,11 @@ class OptimFile:
         """The types of the parameters and of both moments of Adam."""
         moments = [state.get(name) for state in self._states[:1] for name in _MOMENTS]
         return [one.dtype for one in (*self.groups[:1], *_listed(moments, Tensor))]
+
+
+def _is_path(name: str) -> bool:
+    """Whether the name of a parameter would be another directory than one of its own, such as `../other`."""
+    return name in ("", ".", "..") or "/" in name
 
 
 def _dict(value: object, file: Path) -> Mapping[str, Any]:

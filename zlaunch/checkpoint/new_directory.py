@@ -40,6 +40,7 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
         raise Unavailable(f"`{path}` needs {size(needed)}, and `{place}` has {size(free)} left")
     unlocked = path.with_name(f"{before}{os.getpid()}")  # the name of one that is never deleted
     partial = unlocked.with_name(f"{unlocked.name}{PARTIAL}")
+    missing = [one for one in path.parents if place in one.parents]
     try:
         unlocked.mkdir(parents=True, exist_ok=True)
         with _locked(unlocked), signals_as_exceptions():
@@ -51,6 +52,9 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
     finally:
         for one in (unlocked, partial):
             shutil.rmtree(one, ignore_errors=True)
+        with contextlib.suppress(OSError):  # the first that is not empty, which all are if `path` was written
+            for one in missing:
+                one.rmdir()
 
 
 def _named(folder: Path, before: str) -> Iterator[Path]:

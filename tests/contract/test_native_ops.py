@@ -129,10 +129,3 @@ def test_deepspeed_trains_in_fp16_on_the_cpus_that_are_said_to_have_it() -> None
 
     is_said = probe_machine({"DS_ACCELERATOR": "cpu"}, inspect_python(None)).cpu_fp16
     assert is_said in (None, bool(CPU_Accelerator().is_fp16_supported()))
-
-
-def test_torch_has_kernels_for_bf16_on_the_cpus_that_are_said_to_have_them() -> None:
-    import torch
-
-    is_said = probe_machine({"DS_ACCELERATOR": "cpu"}, inspect_python(None)).cpu_bf16
-    assert is_said in (None, bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
 from tests.running import ROOT
-from zlaunch.hosts.machine import (
-    Cgroup,
-    FreeResources,
-    GpuProcess,
-    has_bf16_kernels,
-    has_fp16_kernels,
-    tightest,
-    weakest,
-)
+from zlaunch.hosts.machine import Cgroup, FreeResources, GpuProcess, has_fp16_kernels, tightest, weakest
 from zlaunch.hosts.probe import cgroups, disk_of, free_resources
 
 GIB = 1 << 30
@@ -64,22 +56,6 @@ def test_a_cpu_says_whether_it_has_fp16_kernels(
     cpuinfo: str, architecture: str, has_fp16: bool | None
 ) -> None:
     assert has_fp16_kernels(cpuinfo, architecture) is has_fp16
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "architecture", "has_bf16"),
-    [
-        ("flags\t\t: fpu avx512bw avx512dq avx512vl\n", "x86_64", True),
-        ("flags\t\t: fpu avx2 avx_ne_convert\n", "x86_64", True),
-        ("flags\t\t: fpu avx2 avx512bw\n", "x86_64", False),
-        ("Features\t: fp asimd bf16\n", "aarch64", None),
-        ("", "x86_64", None),
-    ],
-)
-def test_a_cpu_says_whether_it_has_bf16_kernels(
-    cpuinfo: str, architecture: str, has_bf16: bool | None
-) -> None:
-    assert has_bf16_kernels(cpuinfo, architecture) is has_bf16
 
 
 def group(limit: int, used: int, path: str = "/g") -> Cgroup:
@@ -265,8 +241,8 @@ def test_a_buffer_that_another_job_takes_away_meanwhile_is_not_counted(
     ("answers", "together"),
     [((True, True), True), ((True, False), False), ((None, False), False), ((True, None), None)],
 )
-def test_hosts_have_fp16_and_bf16_together_only_if_each_has_it(
+def test_hosts_have_fp16_together_only_if_each_has_it(
     answers: tuple[bool | None, ...], together: bool | None
 ) -> None:
-    machines = [replace(CPU_MACHINE, cpu_fp16=answer, cpu_bf16=answer) for answer in answers]
-    assert (weakest(machines).cpu_fp16, weakest(machines).cpu_bf16) == (together, together)
+    machines = [replace(CPU_MACHINE, cpu_fp16=answer) for answer in answers]
+    assert weakest(machines).cpu_fp16 is together

@@ -87,7 +87,6 @@ ELSEWHERE: Mapping[str, str] = {
     "memlock-too-small": "Preflight: the limit on locked memory is too small for the buffers of an offload "
     "to NVMe, for which DeepSpeed calls mlock regardless of `pin_memory`, or for NCCL over "
     "InfiniBand.",
-    "slow-bf16": "Preflight: ranks on a CPU compute in bf16, for which torch has no fast kernels there.",
     "disk-too-small": "Preflight: a file system has too little space for the run directory, a checkpoint, "
     "or data offloaded to NVMe.",
     "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "

@@ -59,8 +59,6 @@ class Machine:
     """The GPUs that it hides."""
     cpu_fp16: bool | None = None
     """Whether DeepSpeed trains in fp16 on its CPU; None if that is unknown."""
-    cpu_bf16: bool | None = None
-    """Whether torch computes in bf16 on its CPU with kernels for it; None if that is unknown."""
 
     @property
     def accelerator(self) -> str:
@@ -90,24 +88,10 @@ def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
 
     DeepSpeed's CPU accelerator asks torch for these (`is_mkldnn_fp16_supported`), and refuses fp16 without.
     """
-    flags = _flags(cpuinfo, architecture)
-    return None if flags is None else not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags)
-
-
-def has_bf16_kernels(cpuinfo: str, architecture: str) -> bool | None:
-    """Whether oneDNN has bf16 kernels for a CPU, by /proc/cpuinfo; None if that is unknown.
-
-    Without them torch (`mkldnn_bf16_device_check`) has generic code, far slower than its fp32 kernels.
-    """
-    flags = _flags(cpuinfo, architecture)
-    return (
-        None if flags is None else flags >= {"avx512bw", "avx512vl", "avx512dq"} or "avx_ne_convert" in flags
-    )
-
-
-def _flags(cpuinfo: str, architecture: str) -> Set[str] | None:
-    found = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    return set(found[1].split()) if architecture == "x86_64" and found else None
+    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if architecture != "x86_64" or flags is None:
+        return None
+    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags[1].split())
 
 
 def local_names(hostname: str) -> frozenset[str]:
@@ -127,7 +111,6 @@ def weakest(machines: Sequence[Machine]) -> Machine:
         num_cores=min(machine.num_cores for machine in machines),
         memory_bytes=min(machine.memory_bytes for machine in machines),
         cpu_fp16=_all_have({machine.cpu_fp16 for machine in machines}),
-        cpu_bf16=_all_have({machine.cpu_bf16 for machine in machines}),
     )
 
 

@@ -159,10 +159,6 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
             "`--run-dir DIR`",
         ),
     ),
-    "a CPU without instructions for bf16": (
-        *(replace(CPU_DEMAND, is_bf16_slow=True), HEALTHY, "slow-bf16", Severity.ADVICE),
-        *("far longer than in fp32", "`--precision fp32`"),
-    ),
     "a monitor whose package is missing": (
         *(DEMAND, replace(HEALTHY, missing=frozenset({"wandb"})), "monitor-missing", Severity.ERROR),
         *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),
@@ -222,24 +218,6 @@ def demand(
 
 def checkpoint_of(one: ResourceRequirements) -> int:
     return sum(writing.num_bytes for writing in one.writes if "checkpoint" in writing.what)
-
-
-@pytest.mark.parametrize(
-    ("has_kernels", "argv", "precision", "is_slow"),
-    [
-        (False, (), None, True),
-        (False, (), "bf16", True),
-        (False, (), "fp32", False),
-        (False, ("--bf16",), None, False),
-        (True, (), None, False),
-        (None, (), None, False),
-    ],
-)
-def test_bf16_that_an_option_can_change_is_slow_on_a_cpu_without_kernels_for_it(
-    has_kernels: bool | None, argv: tuple[str, ...], precision: Any, is_slow: bool
-) -> None:
-    on = replace(CPU_MACHINE, cpu_bf16=has_kernels)
-    assert demand(*argv, on=on, precision=precision).is_bf16_slow is is_slow
 
 
 NUM_PARAMETERS = 1_824_000

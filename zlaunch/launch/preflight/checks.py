@@ -33,7 +33,6 @@ def check_resources(needs: ResourceRequirements, free: FreeResources) -> tuple[F
         *_shm(needs, free),
         *_memlock(needs, free),
         *_disks(needs, free),
-        *_precision(needs),
         *(finding for monitor in needs.monitors for finding in check_reporter(monitor, free.missing)),
         *unknown_reporters(needs.script_args),
     ]
@@ -198,16 +197,6 @@ def _fills_up(disk: Disk, use: DiskUse) -> Finding:
         "`-- --save_total_limit 1` keeps the newest alone; a larger `--save_steps` saves less often",
         severity=Severity.ADVICE,
     )
-
-
-def _precision(needs: ResourceRequirements) -> Iterator[Finding]:
-    if needs.is_bf16_slow:
-        yield Finding(
-            "slow-bf16",
-            "this CPU has no instructions for bf16, so steps take far longer than in fp32",
-            "`--precision fp32`",
-            severity=Severity.ADVICE,
-        )
 
 
 def _severity(fails: bool) -> Severity:

@@ -82,8 +82,6 @@ class ResourceRequirements:
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()
     monitors: tuple[Tracker, ...] = ()
-    is_bf16_slow: bool = False
-    """Whether the CPU has no kernels for bf16, which zlaunch or the ds_config has chosen."""
     script_args: tuple[str, ...] = ()
     """Arguments that the Trainer reads; none for other scripts."""
 
@@ -135,7 +133,6 @@ def requirements_of(
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job)),
         monitors=tuple(reporters_of(plan.values.config(), inputs.trainer_flags, job.is_trainer)),
-        is_bf16_slow=_is_bf16_slow(job, machine),
         script_args=inputs.trainer_flags if job.is_trainer else (),
     )
 
@@ -215,12 +212,6 @@ def _shm_users(job: _Job) -> Iterator[str]:
     workers = job.is_trainer and dict(flags(job.inputs.trainer_flags)).get("dataloader_num_workers")
     if workers and workers.isdecimal() and int(workers) > 0:
         yield plural(job.ranks * int(workers), "dataloader worker")
-
-
-def _is_bf16_slow(job: _Job, machine: Machine) -> bool:
-    """Whether `--precision` can change that the job computes in bf16 on a CPU without kernels for it."""
-    is_bf16 = job.plan.accelerator == "cpu" and job.plan.precision == "bf16"
-    return is_bf16 and machine.cpu_bf16 is False and not job.inputs.read_args()[0]["bf16"].value
 
 
 def _locked(job: _Job) -> int:

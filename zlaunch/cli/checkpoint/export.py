@@ -59,8 +59,7 @@ def export(
     refuse_existing(out)
     found = to_go_on_from(folder)
     checkpoint = found.checkpoint
-    for text in (*taken(folder, found), *_model_beside(folder, checkpoint)):
-        console.say(*console.paragraph(text))
+    console.say(*taken(folder, found), *_model_beside(folder, checkpoint))
     require_engine(checkpoint)
     planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model, merge_lora)
     console.say(*_before(planned, out))
@@ -78,7 +77,8 @@ def _model_beside(folder: Path, checkpoint: CheckpointFolder) -> Iterator[str]:
     """Say that a training has saved its model beside the checkpoints, at its end."""
     own = recognize(folder)
     if own is not None and own.saved_by is SavedBy.WEIGHTS and own != checkpoint:
-        yield f"{shown(folder)} has a model, too, maybe of a later step; `from_pretrained` loads it as it is"
+        text = f"{shown(folder)} has a model, too, maybe of a later step; `from_pretrained` loads it as it is"
+        yield from console.paragraph(text)
 
 
 def _members(planned: ModelExport, out: Path) -> dict[str, object]:

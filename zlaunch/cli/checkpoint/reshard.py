@@ -38,7 +38,7 @@ def reshard(
     """
     found = to_go_on_from(folder)
     target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
-    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
+    console.say(*taken(folder, found))
     answer = can_resume(found, target)
     done = converted_for(found, target) if out is None else None
     if answer.way is ResumeWay.UNIVERSAL and done is None:

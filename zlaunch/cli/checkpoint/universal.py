@@ -34,7 +34,7 @@ def universal(
     result after it. Stages 1, 2 and 3 can load the result.
     """
     found = to_go_on_from(folder)
-    console.say(*(line for text in taken(folder, found) for line in console.paragraph(text)))
+    console.say(*taken(folder, found))
     convert(found.checkpoint, out, None, as_json=as_json)
 
 

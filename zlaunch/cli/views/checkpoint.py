@@ -6,7 +6,7 @@ from pathlib import Path
 from zlaunch import files
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.verify import Problem
-from zlaunch.console import visible
+from zlaunch.console import paragraph, visible
 from zlaunch.units import plural, size
 
 HEADER = ("checkpoint", "step", "written by", "ZeRO", "ranks", "type", "size", "state")
@@ -33,7 +33,7 @@ def taken(given: Path, one: Summary) -> Iterator[str]:
     folder = one.checkpoint.folder
     if folder != given:
         which = "newest" if one.problems else "newest complete"
-        yield f"{shown(given)} stands for its {which} checkpoint, {shown(folder)}"
+        yield from paragraph(f"{shown(given)} stands for its {which} checkpoint, {shown(folder)}")
 
 
 def facts(one: Summary) -> Iterator[tuple[str, str]]:

@@ -62,7 +62,7 @@ class Check:
 
         from tests.estimate.rehearsing import rehearse
         from zlaunch.estimate.workload import Workload
-        from zlaunch.hosts.gpu_catalog import overhead_bytes
+        from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 
         if self.seconds_left() < 0:
             return

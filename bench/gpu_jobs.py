@@ -53,9 +53,9 @@ def probes(bed: Bed) -> Row:
         "[[c.get_device_name(i), c.get_device_properties(i).total_memory] for i in range(c.device_count())]))"
     )
     seen = json.loads(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout)
-    from zlaunch.hosts.gpu_catalog import gpu_from_nvml
-    from zlaunch.hosts.interpreter import inspect_python
-    from zlaunch.hosts.probe import probe_machine
+    from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
+    from zlaunch.hosts.machine.interpreter import inspect_python
+    from zlaunch.hosts.machine.probe import probe_machine
 
     found = probe_machine(os.environ, inspect_python(None)).gpus
     if [gpu.name for gpu in found] != [name for name, _ in seen]:
@@ -77,8 +77,8 @@ def is_hidden(bed: Bed) -> Row:
 
 def is_named(bed: Bed) -> Row:
     """Train on the GPU that CUDA_VISIBLE_DEVICES names by its UUID."""
-    from zlaunch.hosts.interpreter import inspect_python
-    from zlaunch.hosts.probe import probe_machine
+    from zlaunch.hosts.machine.interpreter import inspect_python
+    from zlaunch.hosts.machine.probe import probe_machine
 
     found = probe_machine(os.environ, inspect_python(None)).gpus
     return _trains_on(bed, "cuda" if found else "cpu", found[0].uuid if found else "0")

@@ -22,7 +22,7 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 from zlaunch.job.model import ModelConfig, parse_model
 from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec

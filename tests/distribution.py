@@ -20,7 +20,7 @@ SECONDS = {
     "tests/jobs/test_recipes.py": 70,
     "tests/contract/test_late_rules.py": 60,
     "tests/jobs/test_training.py": 120,
-    "tests/checkpoint/test_resume.py": 90,
+    "tests/resume/test_can_resume.py": 90,
     "tests/checkpoint/test_verify.py": 50,
     "tests/test_learn.py": 40,
     PACKAGES: 50,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.running import ROOT
 from tools import bare_python
-from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.machine.interpreter import inspect_python
 
 LIGHT = ("typer", "pydantic", "PyYAML", "psutil")
 """What `zlaunch config` and `zlaunch runs` need."""

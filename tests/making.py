@@ -5,9 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from zlaunch.hosts.interpreter import NAMES, Interpreter, Package
-from zlaunch.hosts.machine import Gpu, Machine
-from zlaunch.hosts.topology import Host, Reach, Topology
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.machine.interpreter import NAMES, Interpreter, Package
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.source import Source, SourceKind

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tests.making import CPU_MACHINE, SHAPE, local, script
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.config.native_ops import OPS
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.op_cache import find_op_cache
+from zlaunch.dsconfig.native_ops import OPS
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.op_cache import find_op_cache
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.op_build import build_missing
 from zlaunch.launch.plan import PlanInputs, make_plan

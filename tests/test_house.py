@@ -56,12 +56,12 @@ def test_one_room_prints() -> None:
     }
     assert printers == {
         "console.py",
-        "doctor/all_reduce.py",
+        "checks/all_reduce.py",
         "estimate/rehearsal/__main__.py",
-        "doctor/host.py",
-        "doctor/peer_access.py",
-        "hosts/interpreter.py",
-        "hosts/survey.py",
+        "hosts/agent/host.py",
+        "hosts/machine/peer_access.py",
+        "hosts/machine/interpreter.py",
+        "hosts/agent/survey.py",
         "worker/coordinator.py",
         "worker/node.py",
         "worker/rank.py",

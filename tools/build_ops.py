@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from itertools import compress
 from pathlib import Path
 
-from zlaunch.config.native_ops import OPS
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.op_cache import VARIABLE, OpCache, find_op_cache, lock_holder
-from zlaunch.hosts.probe import probe_machine
-from zlaunch.launch.compiled_ops import CompiledOps
+from zlaunch.dsconfig.native_ops import OPS
+from zlaunch.hosts.machine.compiled_ops import CompiledOps
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, find_op_cache, lock_holder
+from zlaunch.hosts.machine.probe import probe_machine
 
 NAMES = ("async_io", "cpu_adam", "fused_adam", "cpu_lion", "deepspeed_shm_comm")
 """What takes longest comes first."""

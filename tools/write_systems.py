@@ -55,7 +55,7 @@ SYSTEMS = (
             _PRESETS,
             _MEMORY,
             _by(
-                "checkpoint/test_resume.py",
+                "resume/test_can_resume.py",
                 "test_numbers_that_would_be_loaded_in_another_order_are_refused",
             ),
         ),
@@ -81,7 +81,7 @@ SYSTEMS = (
         (
             _PRESETS,
             _MEMORY,
-            _by("launch/preflight/test_checks.py", "test_a_forecast_says_what_the_hosts_memory_takes"),
+            _by("checks/test_resources.py", "test_a_forecast_says_what_the_hosts_memory_takes"),
             _by(
                 "jobs/test_op_builds.py",
                 "test_environments_do_not_rebuild_each_others_ops_and_lost_objects_are_made_before_the_ranks",
@@ -93,7 +93,7 @@ SYSTEMS = (
         "`--offload nvme --nvme DIR`; free space checked first",
         (
             _by(
-                "launch/preflight/test_checks.py",
+                "checks/test_resources.py",
                 "test_an_offload_to_nvme_locks_its_buffers_and_fills_the_drive",
             ),
             _by(
@@ -205,7 +205,7 @@ SYSTEMS = (
         "`zlaunch checkpoint`, `train --resume`: other ranks, stages and offload",
         (
             _by(
-                "checkpoint/test_resume.py",
+                "resume/test_can_resume.py",
                 "test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_other_precision",
             ),
             _by(

@@ -11,8 +11,8 @@ from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import checkpoint_parent, find
 from zlaunch.checkpoint.newest import newest_complete, to_go_on_from, wrong_latest
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
 
 pytestmark = pytest.mark.job
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.trainers import trainers
-from tests.launch.resuming import planned
+from tests.resume.resuming import planned
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.newest import newest_complete
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.errors import Severity
-from zlaunch.launch.preflight.resume import check_resume
+from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.fit import check_resume
 
 pytestmark = pytest.mark.job
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.ways import LOOP
 from tests.running import ACTIVATED, ROOT
-from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.machine.ports import free_port
 
 pytestmark = pytest.mark.job
 

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.test_doctor import rows
 from tests.running import ROOT, the_run, zlaunch
-from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.machine.interpreter import inspect_python
 
 pytestmark = pytest.mark.hosts
 

@@ -18,9 +18,9 @@ from tests.cluster.bed import NAMES, Bed
 from tests.cluster.conftest import require
 from tests.cluster.network import missing
 from tests.running import zlaunch
-from zlaunch.doctor.conversation import remote_words
-from zlaunch.hosts.ssh import remote_line, ssh_command, with_python_variables
-from zlaunch.hosts.topology import Host
+from zlaunch.hosts.agent.conversation import remote_words
+from zlaunch.hosts.agent.ssh import remote_line, ssh_command, with_python_variables
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.secrets import is_secret
 
 pytestmark = pytest.mark.hosts

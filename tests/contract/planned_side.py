@@ -8,8 +8,8 @@ from tests.making import PYTHON
 from tests.making import script as made
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.hosts.machine import Gpu, Machine
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.running import ACTIVATED, run
-from zlaunch.config.native_ops import NativeOp
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.op_cache import find_op_cache
-from zlaunch.hosts.probe import probe_machine
-from zlaunch.launch.compiled_ops import CompiledOps
+from zlaunch.dsconfig.native_ops import NativeOp
+from zlaunch.hosts.machine.compiled_ops import CompiledOps
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.op_cache import find_op_cache
+from zlaunch.hosts.machine.probe import probe_machine
 
 pytestmark = pytest.mark.job
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.each import each
 from zlaunch.errors import WrongUsage, ZlaunchError
-from zlaunch.hosts.topology import (
+from zlaunch.hosts.cluster.topology import (
     Host,
     Reach,
     Topology,

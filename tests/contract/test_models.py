@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.each import each
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.probe import model_types, trainer_arguments, trainer_optimizers, trainer_schedules
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import model_types, trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.job.model_checks import PADDED, TABLED
 
 SMALL: dict[str, Any] = {

@@ -10,11 +10,11 @@ import pytest
 
 from tests.contract.deepspeed_side import deepspeed_reads
 from tests.each import each
-from zlaunch.config.native_ops import NOT_ON_CPU, OPS, NativeOp, needed_ops
+from zlaunch.dsconfig.native_ops import NOT_ON_CPU, OPS, NativeOp, needed_ops
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.op_cache import extensions_dir
-from zlaunch.hosts.probe import probe_machine
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.op_cache import extensions_dir
+from zlaunch.hosts.machine.probe import probe_machine
 
 CUDA_MODULES = {
     "FusedAdamBuilder": "fused_adam",

@@ -9,7 +9,7 @@ import pytest
 
 from zlaunch.dsconfig.schema.optimizer import TorchOptimizerName
 from zlaunch.dsconfig.schema.scheduler import TorchSchedulerName
-from zlaunch.hosts.torch_optim import Constructors, Kind, constructors_in
+from zlaunch.hosts.machine.torch_optim import Constructors, Kind, constructors_in
 
 CLASSES: list[tuple[Kind, str, str]] = [
     *(("optimizer", "torch.optim", name) for name in get_args(TorchOptimizerName)),

@@ -15,7 +15,7 @@ from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
 from tests.launchers import LAUNCHERS, taken
 from tools.build_ops import op_cache
-from zlaunch.hosts.op_cache import is_stale
+from zlaunch.hosts.machine.op_cache import is_stale
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 

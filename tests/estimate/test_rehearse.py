@@ -19,7 +19,7 @@ from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, too_large
 from zlaunch.estimate.workload import Workload
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 
 
 def program_of(rehearser: Rehearser) -> object:

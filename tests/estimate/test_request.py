@@ -6,8 +6,8 @@ import pytest
 from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
-from zlaunch.hosts.machine import FreeResources, Gpu, Machine
-from zlaunch.hosts.survey import MARK, HostSurvey, to_json
+from zlaunch.hosts.agent.survey import MARK, HostSurvey, to_json
+from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
 from zlaunch.job.spec import JobSpec
 
 A100 = Gpu(0, "NVIDIA A100-SXM4-80GB", "GPU-1", 80 << 30, (8, 0))

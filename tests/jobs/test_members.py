@@ -18,7 +18,7 @@ from tests.cluster.test_hosts import wait_until, working_in
 from tests.cluster.test_ops import OP, fill
 from tests.cluster.ways import losses, on_one_host, words
 from tests.running import ZLAUNCH, zlaunch
-from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.machine.ports import free_port
 
 pytestmark = pytest.mark.job
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests import environments
 from tests.running import ROOT, run
-from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.process import ours
 
 pytestmark = pytest.mark.job

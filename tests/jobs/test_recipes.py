@@ -14,7 +14,7 @@ import pytest
 from tests.launchers import taken
 from tests.memory_groups import memory_groups
 from tests.running import ACTIVATED, RECIPE, Result, run, the_run, zlaunch
-from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.machine.ports import free_port
 from zlaunch.worker import cleanup
 
 pytestmark = pytest.mark.job

@@ -1,8 +1,8 @@
 import pytest
 
 from tests.making import local, over_ssh
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.job.spec import Launcher
 from zlaunch.launch.backends import BACKENDS, Backend
 from zlaunch.launch.backends.target import Target

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_compiled_ops import build, environment
+from tests.hosts.machine.test_compiled_ops import build, environment
 from tests.making import CPU_MACHINE, SHAPE, local, script
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.hosts.op_cache import OpCache
+from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.op_build import advice_on, build_missing
 from zlaunch.launch.plan import PlanInputs, make_plan

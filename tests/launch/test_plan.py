@@ -11,9 +11,9 @@ from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpret
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
-from zlaunch.hosts.interpreter import Interpreter
-from zlaunch.hosts.op_cache import OpCache
-from zlaunch.hosts.topology import Host
+from zlaunch.hosts.cluster.topology import Host
+from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launch.resuming import LOOP, resumption
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
+from tests.resume.resuming import LOOP, resumption
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import inherited
-from zlaunch.hosts.placement import assign_ranks, choose_slots
-from zlaunch.hosts.topology import Host
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer

@@ -9,12 +9,12 @@ from tests.making import ODD_NAME, SHAPE, TWO_GPUS, interpreter, local, script
 from tests.making import over_ssh as over_hosts
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import Variable
-from zlaunch.hosts.topology import Host
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.preflight.preflight import LaunchOptions
+from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.rundir_writer import check_unused, check_writable, command_script

@@ -22,7 +22,7 @@ from tests.editor import Editor
 from tests.making import local, over_ssh
 from tests.running import Result, run, start, zlaunch
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.topology import Host
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.job.spec import Debug, parse_debug
 from zlaunch.launch.plan import Listener, listener
 from zlaunch.rundir import phases

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.hosts.test_machine import FAKE_NVML
+from tests.hosts.machine.test_resources import FAKE_NVML
 from tests.running import ROOT, Result, on_terminal, zlaunch
 
 OFFLINE = {"HF_HUB_OFFLINE": "1"}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.memory_groups import memory_groups
 from tests.running import RECIPE, ZLAUNCH, Result, run, zlaunch
-from zlaunch.hosts.probe import free_resources
+from zlaunch.hosts.machine.probe import free_resources
 
 pytestmark = pytest.mark.job
 

@@ -11,7 +11,7 @@ from typing import Any
 from tests.running import Result, run
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.diagnose import diagnose
-from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.machine.ports import free_port
 from zlaunch.process import ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.worker.node import NUMBER, TOKEN

@@ -10,7 +10,7 @@ import pytest
 
 from tests.abilities import need_root
 from tests.running import ROOT
-from zlaunch.hosts.ports import free_port
+from zlaunch.hosts.machine.ports import free_port
 from zlaunch.worker.node import check_reachable
 
 SILENT = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import ALL
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 from zlaunch.job.public_models import public_names
 from zlaunch.job.recipes import recipe_names
 from zlaunch.runs.store import LATEST_RUN, all_runs

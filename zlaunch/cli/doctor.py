@@ -9,19 +9,19 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
+from zlaunch.checks.at_hand import AtHand, find_at_hand, without_config
+from zlaunch.checks.collective import all_reduce
+from zlaunch.checks.host import JobNeeds
+from zlaunch.checks.report import judge
+from zlaunch.checks.row import Status
 from zlaunch.cli import options
 from zlaunch.cli.job_file import find_job_file, job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
-from zlaunch.doctor.at_hand import AtHand, find_at_hand, without_config
-from zlaunch.doctor.checks import JobNeeds
-from zlaunch.doctor.collective import all_reduce
-from zlaunch.doctor.examine import Targets, examine
-from zlaunch.doctor.questions import Questions
-from zlaunch.doctor.report import judge
-from zlaunch.doctor.row import Status
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
-from zlaunch.hosts.slurm import allocated_hosts
-from zlaunch.hosts.topology import Host, Reach, read_hosts
+from zlaunch.hosts.agent.examine import Targets, examine
+from zlaunch.hosts.agent.questions import Questions
+from zlaunch.hosts.cluster.slurm import allocated_hosts
+from zlaunch.hosts.cluster.topology import Host, Reach, read_hosts
 
 
 def doctor(

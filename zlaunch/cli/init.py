@@ -15,7 +15,7 @@ from zlaunch.cli.project import Project, look_around, script_of
 from zlaunch.cli.views.job_file_text import Answers, job_file_text
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
-from zlaunch.hosts import gpu_catalog
+from zlaunch.hosts.machine import gpu_catalog
 from zlaunch.job.model import MODEL_FLAGS
 from zlaunch.job.recipes import read_recipe, recipe_named, recipe_names, similar_recipe
 from zlaunch.job.script import ConfigInterface

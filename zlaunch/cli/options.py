@@ -51,7 +51,7 @@ On = Annotated[
 
 
 def _find_python(text: str) -> Path:
-    from zlaunch.hosts.interpreter import find_python  # which starts it; most commands name none
+    from zlaunch.hosts.machine.interpreter import find_python  # which starts it; most commands name none
 
     return find_python(text)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from zlaunch.config.find_configs import find_configs
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.probe import probe_machine
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 

@@ -14,7 +14,7 @@ from zlaunch.cli.job_command import told_by_file
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.interpreter import find_module_in
+from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -34,7 +34,7 @@ from zlaunch.job.trainer_args import config_flags, flags
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.by_hand import as_member, commands
 from zlaunch.launch.facts import default_recipe
-from zlaunch.launch.preflight.preflight import LaunchOptions
+from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.surroundings import find_surroundings

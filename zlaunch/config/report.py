@@ -32,9 +32,9 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
-from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.torch_optim import constructors_in
+from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
+from zlaunch.hosts.machine.probe import stack_of
+from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source

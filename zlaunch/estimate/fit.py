@@ -6,7 +6,7 @@ from enum import Enum
 
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, HOST_POOLS, PROGRAM_BYTES, Forecast
-from zlaunch.hosts.gpu_catalog import GpuModel, overhead_bytes
+from zlaunch.hosts.machine.gpu_catalog import GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
 
 

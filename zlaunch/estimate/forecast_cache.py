@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.files import write_whole
-from zlaunch.hosts.interpreter import inspect_python
+from zlaunch.hosts.machine.interpreter import inspect_python
 
 VARIABLE: Final = "ZLAUNCH_CACHE"
 OFF: Final = "off"

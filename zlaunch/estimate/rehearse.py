@@ -17,7 +17,7 @@ from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, start_with_pipes
 from zlaunch.units import memory

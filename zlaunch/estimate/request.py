@@ -14,13 +14,13 @@ from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
-from zlaunch.hosts import gpu_catalog
-from zlaunch.hosts.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
-from zlaunch.hosts.machine import Gpu, Machine, weakest
-from zlaunch.hosts.probe import model_types, probe_machine, stack_of, trainer_optimizers
-from zlaunch.hosts.ssh import survey_hosts
-from zlaunch.hosts.survey import SurveyRequest
-from zlaunch.hosts.topology import Host, read_hostfile
+from zlaunch.hosts.agent.ssh import survey_hosts
+from zlaunch.hosts.agent.survey import SurveyRequest
+from zlaunch.hosts.cluster.topology import Host, read_hostfile
+from zlaunch.hosts.machine import gpu_catalog
+from zlaunch.hosts.machine.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
+from zlaunch.hosts.machine.probe import model_types, probe_machine, stack_of, trainer_optimizers
+from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
 from zlaunch.job.model_checks import check_model

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import is_safe_word
-from zlaunch.hosts.interpreter import Interpreter
-from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.cluster.topology import Topology
+from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.rundir.layout import RunDir
 from zlaunch.secrets import HIDDEN, is_secret
 from zlaunch.units import plural

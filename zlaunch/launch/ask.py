@@ -21,10 +21,10 @@ from zlaunch import __version__
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import cache_directory
 from zlaunch.files import PRIVATE, write_whole
-from zlaunch.hosts.interpreter import Interpreter, find_module_in, inspect_python
-from zlaunch.hosts.ports import LOOPBACK, free_port
-from zlaunch.hosts.probe import trainer_arguments, trainer_optimizers, trainer_schedules
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
+from zlaunch.hosts.machine.ports import LOOPBACK, free_port
+from zlaunch.hosts.machine.probe import trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.moved_imports import moved_import
 from zlaunch.job.recipes import recipe_named

@@ -13,11 +13,11 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.execute import execute
 from zlaunch.launch.finish import FinishedRun
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
-from zlaunch.launch.preflight.preflight import Preflight
+from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
-from zlaunch.launch.restart_checkpoint import beginning, newest_for_restart
-from zlaunch.launch.restart_policy import FailedAttempt, propose_retries, resumed
 from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
+from zlaunch.resume.restart_checkpoint import beginning, newest_for_restart
+from zlaunch.resume.restart_policy import FailedAttempt, propose_retries, resumed
 from zlaunch.rundir.record import Lineage
 
 

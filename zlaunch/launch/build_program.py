@@ -15,14 +15,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from zlaunch.config.native_ops import OPS
+from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.op_cache import OpCache
+from zlaunch.hosts.agent.channel import Channel
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.launch.op_build import NotBuilt, WantedOps, build_wanted
 from zlaunch.process import signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.channel import Channel
 from zlaunch.worker.node import own_streams
 
 ORDER_SECONDS = 60.0

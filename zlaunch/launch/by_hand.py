@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.cluster_environment import DEFAULT_PORT, Member
-from zlaunch.hosts.placement import choose_slots
-from zlaunch.hosts.python_of_host import path_here
-from zlaunch.hosts.topology import Topology, read_hosts
+from zlaunch.hosts.agent.python_of_host import path_here
+from zlaunch.hosts.cluster.environment import DEFAULT_PORT, Member
+from zlaunch.hosts.cluster.placement import choose_slots
+from zlaunch.hosts.cluster.topology import Topology, read_hosts
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.secrets import assigned_secrets
 

@@ -9,20 +9,20 @@ from functools import partial
 from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
-from zlaunch.hosts.cluster_environment import without_cluster_variables
+from zlaunch.hosts.cluster.environment import without_cluster_variables
+from zlaunch.hosts.cluster.rendezvous import Meeting, Start, new_token
 from zlaunch.hosts.environment import may_export
-from zlaunch.hosts.op_cache import extensions_dir
+from zlaunch.hosts.machine.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
-from zlaunch.launch.members import Meeting, Start, new_token
 from zlaunch.launch.monitoring.lost_hosts import ALIVE_OPTIONS, LostHosts
 from zlaunch.launch.monitoring.monitor import JobMonitor
 from zlaunch.launch.monitoring.preemption import SaveAndStop
 from zlaunch.launch.ops_on_hosts import build_everywhere
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.reshard import convert
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, defer_signals, heed_signals, ours
+from zlaunch.resume.reshard import convert
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import JobRecord, RankRecord

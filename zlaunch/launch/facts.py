@@ -8,22 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from zlaunch.checks.tracking import PACKAGES
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import is_safe_word, nearest
-from zlaunch.hosts.deepspeed_env import read_deepspeed_env
+from zlaunch.hosts.agent.python_of_host import python_here
+from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest, survey
+from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
+from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
+from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
-from zlaunch.hosts.interpreter import TRAINING, check_packages, inspect_python
-from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.placement import assign_ranks, choose_slots, count_slots
-from zlaunch.hosts.probe import probe_machine
-from zlaunch.hosts.python_of_host import python_here
-from zlaunch.hosts.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.survey import HostSurvey, SurveyRequest, survey
-from zlaunch.hosts.topology import HostLine, Topology, read_hosts
+from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
@@ -33,7 +34,6 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags, fsdp_flag
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import launcher_of
-from zlaunch.launch.preflight.tracking import PACKAGES
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.layout import RunDir

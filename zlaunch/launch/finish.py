@@ -13,7 +13,7 @@ from zlaunch.launch import rundir_writer
 from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.reshard import NotConverted
+from zlaunch.resume.reshard import NotConverted
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs import accuracy

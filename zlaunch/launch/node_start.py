@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from zlaunch.hosts.ports import free_port
-from zlaunch.hosts.python_of_host import is_here, own_program
-from zlaunch.hosts.remote import remote_command
-from zlaunch.hosts.topology import Reach
+from zlaunch.hosts.agent.python_of_host import is_here, own_program
+from zlaunch.hosts.agent.remote import remote_command
+from zlaunch.hosts.cluster.topology import Reach
+from zlaunch.hosts.machine.ports import free_port
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.process import ours
 from zlaunch.rundir.record import NodePlanRecord

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.config.native_ops import NativeOp
 from zlaunch.diagnosis.log_text import compiler_error
+from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.interpreter import Interpreter
-from zlaunch.hosts.op_cache import OpCache, extensions_dir, is_stale, lock_holder
-from zlaunch.launch.compiled_ops import CompiledOps
+from zlaunch.hosts.machine.compiled_ops import CompiledOps
+from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.op_cache import OpCache, extensions_dir, is_stale, lock_holder
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import RELAYED, Foreground, ours

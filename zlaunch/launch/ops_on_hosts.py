@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import IO
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.cluster_environment import without_cluster_variables
-from zlaunch.hosts.python_of_host import is_here, own_program
-from zlaunch.hosts.remote import remote_command
-from zlaunch.hosts.topology import Host, Reach
+from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
+from zlaunch.hosts.agent.python_of_host import is_here, own_program
+from zlaunch.hosts.agent.remote import remote_command
+from zlaunch.hosts.cluster.environment import without_cluster_variables
+from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.launch.build_program import ORDER, BuildOrder
 from zlaunch.launch.op_build import NotBuilt, WantedOps, build_missing, build_wanted
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import PipedProgram, Stopped, heed_signals
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.channel import Channel, Message, wait_for_any
 
 PROGRAM = "zlaunch.launch.build_program"
 

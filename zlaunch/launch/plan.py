@@ -6,28 +6,28 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zlaunch.config.native_ops import NativeOp, needed_ops
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import as_safe_word
-from zlaunch.hosts import op_cache
+from zlaunch.hosts.agent.python_of_host import is_here, own_program
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
-from zlaunch.hosts.interpreter import Interpreter
-from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.op_cache import OpCache
-from zlaunch.hosts.ports import LOOPBACK
-from zlaunch.hosts.probe import stack_of
-from zlaunch.hosts.python_of_host import is_here, own_program
-from zlaunch.hosts.topology import Host, Reach, Topology
+from zlaunch.hosts.machine import op_cache
+from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.op_cache import OpCache
+from zlaunch.hosts.machine.ports import LOOPBACK
+from zlaunch.hosts.machine.probe import stack_of
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
@@ -35,10 +35,10 @@ from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
 from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
-from zlaunch.launch.resume import DataPosition, Resumption, data_position
-from zlaunch.launch.save_plan import SavePlan, plan_saves
 from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
+from zlaunch.resume.resumption import DataPosition, Resumption, data_position
+from zlaunch.resume.save_plan import SavePlan, plan_saves
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
 

@@ -15,17 +15,18 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
-from zlaunch.hosts.machine import weakest
-from zlaunch.hosts.placement import (
+from zlaunch.hosts.agent.survey import HostSurvey
+from zlaunch.hosts.cluster.placement import (
     assign_ranks,
     gpus_used_twice,
     most_slots,
     refuse_contradictions,
     refuse_parts_of_hosts,
 )
-from zlaunch.hosts.ports import LOOPBACK
-from zlaunch.hosts.survey import HostSurvey
-from zlaunch.hosts.topology import Reach, Topology, beyond_deepspeed, too_many_slots
+from zlaunch.hosts.cluster.rendezvous import failing_together
+from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
+from zlaunch.hosts.machine.ports import LOOPBACK
+from zlaunch.hosts.machine.resources import weakest
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.script import RESUME, Handover, OwnConfig
@@ -33,13 +34,12 @@ from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import flags, take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import launcher_of
-from zlaunch.launch.chosen_checkpoint import find_resumption, nothing_yet
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
-from zlaunch.launch.members import failing_together
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.save_option import told_where_to_save
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
+from zlaunch.resume.choose import find_resumption, nothing_yet
+from zlaunch.resume.save_option import told_where_to_save
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated

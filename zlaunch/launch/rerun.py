@@ -9,24 +9,24 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from zlaunch.config.native_ops import OPS
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.environment import Variable, inherited
-from zlaunch.hosts.topology import Host, Reach, Topology
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, position_of, swap_name
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.time_limit import shields_ranks, time_limit
 from zlaunch.process import process_started
+from zlaunch.resume.save_plan import plan_saves
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
 from zlaunch.rundir.run_files import RunFiles

@@ -1,7 +1,7 @@
 """Launch a job, take part in one that another zlaunch leads, or show how it would be launched."""
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight, why_unchecked
+from zlaunch.launch.preflight import LaunchOptions, Preflight, why_unchecked
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 

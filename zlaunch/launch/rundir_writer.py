@@ -20,8 +20,8 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import PRIVATE, is_safe_word, nearest, write_whole
+from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
-from zlaunch.hosts.topology import Reach
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan, PlanInputs

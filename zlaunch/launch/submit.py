@@ -14,29 +14,29 @@ from pathlib import Path
 from typing import Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.interpreter import Interpreter, inspect_python
-from zlaunch.hosts.machine import FreeResources, Gpu, Machine
-from zlaunch.hosts.placement import refuse_contradictions
-from zlaunch.hosts.ssh import HostSurveys
-from zlaunch.hosts.survey import HostSurvey
-from zlaunch.hosts.topology import Host, Topology
+from zlaunch.hosts.agent.ssh import HostSurveys
+from zlaunch.hosts.agent.survey import HostSurvey
+from zlaunch.hosts.cluster.placement import refuse_contradictions
+from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
+from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
-from zlaunch.launch.chosen_checkpoint import find_resumption
 from zlaunch.launch.facts import Facts, Sources, read_sources
 from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.plan import make_plan
-from zlaunch.launch.preflight.preflight import LaunchOptions, Preflight
+from zlaunch.launch.preflight import LaunchOptions, Preflight
 from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.save_option import told_where_to_save
-from zlaunch.launch.save_plan import plan_saves
 from zlaunch.launch.schedulers import Scheduler
 from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
+from zlaunch.resume.choose import find_resumption
+from zlaunch.resume.save_option import told_where_to_save
+from zlaunch.resume.save_plan import plan_saves
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""

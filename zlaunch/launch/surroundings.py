@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.cluster_environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
-from zlaunch.hosts.gpu_catalog import parse_hosts_of_gpus
-from zlaunch.hosts.machine import Gpu, Machine
-from zlaunch.hosts.other_launchers import says_several
-from zlaunch.hosts.placement import assign_ranks, most_slots
-from zlaunch.hosts.remote import srun_command
-from zlaunch.hosts.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.survey import HostSurvey, SurveyRequest
-from zlaunch.hosts.topology import Host, Reach, Topology
+from zlaunch.hosts.agent.handshake import SECRET
+from zlaunch.hosts.agent.remote import srun_command
+from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest
+from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
+from zlaunch.hosts.cluster.other_launchers import says_several
+from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
+from zlaunch.hosts.cluster.rendezvous import Attendance, Meeting
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.members import Attendance, Meeting
 from zlaunch.launch.reporter import Reporter
 from zlaunch.units import plural
-from zlaunch.worker.door import SECRET
 
 UNKNOWN_MEMORY_BYTES = 1 << 60
 """Of a host that is imagined: its memory is not checked."""

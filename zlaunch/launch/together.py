@@ -7,13 +7,13 @@ from functools import partial
 
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
-from zlaunch.hosts.cluster_environment import without_cluster_variables
+from zlaunch.hosts.cluster.environment import without_cluster_variables
+from zlaunch.hosts.cluster.rendezvous import Ending, Meeting, Start
 from zlaunch.launch.attempts import run_attempts
-from zlaunch.launch.members import Ending, Meeting, Start
 from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.ops_on_hosts import build_as_member
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.preflight.preflight import Preflight
+from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
 from zlaunch.process import Foreground, heed_signals, ours, signals_told

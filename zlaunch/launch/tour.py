@@ -18,11 +18,11 @@ from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.rehearse import Found
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.placement import most_slots
-from zlaunch.hosts.probe import probe_machine
+from zlaunch.hosts.cluster.placement import most_slots
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.spec import GpuChoice, JobSpec, Offload, Precision, RunOptions, Stage
-from zlaunch.launch.preflight.preflight import LaunchOptions
+from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run

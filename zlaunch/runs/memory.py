@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak, written_resident
-from zlaunch.hosts.gpu_catalog import overhead_bytes
+from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 from zlaunch.runs.state import RunSummary, State
 
 SETTLED = 3

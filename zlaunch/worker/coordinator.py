@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from zlaunch.hosts.agent.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
+from zlaunch.hosts.agent.handshake import Door
 from zlaunch.process import PipedProgram, end_like
 from zlaunch.rundir.control import COORDINATOR, ask_for_save, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRecord
 from zlaunch.rundir.write import write_record
-from zlaunch.worker.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
-from zlaunch.worker.door import Door
 from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
 

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from zlaunch.hosts.op_cache import stale_locks
+from zlaunch.hosts.machine.op_cache import stale_locks
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import EndingRecord, JobRecord

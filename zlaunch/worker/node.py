@@ -20,6 +20,8 @@ from types import FrameType
 from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
+from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
+from zlaunch.hosts.agent.handshake import SECRET, WrongSecret, knock
 from zlaunch.process import (
     SAFE_PATH,
     SAVES,
@@ -32,8 +34,6 @@ from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
-from zlaunch.worker.channel import Channel, Message, wait_for_any
-from zlaunch.worker.door import SECRET, WrongSecret, knock
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
 
 GRACE_SECONDS = 7.0

@@ -76,8 +76,8 @@ def machine_sample(directory: Path) -> MachineSample:
     """Read the memory of a host, its shared memory and the free space of the disk of a directory."""
     import psutil
 
-    from zlaunch.hosts.machine import tightest
-    from zlaunch.hosts.probe import cgroups
+    from zlaunch.hosts.machine.probe import cgroups
+    from zlaunch.hosts.machine.resources import tightest
 
     memory, group = psutil.virtual_memory(), tightest(cgroups(Path("/proc/self")))
     shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written

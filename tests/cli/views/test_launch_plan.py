@@ -12,7 +12,7 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.save_plan import SavePlan
+from zlaunch.resume.save_plan import SavePlan
 
 MIB, GIB = 1 << 20, 1 << 30
 INPUTS = PlanInputs(

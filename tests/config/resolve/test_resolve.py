@@ -17,7 +17,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
-from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload

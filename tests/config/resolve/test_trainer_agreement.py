@@ -11,7 +11,7 @@ from zlaunch.config.resolve.trainer_agreement import (
 )
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
-from zlaunch.hosts.machine import Machine
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments

@@ -18,7 +18,7 @@ from typing import Any
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.roofline import DeviceSpeed
 from zlaunch.estimate.workload import Lora, Workload
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 
 FILE = Path(__file__).parent / "published_steps.json"
 

@@ -4,7 +4,7 @@ from tests.estimate.memory.published import Published, published
 from tools.write_speed import PAGE, page
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 
 COVERED = 0.90
 

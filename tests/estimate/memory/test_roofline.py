@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 
 H100 = DeviceSpeed(GPUS["H100-80GB"])
 CPU = {"device": "cpu"}

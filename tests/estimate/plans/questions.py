@@ -13,7 +13,7 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.workload import Lora
-from zlaunch.hosts.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import GPUS
 from zlaunch.job.model import parse_model
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import read_arguments

@@ -9,15 +9,6 @@ from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
 from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.pattern_path import how_to_rename
-from zlaunch.checkpoint.resume import (
-    ResumeAnswer,
-    ResumeTarget,
-    ResumeWay,
-    can_resume,
-    converted_for,
-    nearest_that_fits,
-    needed_key,
-)
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.weights import how_to_take_weights
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
@@ -27,6 +18,15 @@ from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.console import visible
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.errors import ExitStatus
+from zlaunch.resume.can_resume import (
+    ResumeAnswer,
+    ResumeTarget,
+    ResumeWay,
+    can_resume,
+    converted_for,
+    nearest_that_fits,
+    needed_key,
+)
 
 
 def can_resume_from(

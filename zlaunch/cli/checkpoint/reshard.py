@@ -8,13 +8,13 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.newest import to_go_on_from
-from zlaunch.checkpoint.resume import ResumeTarget, ResumeWay, can_resume, converted_for
 from zlaunch.cli.checkpoint.can_resume import answer_lines
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert, converted
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import taken
 from zlaunch.errors import ExitStatus
+from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume, converted_for
 
 
 def reshard(

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from zlaunch.checkpoint.resume import ResumeTarget, is_round_robin, optimizer_of
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.config.report import load_config
 from zlaunch.config.validate import validate_mapping
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import FATAL, Finding, Refused, Severity
+from zlaunch.resume.can_resume import ResumeTarget, is_round_robin, optimizer_of
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
 Stage = Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the job.")]

@@ -11,9 +11,9 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, Hostfile, Hosts
 from zlaunch.cli.views.run import to_json
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.cluster_environment import Allocation, ClusterEnvironment, Member, detect_cluster
-from zlaunch.hosts.placement import choose_slots
-from zlaunch.hosts.topology import Host, Topology, read_hosts, select
+from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
+from zlaunch.hosts.cluster.placement import choose_slots
+from zlaunch.hosts.cluster.topology import Host, Topology, read_hosts, select
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
 

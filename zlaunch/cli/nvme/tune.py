@@ -10,8 +10,12 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.doctor.nvme.merge import merge_aio
-from zlaunch.doctor.nvme.tune import (
+from zlaunch.dsconfig.read import read
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
+from zlaunch.launch.nvme.merge import merge_aio
+from zlaunch.launch.nvme.tune import (
     FILES,
     MOST_MEASUREMENTS,
     Measurement,
@@ -19,13 +23,9 @@ from zlaunch.doctor.nvme.tune import (
     Tuning,
     check_drive,
 )
-from zlaunch.doctor.nvme.tune import (
+from zlaunch.launch.nvme.tune import (
     tune as tune_drive,
 )
-from zlaunch.dsconfig.read import read
-from zlaunch.errors import WrongUsage
-from zlaunch.hosts.interpreter import inspect_python
-from zlaunch.hosts.probe import probe_machine
 from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import Stopped, end_like
 from zlaunch.units import memory

@@ -14,7 +14,7 @@ from zlaunch.cli.options import AsJson, DryRun, Run, RunsDir
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
-from zlaunch.launch.preflight.preflight import LaunchOptions
+from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
 from zlaunch.rundir.record import Lineage

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from zlaunch import console
+from zlaunch.checks.report import DoctorReport, merged, named
+from zlaunch.checks.row import Row, Status
 from zlaunch.console import visible
-from zlaunch.doctor.report import DoctorReport, merged, named
-from zlaunch.doctor.row import Row, Status
 from zlaunch.units import brief, plural
 
 MOST_WAITING = 3

@@ -14,14 +14,14 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import shown
 from zlaunch.hosts.environment import Variable
-from zlaunch.hosts.machine import local_names
-from zlaunch.hosts.ports import LOOPBACK
+from zlaunch.hosts.machine.ports import LOOPBACK
+from zlaunch.hosts.machine.resources import local_names
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.resume import DataPosition
-from zlaunch.launch.save_plan import SavePlan
 from zlaunch.launch.time_limit import limit_words, save_seconds
+from zlaunch.resume.resumption import DataPosition
+from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
 

@@ -19,8 +19,8 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Refused, Severity
-from zlaunch.hosts.machine import Machine
-from zlaunch.hosts.torch_optim import constructors_in
+from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.source import Source

@@ -29,7 +29,7 @@ from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.units import plural, whole
 
 if TYPE_CHECKING:
-    from zlaunch.hosts.machine import Machine
+    from zlaunch.hosts.machine.resources import Machine
 
 
 @dataclass(frozen=True)

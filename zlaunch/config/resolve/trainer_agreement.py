@@ -19,7 +19,7 @@ from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, find_mismat
 from zlaunch.job.trainer_releases import Value
 
 if TYPE_CHECKING:
-    from zlaunch.hosts.machine import Machine
+    from zlaunch.hosts.machine.resources import Machine
 
 PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, zero
 from zlaunch.dsconfig.schema.optimizer import TorchOptimizer
 from zlaunch.dsconfig.schema.scheduler import TorchScheduler
-from zlaunch.hosts.torch_optim import Arguments, Kind
+from zlaunch.hosts.machine.torch_optim import Arguments, Kind
 
 _BASE = frozenset({"lr", "weight_decay"})
 _ADAM = _BASE | {"betas", "eps", "amsgrad", "adam_w_mode", "torch_adam", "fp32_optimizer_states"}

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from zlaunch.config.native_ops import NOT_ON_CPU, needed_ops
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, number, zero
+from zlaunch.dsconfig.native_ops import NOT_ON_CPU, needed_ops
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
 
 _LR = {"lr": 1e-4}

@@ -13,7 +13,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.errors import Finding, Fix, Severity
-from zlaunch.hosts.torch_optim import Constructors
+from zlaunch.hosts.machine.torch_optim import Constructors
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs

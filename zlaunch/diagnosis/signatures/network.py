@@ -10,7 +10,7 @@ from zlaunch.diagnosis.evidence import HostEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
 from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
-from zlaunch.hosts.topology import Reach
+from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.units import plural
 from zlaunch.worker.lost import SHOW_OOM_KILLS
 

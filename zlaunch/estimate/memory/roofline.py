@@ -14,7 +14,7 @@ from zlaunch.estimate.memory.activations import saved_activations
 from zlaunch.estimate.memory.communication import Communication, communication
 from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
 from zlaunch.estimate.workload import Workload
-from zlaunch.hosts.gpu_catalog import GpuModel
+from zlaunch.hosts.machine.gpu_catalog import GpuModel
 from zlaunch.job.transformer import Transformer
 from zlaunch.units import count, decimal
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from zlaunch.hosts.topology import Reach, Topology
+from zlaunch.hosts.cluster.topology import Reach, Topology
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec, Launcher
 from zlaunch.launch.backends import deepspeed, openmpi, torchrun

@@ -1,6 +1,6 @@
 """DeepSpeed's own runner; over pdsh when there is a hostfile."""
 
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.launch.backends.target import Target
 
 MODULE = "deepspeed.launcher.runner"

@@ -1,6 +1,6 @@
 """DeepSpeed's own runner with Open MPI's `mpirun` in place of pdsh; it takes whole hosts alone."""
 
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.launch.backends import deepspeed
 from zlaunch.launch.backends.target import Target
 

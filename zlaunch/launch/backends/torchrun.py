@@ -1,6 +1,6 @@
 """torchrun: the default. It passes signals on, and on one host it picks a free port."""
 
-from zlaunch.hosts.topology import Topology
+from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.launch.backends.target import Target
 
 MODULE = "torch.distributed.run"

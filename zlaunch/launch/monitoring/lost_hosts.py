@@ -10,8 +10,8 @@ import signal
 import time
 from collections.abc import Mapping
 
-from zlaunch.hosts.slurm import nodes_down
-from zlaunch.hosts.topology import Host
+from zlaunch.hosts.cluster.slurm import nodes_down
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import NodeRecord, RankRecord

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
+from zlaunch.hosts.agent.handshake import SECRET
 from zlaunch.launch.schedulers.program import ProgramFailed, ask
 from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
 from zlaunch.rundir.layout import RUNS
-from zlaunch.worker.door import SECRET
 
 OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
 SHARES_FILES = True

@@ -72,7 +72,7 @@ def await_editor(text: str) -> None:
     debug: DebugRecord = json.loads(text)
     if int(os.environ["RANK"]) != debug["rank"]:
         return
-    from zlaunch.hosts.ports import LOOPBACK  # imports socket, which would delay every rank
+    from zlaunch.hosts.machine.ports import LOOPBACK  # imports socket, which would delay every rank
 
     heartbeat, settrace = current_heartbeat(), sys.settrace
     try:

@@ -1,0 +1,396 @@
+"""What a machine lacks for a job: one ailment, one finding."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import forecast, model
+from tests.each import each
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, gpu, local, machine, over_ssh, script
+from zlaunch.checks.resources import check_resources
+from zlaunch.checks.tracking import REPORTERS, Tracker, parse_report_to
+from zlaunch.errors import Severity
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.memory.host_memory import SHARED_BYTES
+from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script_reader import read_script
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.requirements import (
+    Amount,
+    DiskUse,
+    ResourceRequirements,
+    requirements_of,
+    trains_all,
+)
+
+MIB, GIB = 1 << 20, 1 << 30
+RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the run directory", "`--run-dir DIR`")
+CHECKPOINT = DiskUse(Path("/data/out"), 16 * GIB, "a checkpoint", "`-- --output_dir DIR`")
+GPUS = (replace(gpu(0), free_bytes=139 * GIB), replace(gpu(1), free_bytes=139 * GIB))
+DEMAND = ResourceRequirements(
+    ranks=2,
+    gpus=GPUS,
+    idle=(2, 3),
+    gpu_bytes=40 * GIB,
+    memory=Amount(30 * GIB, 40 * GIB, "2 ranks, by rehearsal"),
+    shm_users=("NCCL",),
+    locked_bytes=GIB,
+    crosses_hosts=True,
+    writes=(RUN, CHECKPOINT),
+    monitors=(
+        Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
+    ),
+    script_args=("--report_to", "tensorboard"),
+)
+CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
+HEALTHY = FreeResources(
+    memory_bytes=64 * GIB,
+    shm=Disk(9, 32 * GIB, 32 * GIB),
+    has_infiniband=True,
+    disks={RUN.path: Disk(1, 99 * GIB, 50 * GIB), CHECKPOINT.path: Disk(2, 99 * GIB, 50 * GIB)},
+    user="ann",
+)
+SLICE = Cgroup("/sys/fs/cgroup/job", 32 * GIB, 20 * GIB)
+OTHERS = GpuProcess(4711, "python train.py", "bob", 100 * GIB)
+
+
+def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) -> ResourceRequirements:
+    busy = replace(GPUS[0], free_bytes=free, processes=processes)
+    return replace(DEMAND, gpus=(busy, GPUS[1]), idle=idle)
+
+
+AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, str, str]] = {
+    "a GPU on which the job does not fit": (
+        *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
+        *("`python train.py` of bob (pid 4711) uses 100.0 GiB", "`--gpus 2,3` uses idle GPUs"),
+    ),
+    "a GPU that somebody is on, where the job fits": (
+        *(on_gpu_0(60 * GIB, OTHERS, idle=()), HEALTHY, "gpu-busy", Severity.ADVICE),
+        *("60.0 of 139.0 GiB are free", "wait until `nvidia-smi` shows that it is free"),
+    ),
+    "a GPU that the user himself is on": (
+        *(
+            on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), idle=()),
+            HEALTHY,
+            "gpu-busy",
+            Severity.FAILS_LATER,
+        ),
+        *("GPU 0", "`kill 4711` ends your processes"),
+    ),
+    "a GPU that a container cannot look into": (
+        *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
+        *("a process that is not visible from here", "`--gpus 2,3`"),
+    ),
+    "too little memory": (
+        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.FAILS_LATER),
+        *("take at least 30.0 GiB of memory; 29.0 GiB are available", "free 1.0 GiB"),
+    ),
+    "memory that may not suffice": (
+        *(DEMAND, replace(HEALTHY, memory_bytes=39 * GIB), "host-memory-short", Severity.ADVICE),
+        *("may take 40.0 GiB", "free 1.0 GiB"),
+    ),
+    "memory that only swap makes suffice": (
+        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB, swap_bytes=2 * GIB), "host-memory-short"),
+        *(Severity.ADVICE, "take at least 30.0 GiB", "free 1.0 GiB"),
+    ),
+    "a control group that leaves too little": (
+        *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.FAILS_LATER),
+        *("12.0 GiB are left of the limit of 32.0 GiB of /sys/fs/cgroup/job", "`docker run --memory 50g`"),
+    ),
+    "no /dev/shm left for CPU ranks": (
+        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.FAILS_LATER),
+        *("132 MiB; 1 of 64 are free", "size=196m /dev/shm`"),
+    ),
+    "buffers of ended jobs in /dev/shm": (
+        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
+        *("shm-too-small", Severity.ADVICE, "68 of 200 are free"),
+        "`rm /dev/shm/deepspeed_allreduce_buffer_*` frees 132.0 MiB if no DeepSpeed job",
+    ),
+    "a /dev/shm that not all CPU ranks fit into": (
+        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small"),
+        *(Severity.ADVICE, "132 MiB; 64 of 64 are free", "`--launcher torchrun`"),
+    ),
+    "a container's /dev/shm for NCCL": (
+        *(DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small", Severity.ADVICE),
+        *("NCCL passes data through it", "`docker run --shm-size 1g`"),
+    ),
+    "a limit of locked memory below the buffers for NVMe": (
+        *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.FAILS_LATER),
+        *(
+            "locks 1.0 GiB of buffers for NVMe, but the limit of a process is 8.0 MiB",
+            "`ulimit -l unlimited`",
+        ),
+    ),
+    "a limit of locked memory with InfiniBand": (
+        *(replace(DEMAND, locked_bytes=0), replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small"),
+        *(Severity.ADVICE, "InfiniBand", "on every host"),
+    ),
+    "no room for a checkpoint": (
+        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, CHECKPOINT.path: Disk(2, 99 * GIB, 15 * GIB)})),
+        *(
+            "disk-too-small",
+            Severity.FAILS_LATER,
+            "16.0 GiB for a checkpoint",
+            "`-- --output_dir DIR` on a larger",
+        ),
+    ),
+    "no room for the record of the run": (
+        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 99 * GIB, MIB)})),
+        *(
+            "disk-too-small",
+            Severity.FAILS_LATER,
+            "1.0 MiB are free on the file system of `/runs/one`",
+            "`--run-dir DIR`",
+        ),
+    ),
+    "a place like /proc, where nothing can be kept": (
+        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 0, 0)})),
+        *(
+            "disk-too-small",
+            Severity.FAILS_LATER,
+            "nothing can be stored on the file system of `/runs/one`",
+            "`--run-dir DIR`",
+        ),
+    ),
+    "a monitor whose package is missing": (
+        *(DEMAND, replace(HEALTHY, missing=frozenset({"wandb"})), "monitor-missing", Severity.ERROR),
+        *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),
+    ),
+    "a monitor that transformers does not know": (
+        *(replace(DEMAND, script_args=("--report_to", "tensorbord")), HEALTHY, "unknown-monitor"),
+        *(Severity.ERROR, "`tensorbord`", "did you mean `tensorboard`?"),
+    ),
+}
+
+
+@pytest.mark.parametrize("demand", [DEMAND, CPU_DEMAND])
+def test_a_healthy_machine_gives_no_cause_for_words(demand: ResourceRequirements) -> None:
+    assert check_resources(demand, HEALTHY) == ()
+
+
+def test_what_cannot_be_found_out_gives_no_cause_for_words() -> None:
+    assert check_resources(replace(DEMAND, memory=None), FreeResources()) == ()
+
+
+@each("ailment", AILMENTS)
+def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
+    demand, room, code, severity, said, hinted = AILMENTS[ailment]
+    (finding,) = check_resources(demand, room)
+    assert (finding.code, finding.severity) == (code, severity)
+    assert said in finding.message
+    assert hinted in (finding.hint or "")
+
+
+def test_what_goes_to_one_disk_is_added_up() -> None:
+    shared = Disk(1, 99 * GIB, 16 * GIB + 2 * MIB)
+    (finding,) = check_resources(DEMAND, replace(HEALTHY, disks={RUN.path: shared, CHECKPOINT.path: shared}))
+    assert finding.code == "disk-too-small"
+
+
+def test_the_worst_comes_first() -> None:
+    demand, room = on_gpu_0(60 * GIB, OTHERS), replace(HEALTHY, memory_bytes=GIB)
+    assert [one.severity for one in check_resources(demand, room)] == [Severity.FAILS_LATER, Severity.ADVICE]
+
+
+def demand(
+    *argv: str,
+    on: Machine = CPU_MACHINE,
+    at: Topology | None = None,
+    source: str = "",
+    interface: ConfigInterface = ConfigInterface.TRAINER,
+    told: Forecast | None = None,
+    environ: dict[str, str] | None = None,
+    **job: Any,
+) -> ResourceRequirements:
+    inputs = PlanInputs(
+        *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
+        *(at or local(0, 1), 29500, LAYOUT, environ or {}, PYTHON),
+    )
+    return requirements_of(make_plan(inputs), inputs, model(), told, on)
+
+
+def checkpoint_of(one: ResourceRequirements) -> int:
+    return sum(writing.num_bytes for writing in one.writes if "checkpoint" in writing.what)
+
+
+NUM_PARAMETERS = 1_824_000
+"""Of the model that questions are asked about."""
+
+
+@pytest.mark.parametrize(
+    ("stage", "argv", "per_parameter"),
+    [
+        *((0, (), 16), (1, (), 16), (2, (), 16), (3, (), 14)),
+        *((2, ("--save_only_model",), 2), (2, ("--save_strategy", "no"), 0)),
+    ],
+)
+def test_a_checkpoint_has_so_many_bytes_for_each_parameter(
+    stage: int, argv: tuple[str, ...], per_parameter: int
+) -> None:
+    assert checkpoint_of(demand(*argv, stage=stage)) == per_parameter * NUM_PARAMETERS
+
+
+def test_a_checkpoint_in_fp32_keeps_the_copy_of_the_optimizer_too() -> None:
+    assert checkpoint_of(demand(stage=2, precision="fp32")) == 20 * NUM_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        lambda: demand(source='save_strategy: str = "no"'),
+        lambda: demand(source="model = get_peft_model(model, LoraConfig())"),
+        lambda: demand("--use_lora", "true"),
+        lambda: demand(interface=ConfigInterface.DEEPSPEED),
+    ],
+)
+def test_what_nobody_can_tell_of_a_checkpoint_is_not_asked_for(
+    one: Callable[[], ResourceRequirements],
+) -> None:
+    assert checkpoint_of(one()) == 0
+
+
+def test_cpu_ranks_keep_their_states_in_memory() -> None:
+    two, one = (demand(stage=2, at=local(*devices)).memory for devices in ((0, 1), (0,)))
+    assert two is not None
+    assert one is not None
+    # each rank has all parameters, in two bytes; the optimizer's twelve are shared out
+    assert two.least - one.least == (320 << 20) + 2 * NUM_PARAMETERS
+
+
+@pytest.mark.parametrize(
+    ("option", "argv", "is_whole"),
+    [
+        ("lora_rank: int = field(default=0)", (), True),
+        ("use_peft: bool = False", (), True),
+        ("lora_rank: int = field(default=0)", ("--lora_rank", "4"), False),
+        ("lora_rank: int = field(default=8)", (), False),
+        ("rank: int = 0", (), False),
+    ],
+)
+def test_adapters_that_an_argument_turns_on_do_not_count_without_it(
+    option: str, argv: tuple[str, ...], is_whole: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"class Arguments:\n    {option}\n\nmodel = get_peft_model(model, LoraConfig())\n")
+    assert trains_all(read_script(file), argv) == is_whole
+
+
+def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training() -> None:
+    engine = "engine = deepspeed.initialize(model=model, config=config)[0]\n"
+    loop = f"{engine}engine.backward(engine(x))\nengine.step()\n"
+    told = [
+        demand(source=one, interface=ConfigInterface.DEEPSPEED, at=local(0)).memory for one in (loop, engine)
+    ]
+    assert [one is None for one in told] == [False, True]
+
+
+def test_a_forecast_says_what_the_hosts_memory_takes() -> None:
+    told = demand(on=machine(*GPUS), told=forecast(10, pageable=20)).memory
+    assert told is not None
+    assert told.least == 2 * (20 + 1) * GIB
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environ", "num_bytes"),
+    [
+        ("deepspeed", {}, 2 * SHARED_BYTES),
+        ("torchrun", {}, 0),
+        ("torchrun", {"LOCAL_SIZE": "2"}, 2 * SHARED_BYTES),
+    ],
+)
+def test_cpu_ranks_use_shared_memory_only_where_local_size_is_set(
+    launcher: str, environ: dict[str, str], num_bytes: int
+) -> None:
+    assert demand(launcher=launcher, environ=environ).shm_bytes == num_bytes
+
+
+def test_an_offload_to_nvme_locks_its_buffers_and_fills_the_drive() -> None:
+    keys = {"offload_param.buffer_count": 7, "offload_param.buffer_size": 10**7, "sub_group_size": 10**5}
+    said = tuple((f"zero_optimization.{key}", value) for key, value in keys.items())
+    one = demand(stage=3, offload=Offload("nvme", "nvme"), nvme_dir=Path("/nvme"), overrides=said)
+    share = NUM_PARAMETERS // 2
+    assert one.locked_bytes == 2 * 7 * 10**7 + 4 * 4 * 10**5
+    assert {writing.path: writing.num_bytes for writing in one.writes}[Path("/nvme")] == 2 * (16 + 2) * share
+
+
+def test_an_offload_to_the_cpu_locks_nothing() -> None:
+    assert demand(stage=2, offload=Offload("cpu", "none")).locked_bytes == 0
+
+
+def test_dataloader_workers_and_nccl_pass_data_through_shared_memory() -> None:
+    one = demand("--dataloader_num_workers", "4", on=machine(*GPUS))
+    assert one.shm_users == ("NCCL", "8 dataloader workers")
+
+
+def test_only_the_ranks_of_this_host_count_here() -> None:
+    one = demand(at=over_ssh(Host("here", (0,)), Host("there", (0, 1, 2))))
+    assert one.ranks == 1
+
+
+def test_another_host_is_asked_for_what_its_own_ranks_take() -> None:
+    hosts = over_ssh(Host("here", (0,)), Host("there", (0, 1, 2)))
+    here, there = (demand(on=replace(CPU_MACHINE, hostname=name), at=hosts) for name in ("here", "there"))
+    assert here.memory is not None
+    assert there.memory is not None
+    assert there.memory.least > 2 * here.memory.least
+
+
+def test_over_ssh_no_gpus_are_offered_that_only_a_filter_could_name() -> None:
+    one = demand(on=machine(*GPUS), at=over_ssh(Host("here", (0,))))
+    assert ([each.index for each in one.gpus], one.idle) == ([0], ())
+
+
+def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:
+    busy = replace(gpu(2), free_bytes=0)
+    one = demand(on=machine(*GPUS, busy, replace(gpu(3), free_bytes=139 * GIB)), at=local(0, 1))
+    assert ([each.index for each in one.gpus], one.idle) == ([0, 1], (3,))
+
+
+def test_all_words_after_report_to_are_monitors() -> None:
+    assert parse_report_to(("--report_to", "wandb", "mlflow", "--seed", "1")) == ("wandb", "mlflow")
+    assert parse_report_to(("--report-to=wandb",)) == ("wandb",)
+
+
+def test_every_monitor_of_transformers_is_known() -> None:
+    text = (inspect_python(None).folder("transformers") / "integrations" / "integration_utils.py").read_text()
+    table = text.partition("INTEGRATION_TO_CALLBACK = {")[2].partition("}")[0]
+    names = [line.split('"')[1] for line in table.splitlines() if '"' in line]
+    assert sorted(names) == sorted(REPORTERS)
+
+
+@pytest.mark.parametrize("section", ["tensorboard", "wandb", "comet"])
+def test_a_monitor_of_the_ds_config_needs_its_package(section: str) -> None:
+    one = demand(overrides=((f"{section}.enabled", True),))
+    assert [monitor.where for monitor in one.monitors] == [f"{section}.enabled"]
+
+
+def test_a_script_of_its_own_is_free_to_report_where_it_likes() -> None:
+    one = demand("--report_to", "pigeon", interface=ConfigInterface.DEEPSPEED)
+    assert check_resources(one, HEALTHY) == ()
+
+
+def test_a_gpu_of_the_job_that_is_only_too_small_is_left_to_the_estimate() -> None:
+    small: Gpu = replace(GPUS[0], memory_bytes=30 * GIB, free_bytes=30 * GIB)
+    assert check_resources(replace(DEMAND, gpus=(small,)), HEALTHY) == ()
+
+
+@pytest.mark.parametrize(
+    ("argv", "source", "job"),
+    [
+        ((), "", {"overrides": (("tensor_parallel.autotp_size", 2),), "stage": 1}),
+        (("--tp_size", "2"), "", {}),
+        ((), "PipelineModule(layers, num_stages=2)", {}),
+    ],
+)
+def test_ranks_that_share_a_model_do_not_each_need_the_memory_for_it(
+    argv: tuple[str, ...], source: str, job: dict[str, Any]
+) -> None:
+    assert demand().memory is not None
+    assert demand(*argv, source=source, **job).memory is None

@@ -1,0 +1,135 @@
+import pytest
+
+from tests.each import each
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.machine.gpu_catalog import GPUS, GpuModel, gpu_from_nvml, parse_gpus
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "name"),
+    [
+        ("8xH100-80GB", 8, "H100-80GB"),
+        ("8 x h100", 8, "H100-80GB"),
+        ("8*H100", 8, "H100-80GB"),
+        ("8\N{MULTIPLICATION SIGN}H100", 8, "H100-80GB"),
+        ("4xA100", 4, "A100-40GB"),
+        ("4XA100-80gb", 4, "A100-80GB"),
+        ("H100", None, "H100-80GB"),
+        ("nvidia h200", None, "H200"),
+        ("rtx_4090", None, "RTX-4090"),
+        ("4090", None, "RTX-4090"),
+        ("2xV100-32GB", 2, "V100-32GB"),
+    ],
+)
+def test_gpus_are_named_as_people_write_them(text: str, count: int | None, name: str) -> None:
+    assert parse_gpus(text) == (count, GPUS[name])
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("8xH10", "did you mean `8xH100`?"),
+        ("8xH1000", "did you mean `8xH100`?"),
+        ("A100-80", "did you mean `A100-80GB`?"),
+        ("rtx-4080", "did you mean `RTX-4090`?"),
+    ],
+)
+def test_an_unknown_gpu_is_answered_with_what_may_be_meant(text: str, hint: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        parse_gpus(text)
+    assert caught.value.hint == hint
+
+
+# Names of AMD, Intel, Google, Huawei, Apple, Graphcore, Biren, and of NVIDIA's that are not in the table.
+OTHERS = (
+    *("MI300", "8xMI300X", "mi250", "RX-7900-XTX", "7900XTX", "Radeon-VII", "V620", "V710", "W7900"),
+    *("Gaudi2", "gaudi-3", "Max-1550", "Arc-A770", "A770", "A310", "B580", "TPUv4", "v5e", "v5p", "v6e"),
+    *("910B", "Ascend-910B", "M3", "M2-Ultra", "GC200", "BR100", "BI-V100", "P100", "K80"),
+)
+
+
+@each("text", OTHERS)
+def test_no_gpu_of_another_maker_is_proposed(text: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        parse_gpus(text)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("give its memory: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "nbytes"),
+    [
+        ("4x48GiB", 4, 48 * GIB),
+        ("48GB", None, 48 * 10**9),
+        ("8 x 80 gib", 8, 80 * GIB),
+        ("2x47.5GiB", 2, 95 * GIB // 2),
+    ],
+)
+def test_a_gpu_is_named_by_its_memory(text: str, count: int | None, nbytes: int) -> None:
+    found, gpu = parse_gpus(text)
+    assert (found, gpu.total_bytes, gpu.has_bf16, gpu.half_flops) == (count, nbytes, True, 0)
+
+
+@pytest.mark.parametrize("text", ["0GiB", "4x0.0GB", "48G", "4x48", "-1GiB", "1e3GiB", "0x48GiB"])
+def test_what_names_no_memory_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage):
+        parse_gpus(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "8x", "🐙", "\N{MULTIPLICATION SIGN}", "8", "MI300X" * 30])
+def test_what_names_no_gpu_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage):
+        parse_gpus(text)
+
+
+def test_no_gpus_are_not_a_machine() -> None:
+    with pytest.raises(WrongUsage, match="`0xH100` is not a GPU"):
+        parse_gpus("0xH100")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("NVIDIA H100 PCIe", "H100-80GB-PCIe"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 3090", "RTX-3090"),
+    ],
+)
+def test_a_gpu_is_found_by_the_name_that_nvml_gives_it(name: str, gpu: str) -> None:
+    assert gpu_from_nvml(name) == GPUS[gpu]
+
+
+def test_a_gpu_that_the_table_lacks_is_not_guessed() -> None:
+    assert gpu_from_nvml("NVIDIA H100 64GB") is None
+
+
+@each("gpu", GPUS.values(), ids=GPUS)
+def test_each_gpu_is_found_by_each_of_its_names(gpu: GpuModel) -> None:
+    assert {gpu_from_nvml(name) for name in gpu.nvml_names} == {gpu}
+    assert parse_gpus(f"3x{gpu.name}") == (3, gpu)
+
+
+@each("gpu", GPUS.values(), ids=GPUS)
+def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
+    assert 14 * GIB < gpu.total_bytes < 200 * GIB
+    assert gpu.half_flops >= gpu.tf32_flops
+    assert gpu.half_flops > gpu.fp32_flops > 0
+    assert 1e11 < gpu.memory_bandwidth < 1e13
+    assert gpu.memory_bandwidth > gpu.nvlink_bandwidth
+    assert gpu.host_bandwidth > 1e10
+
+
+def test_torch_sees_less_than_the_name_says() -> None:
+    sized = {gpu: int(name.split("-")[1][:-2]) for name, gpu in GPUS.items() if "GB" in name}
+    assert all(0.92 * size < gpu.total_bytes / GIB < size for gpu, size in sized.items())
+
+
+def test_cuda_and_nccl_take_their_share() -> None:
+    gpu = GPUS["H100-80GB"]
+    alone, together = gpu.usable_bytes(1), gpu.usable_bytes(8)
+    assert together[0] < alone[0] < alone[1] < gpu.total_bytes
+    assert 76 < together[0] / GIB < together[1] / GIB < 78.5

@@ -1,0 +1,188 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.asking import MadeUp, answer, forecast, model
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, local, script
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.hosts.agent.ssh import HostSurveys
+from zlaunch.hosts.agent.survey import HostSurvey
+from zlaunch.hosts.machine.resources import FreeResources
+from zlaunch.job.model import ModelConfig
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.facts import Facts, Sources
+from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
+from zlaunch.launch.plan import PlanInputs
+from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.run import run
+
+
+def prepared(
+    *argv: str, source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **job: Any
+) -> Prepared:
+    spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
+    one = model()
+    read = script(source, interface)
+    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, {}, PYTHON)
+    here = HostSurvey(TWO_GPUS, FreeResources(), 29500, PYTHON)
+    facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
+    return Prepared(inputs, facts, None)
+
+
+def of_model(one: Prepared, model: ModelConfig | None) -> Prepared:
+    return replace(one, facts=replace(one.facts, model=model))
+
+
+def gpus_that_hold(sizes: dict[int, float]) -> MadeUp:
+    """Answer by ZeRO stage; whatever is offloaded or checkpointed is tiny."""
+
+    def told(one: EstimateQuery) -> Estimate:
+        zero = one.resolve().config.zero_optimization
+        stage = zero.stage if isinstance(zero.stage, int) else 0
+        small = bool(zero.offloads) or one.training.activation_checkpointing
+        return answer(one, forecast(1.0 if small else sizes[stage]))
+
+    return MadeUp(lambda queries: [told(one) for one in queries])
+
+
+ROOMY = gpus_that_hold({0: 60, 1: 30, 2: 20, 3: 10})
+NARROW = gpus_that_hold({0: 600, 1: 300, 2: 30, 3: 10})
+
+
+def test_a_job_that_fits_may_start() -> None:
+    check_memory(prepared(stage=0), ROOMY)
+
+
+def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
+    with pytest.raises(Refused) as caught:
+        check_memory(prepared(stage=0), NARROW)
+    (finding,) = caught.value.findings
+    assert finding.code == "does-not-fit"
+    assert finding.hint is not None
+    assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
+    assert finding.hint.endswith("`--force` starts it anyway")
+
+
+def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
+    assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
+    said = capsys.readouterr()
+    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
+    assert "memory check before the start" not in said.out
+    with pytest.raises(Unavailable, match="autotp_size"):
+        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
+
+
+@pytest.mark.parametrize(
+    ("source", "setting"),
+    [
+        ("model = PipelineModule(layers, num_stages=2)", "PipelineModule"),
+        ("engine, *_ = deepspeed.initialize(model=model, mpu=groups)", "mpu"),
+        ("from deepspeed.moe.layer import MoE", "deepspeed.moe.layer"),
+        ("model = deepspeed.tp_model_init(model, 2, torch.bfloat16)", "tp_model_init"),
+        ("Accelerator(parallelism_config=ParallelismConfig(sp_size=2))", "ParallelismConfig"),
+    ],
+)
+def test_of_a_script_that_splits_its_model_nobody_can_tell(source: str, setting: str) -> None:
+    with pytest.raises(Unavailable, match=f"cannot tell how much memory this job takes: `{setting}`"):
+        check_memory(prepared(source=source), Estimator())
+
+
+def test_a_script_without_an_mpu_is_estimated() -> None:
+    check_memory(prepared(source="deepspeed.initialize(model=model, mpu=None)"), ROOMY)
+
+
+def test_a_model_that_is_not_known_is_not_asked_about() -> None:
+    assert query_for(of_model(prepared(), None)) is None
+
+
+def test_a_length_that_nobody_said_counts_as_a_short_one() -> None:
+    for argv, length in (((), SHORT_SEQ_LEN), (("--max_seq_length", "512"), 512)):
+        asked = query_for(prepared(*argv))
+        assert asked is not None
+        assert asked.training.seq_len.value == length
+
+
+@pytest.mark.parametrize(
+    ("interface", "source", "partitioned"),
+    [
+        (ConfigInterface.TRAINER, "", True),
+        (ConfigInterface.DEEPSPEED, "", False),
+        (ConfigInterface.DEEPSPEED, "with deepspeed.zero.Init():", True),
+    ],
+)
+def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
+    interface: ConfigInterface, source: str, partitioned: bool
+) -> None:
+    asked = query_for(prepared(source=source, interface=interface))
+    assert asked is not None
+    assert asked.training.partitioned_at_birth is partitioned
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, tmp_path: Path) -> None:
+    one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
+    own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
+    inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
+    asked = query_for(of_model(replace(one, inputs=inputs), own))
+    assert asked is not None
+    assert asked.training.remote_code == (str(tmp_path) if trusts else None)
+
+
+def test_auto_takes_the_first_strategy_that_fits() -> None:
+    job, why = choose_stage(prepared(), NARROW)
+    assert why.startswith("`--stage 2` is the fastest that fits: 3")
+    assert (job.stage, job.offload) == (2, None)
+
+
+def test_auto_offloads_only_where_nothing_else_fits() -> None:
+    job, _ = choose_stage(prepared(), gpus_that_hold(dict.fromkeys(range(4), 600.0)))
+    assert (job.stage, job.offload) == (2, Offload("cpu", "none"))
+
+
+def test_auto_needs_a_model() -> None:
+    with pytest.raises(Unavailable, match="needs to know the model"):
+        choose_stage(of_model(prepared(), None), ROOMY)
+
+
+def test_auto_chooses_the_offload_too() -> None:
+    with pytest.raises(WrongUsage):
+        choose_stage(prepared(offload=Offload("cpu", "none")), ROOMY)
+
+
+def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
+    one = prepared()
+    here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
+    with pytest.raises(Unavailable, match="cannot tell what fits: no GPU named"):
+        choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
+
+
+def test_auto_is_refused_where_nothing_fits() -> None:
+    def reject(queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+        return [Rejected(Refused(())) for one in queries]
+
+    with pytest.raises(Refused):
+        choose_stage(prepared(), MadeUp(reject))
+
+
+@pytest.mark.parametrize(
+    ("source", "argv"),
+    [("model = get_peft_model(model, config)", ()), ("", ("--use_lora", "True")), ("", ("--load_in_4bit",))],
+)
+def test_a_job_that_may_train_adapters_only_is_not_refused_for_what_all_of_it_would_need(
+    source: str, argv: tuple[str, ...]
+) -> None:
+    adapted = prepared(*argv, source=source, stage=0)
+    for judge_it in (lambda: check_memory(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
+        with pytest.raises(Unavailable, match="only adapters"):
+            judge_it()

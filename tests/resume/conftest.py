@@ -1,0 +1,3 @@
+from tests.checkpoint.conftest import copied, saved
+
+__all__ = ["copied", "saved"]

@@ -1,0 +1,45 @@
+"""Jobs that go on from a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.resume.choose import find_resumption
+from zlaunch.resume.resumption import Resumption
+
+PASSES = "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"
+TRAINER = script(PASSES)
+LOOP = script('engine.load_checkpoint(os.environ["ZLAUNCH_RESUME"])', ConfigInterface.DEEPSPEED)
+
+
+def job(resume: object, *argv: str, **asked: Any) -> JobSpec:
+    return JobSpec(Path("train.py"), argv, resume=str(resume), **asked)
+
+
+def resumption(resume: object, told: Script = TRAINER, *argv: str) -> Resumption:
+    found = find_resumption(job(resume, *argv), told)
+    assert found is not None
+    return found
+
+
+def inputs(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, **asked: Any) -> PlanInputs:
+    return PlanInputs(
+        job=job(resume, *argv, **{"stage": 2, "precision": "bf16", **asked}),
+        script=told,
+        base=None,
+        model=SHAPE,
+        machine=CPU_MACHINE,
+        topology=local(*range(ranks)),
+        port=2950,
+        layout=LAYOUT,
+        environ={},
+        python=PYTHON,
+        resume=resumption(resume, told, *argv),
+    )
+
+
+def planned(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, **asked: Any) -> LaunchPlan:
+    return make_plan(inputs(resume, told, ranks, *argv, **asked))

@@ -1,0 +1,99 @@
+"""What a Trainer will save, as far as that is known before it starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.trainers import trainers
+from tests.each import each
+from tests.making import script
+from tests.resume.resuming import TRAINER, planned
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script_reader import read_script
+from zlaunch.resume.save_plan import SavePlan, plan_saves
+
+
+def saves(argv: str, source: str = "") -> SavePlan:
+    found = plan_saves(script(source), argv.split(), None)
+    assert found is not None
+    return found
+
+
+@each(
+    ("argv", "strategy", "every", "count", "most"),
+    [
+        ("", "steps", 500, None, None),
+        ("--max_steps 1200", "steps", 500, 3, 3),
+        ("--max_steps 1000 --save_steps 250", "steps", 250, 4, 4),
+        ("--max_steps 1000 --save_steps 0.1", "steps", 100, 10, 10),
+        ("--max_steps 1000 --save_steps 1", "steps", 1, 1000, 1000),
+        ("--save_total_limit 2", "steps", 500, None, 3),
+        ("--max_steps 600 --save_total_limit 5", "steps", 500, 2, 2),
+        ("--save_strategy epoch --max_steps 9", "epoch", None, None, None),
+        ("--save_strategy best", "best", None, None, None),
+        ("--save_steps x", "steps", None, None, None),
+    ],
+)
+def test_arguments_say_when_a_trainer_saves(
+    argv: str, strategy: str, every: int | None, count: int | None, most: int | None
+) -> None:
+    found = saves(argv)
+    assert (found.strategy, found.every, found.count, found.most) == (strategy, every, count, most)
+
+
+@each(
+    ("source", "every", "limit"),
+    [
+        ("args.save_steps = steps", None, 0),
+        ("args.save_total_limit = keep", 500, None),
+        ("TrainingArguments(save_steps=keep, save_total_limit=keep)", None, None),
+    ],
+)
+def test_what_only_the_script_knows_is_not_taken_for_a_default(
+    source: str, every: int | None, limit: int | None
+) -> None:
+    found = saves("--max_steps 1000", source)
+    assert (found.every, found.limit) == (every, limit)
+
+
+def test_what_the_script_sets_once_is_known(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "class Own(TrainingArguments):\n    save_steps: int = 10\n    save_total_limit: int = 3\n"
+        "HfArgumentParser(Own).parse_args_into_dataclasses()\nTrainer()\n"
+    )
+    found = plan_saves(read_script(own), ["--max_steps", "100"], None)
+    assert found is not None
+    assert (found.every, found.limit, found.count, found.most) == (10, 3, 10, 4)
+
+
+@pytest.mark.parametrize("argv", ["--save_strategy no", "--save_strategy=no"])
+def test_a_trainer_that_saves_nothing_has_no_plan_for_it(argv: str) -> None:
+    assert plan_saves(script(), argv.split(), None) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'TrainingArguments(save_strategy="steps", eval_strategy="no")',
+        'if args.save_strategy == "no": print()',
+    ],
+)
+def test_a_trainer_whose_source_only_mentions_no_saves(source: str) -> None:
+    assert plan_saves(script(source), [], None) is not None
+
+
+def test_a_loop_decides_itself_when_it_saves() -> None:
+    assert plan_saves(script(interface=ConfigInterface.DEEPSPEED), [], None) is None
+
+
+@pytest.mark.job
+def test_a_resumed_trainer_saves_as_often_as_its_checkpoint_says(saved: Path, tmp_path: Path) -> None:
+    five = trainers(tmp_path, 5, saved / "zero2")
+    (five / "trainer_state.json").write_text(json.dumps({"global_step": 5, "save_steps": 4}))
+    found = planned(five, TRAINER, 2, "--save_steps", "100", "--max_steps", "14").saves
+    assert found is not None
+    assert (found.every, found.is_kept, found.began) == (4, True, 5)
+    assert found.count == len({8, 12, 14})
+    assert [step for step in range(20) if found.is_at(step)] == [8, 12]

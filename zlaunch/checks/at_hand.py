@@ -1,0 +1,105 @@
+"""The ds_config at hand, the one that was named or that train would use here, and what it needs of a host."""
+
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from zlaunch.checks.host import JobNeeds
+from zlaunch.config.find_configs import find_configs
+from zlaunch.config.resolve.compose import compose, to_json
+from zlaunch.config.resolve.resolve import resolve_values
+from zlaunch.config.rules.rule import Context
+from zlaunch.config.validate import validate_document
+from zlaunch.dsconfig.native_ops import needed_ops
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import FATAL, Finding, Refused, WrongUsage
+from zlaunch.files import shown
+from zlaunch.job.spec import JobSpec
+
+_OPTIMIZER = "adamw_torch"
+"""Of the Trainer, if the ds_config names none."""
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """What a job here would read, and need."""
+
+    subject: JobNeeds
+    ops: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Accelerator → names of native ops."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Name → a directory that it writes to."""
+
+
+def find_at_hand(
+    ds_config: Path | None, job: JobSpec | None, job_file: Path | None, over_network: bool
+) -> AtHand:
+    """Find the ds_config: a named one, that of `zlaunch.yaml`, or the only one of this directory.
+
+    The options of `zlaunch.yaml` count as in `train`. Raises InputMissing if a named file cannot be read.
+    """
+    named = ds_config or (None if job is None else job.ds_config)
+    if named is None and not _decides(job):
+        found = find_configs(Path())
+        named = found[0] if len(found) == 1 else None
+    if named is None and not _decides(job):
+        return without_config(JobNeeds(over_network=over_network))
+    files = [shown(one) for one in (named, job_file if _decides(job) else None) if one is not None]
+    command = "zlaunch train --dry-run" if _decides(job) else None
+    needs = JobNeeds(" and ".join(files), (), command, over_network=over_network)
+    try:
+        document = None if named is None else read(named)
+        context = Context(world_size=None)
+        written = compose(job or _NO_JOB, document)
+        if document is None or _decides(job):
+            document = parse(to_json(written.config()), needs.ds_config or "")
+        checked = validate_document(document, context)
+        findings = tuple(one for one in checked if one.severity in FATAL)
+        value = resolve_values(written, context).values.config()
+    except Refused as error:
+        return without_config(replace(needs, findings=tuple(error.findings)))
+    except WrongUsage as error:
+        return without_config(replace(needs, findings=(Finding("bad-option", error.message),)))
+    ops, nvme = _needs(value)
+    paths = {**_paths(), **({"NVMe offload": nvme[0]} if nvme else {})}
+    return AtHand(replace(needs, findings=findings, needs_nvme=bool(nvme)), ops, paths)
+
+
+def without_config(needs: JobNeeds) -> AtHand:
+    """What is examined whatever the ds_config is."""
+    return AtHand(needs, paths=_paths())
+
+
+def _decides(job: JobSpec | None) -> bool:
+    """Whether a job says more about its ds_config than which file it is."""
+    return job is not None and (job.stage, job.offload, job.overrides) != (None, None, ())
+
+
+_NO_JOB = JobSpec(Path("train.py"))
+
+
+def _needs(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """The ops on each accelerator, and the directories of NVMe offload; none if it is broken."""
+    try:
+        config = DsConfig.model_validate(value)
+    except ValidationError:
+        return {}, []
+    ops = {
+        accelerator: tuple(op.name for op in needed_ops(config, accelerator, _OPTIMIZER))
+        for accelerator in ("cpu", "cuda")
+    }
+    offloads = config.zero_optimization.offloads.values()
+    return ops, [str(one.nvme_path) for one in offloads if one.device == "nvme" and one.nvme_path]
+
+
+def _paths() -> dict[str, str]:
+    """What every job writes to."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    hub = os.environ.get("HF_HOME") or str(home / "huggingface")
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the default
+    return {"this directory": str(Path.cwd()), "model cache": hub, "temporary files": temporary}

@@ -1,0 +1,168 @@
+"""Talk to the program `zlaunch.hosts.agent.host` on many hosts at once.
+
+Every host is asked at the same moment, and answers are read as they come: nobody waits for another host.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from zlaunch.hosts.agent.host import MARK
+from zlaunch.hosts.agent.ssh import remote_line, with_python_variables
+from zlaunch.process import start_with_pipes_at_once
+
+ANSWER_SECONDS = 60.0
+_REACHED, _ENDED = b"zlaunch asks\n", b"zlaunch heard "
+_HEAR_ALL = f'timeout --foreground "$0" "$@" 2>&1; echo "{_ENDED.decode()}$?"'
+"""The shell keeps the output however ssh ends; an ssh master process holds no pipe of ours."""
+_END_SECONDS = 1.0
+
+
+class Conversation:
+    """One host: the program there, and what it said."""
+
+    def __init__(self, name: str, argv: Sequence[str], seconds: float) -> None:
+        shell = ["sh", "-c", _HEAR_ALL, str(seconds), *argv]
+        self.name = name
+        self.started = time.monotonic()
+        self.process = start_with_pipes_at_once(shell)
+        self.text = b""
+        self.answers: list[tuple[float, Any]] = []
+        """When each came, and what it was."""
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of ssh, or of the program here; None while it goes on."""
+        _, ended, rest = self.text.rpartition(_ENDED)
+        return int(rest) if ended and rest.endswith(b"\n") else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there will be no more answers."""
+        return self.status is not None or self.process.stdout is None or self.process.stdout.closed
+
+    @property
+    def before(self) -> str | None:
+        """What was said before the host was reached; None if it was."""
+        return None if _REACHED in self.text else self._shown()
+
+    def _shown(self) -> str:
+        return self.text.rpartition(_ENDED)[0].decode("utf-8", "replace").strip() or "it printed nothing"
+
+    @property
+    def last_words(self) -> str:
+        """The last line that the host printed."""
+        return self._shown().rpartition("\n")[2]
+
+    def hear(self) -> None:
+        """Read what has come."""
+        assert self.process.stdout is not None
+        if not (chunk := os.read(self.process.stdout.fileno(), 1 << 16)):
+            self.process.stdout.close()
+            return
+        now, before = time.monotonic(), self.text.count(b"\n")
+        self.text += chunk
+        for line in self.text.split(b"\n")[before:-1]:
+            if line.startswith(MARK.encode()):
+                with contextlib.suppress(ValueError):
+                    self.answers.append((now, json.loads(line.removeprefix(MARK.encode()))))
+
+    def say(self, line: str) -> float:
+        """Send a command; return when."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.flush()
+        return time.monotonic()
+
+    def end(self) -> None:
+        """Close its stdin, which ends the program."""
+        with contextlib.suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+
+
+def remote_words(program: Sequence[str]) -> str:
+    """The line of shell that runs a program on a host, in this directory, like DeepSpeed's runner."""
+    return remote_line(with_python_variables(program), str(Path.cwd()), _REACHED.decode().strip())
+
+
+def local_words(program: Sequence[str]) -> list[str]:
+    """The command for this machine."""
+    return ["sh", "-c", f'echo {_REACHED.decode().strip()}; exec "$@"', "sh", *program]
+
+
+class Conversations:
+    """All hosts at once."""
+
+    def __init__(self, commands: Mapping[str, Sequence[str]], seconds: float) -> None:
+        self.all = [Conversation(name, argv, seconds) for name, argv in commands.items()]
+        self._selector = selectors.DefaultSelector()
+        for one in self.all:
+            assert one.process.stdout is not None
+            self._selector.register(one.process.stdout, selectors.EVENT_READ, one)
+
+    def wait_for(
+        self,
+        count: int,
+        seconds: float,
+        only: Iterable[Conversation] | None = None,
+        told: Callable[[list[str]], None] = lambda _: None,
+    ) -> None:
+        """Wait until each has given this many answers, or is over; `told` gets the names of the others."""
+        asked = self.all if only is None else [*only]
+        deadline = time.monotonic() + seconds
+        while waiting := [one for one in asked if len(one.answers) < count and not one.is_over]:
+            told([one.name for one in waiting])
+            if (left := deadline - time.monotonic()) <= 0:
+                return
+            for key, _ in self._selector.select(min(left, 0.5)):
+                self._hear(key.data)
+
+    def _hear(self, one: Conversation) -> None:
+        assert one.process.stdout is not None
+        number = one.process.stdout.fileno()
+        one.hear()
+        if one.is_over:
+            self._selector.unregister(number)
+
+    def ask(self, lines: Mapping[str, str], seconds: float) -> dict[str, tuple[Any, float, float]]:
+        """Send each host a line, and wait for the answers: what it is, when it was sent, when it came."""
+        asked = [one for one in self.all if one.name in lines and not one.is_over]
+        before = {one.name: len(one.answers) for one in asked}
+        sent = {one.name: one.say(lines[one.name]) for one in asked}
+        for one in asked:  # each has answered equally often, except those that were not asked before
+            self.wait_for(before[one.name] + 1, max(0.0, sent[one.name] + seconds - time.monotonic()), [one])
+        answered = [one for one in asked if len(one.answers) > before[one.name]]
+        return {one.name: (one.answers[-1][1], sent[one.name], one.answers[-1][0]) for one in answered}
+
+    def end(self) -> None:
+        """End all programs; those that do not heed it are killed."""
+        for one in self.all:
+            one.end()
+        deadline = time.monotonic() + _END_SECONDS
+        for one in self.all:
+            with contextlib.suppress(Exception):
+                one.process.wait(max(0.0, deadline - time.monotonic()))
+            if one.process.poll() is None:
+                one.process.kill()
+                one.process.wait()
+            if one.process.stdout is not None:
+                one.process.stdout.close()
+        self._selector.close()
+
+
+@contextmanager
+def conversations(commands: Mapping[str, Sequence[str]], seconds: float) -> Iterator[Conversations]:
+    """Start the program on all hosts; end it everywhere in the end."""
+    talks = Conversations(commands, seconds)
+    try:
+        yield talks
+    finally:
+        talks.end()

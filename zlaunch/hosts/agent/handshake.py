@@ -1,0 +1,195 @@
+"""Let in only processes of other hosts that know a secret, and prove it to them, without sending it.
+
+Each end makes a nonce, and answers that of the other one. Nothing else that either end says counts before
+that. This keeps strangers out; it encrypts nothing.
+"""
+
+import errno
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from zlaunch.hosts.agent.channel import SILENCE_SECONDS, Channel, Message, wait_for_any
+
+SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
+"""The variable with the secret of a job, the same on every node; it is never on a command line."""
+
+OTHER_SECRET = f"its {SECRET} differs"
+
+LEADER, MEMBER = "leader", "member"
+"""The two ends: the proof of one is none of the other."""
+
+PROOF_SECONDS = 10.0
+"""How long a new connection may take to prove itself."""
+
+SHORT_SECONDS = 1.0
+"""How long it has at least, if there are more connections than this process may have."""
+
+MOST_BYTES = 4096
+"""How long the first line of a new connection may be, in bytes."""
+
+MOST_NEWCOMERS = 400
+"""A process may usually have 1024 files, and those who were let in need some, too."""
+
+_BACKLOG = 512
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+_PATIENCE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+"""Seconds, a count, and milliseconds: a peer whose host or link is down is lost after 15 s."""
+
+
+class WrongSecret(Exception):
+    """The other end knows another secret; the message goes on after its name."""
+
+
+class Door:
+    """Where others connect, and prove that they know a secret: until then they may be anything."""
+
+    def __init__(
+        self,
+        port: int,
+        secret: str,
+        silence: float = SILENCE_SECONDS,
+        rejected: Callable[[Message], None] = lambda _: None,
+    ) -> None:
+        """Listen on a port; raise OSError.
+
+        `silence` is how long those that were let in may be silent, in seconds; `rejected` is told what one
+        with a wrong proof has said.
+        """
+        self._listener = socket.create_server(("", port), backlog=_BACKLOG)
+        self._listener.setblocking(False)
+        self._secret, self._silence, self._rejected = secret, silence, rejected
+        self._newcomers: dict[Channel, tuple[str, float]] = {}
+        """The oldest first → the nonce that it has to answer, and the time of its connection."""
+        self._is_full = False
+
+    def close(self) -> None:
+        """Stop listening, and close what has not proved itself."""
+        self._listener.close()
+        while self._newcomers:
+            self._newcomers.popitem()[0].close()
+
+    def proven(self, seconds: float = 0.0) -> list[tuple[Channel, Message]]:
+        """Wait until something comes, at most so long; return who has proved itself, and what it has said."""
+        # A listener for whose connections there is no room would be ready at once, again and again.
+        listener = [] if self._is_full else [self._listener.fileno()]
+        wait_for_any([*self._newcomers], seconds, *listener)
+        found, now = [], time.monotonic()
+        for channel, (nonce, since) in list(self._newcomers.items()):
+            if hello := self._hello(channel, nonce):
+                del self._newcomers[channel]
+                found.append((channel, hello))
+            elif channel.closed or channel.unread_bytes > MOST_BYTES or now - since > PROOF_SECONDS:
+                self._drop(channel)
+        self._accept()
+        return found
+
+    def _hello(self, channel: Channel, nonce: str) -> Message | None:
+        """Judge a newcomer by the first that it says."""
+        for hello in channel.receive()[:1]:
+            if is_proof(hello.get("proof"), self._secret, MEMBER, nonce):
+                channel.send({"proof": prove(self._secret, LEADER, hello.get("nonce"))})
+                return hello
+            channel.send({"proof": None})
+            channel.close()
+            self._rejected(hello)
+        return None
+
+    def _accept(self) -> None:
+        """Take in new ones; if there is no room, in place of those that have said nothing for a while."""
+        self._is_full = False
+        while not self._is_full:
+            try:
+                if len(self._newcomers) >= MOST_NEWCOMERS:
+                    raise OSError(errno.EMFILE, "")
+                connection, _ = self._listener.accept()
+            except OSError as error:
+                if error.errno not in _NO_ROOM:
+                    return
+                before = time.monotonic() - SHORT_SECONDS
+                old = [channel for channel, (_, since) in self._newcomers.items() if since < before]
+                for channel in old[:1]:
+                    self._drop(channel)
+                self._is_full = not old
+            else:
+                channel, nonce = _channel(connection, self._silence), secrets.token_hex(16)
+                self._newcomers[channel] = (nonce, time.monotonic())
+                channel.send({"nonce": nonce})
+
+    def _drop(self, channel: Channel) -> None:
+        del self._newcomers[channel]
+        channel.close()
+
+
+def knock(
+    where: tuple[str, int],
+    secret: str,
+    hello: Mapping[str, object],
+    seconds: float,
+    *,
+    silence: float = SILENCE_SECONDS,
+    waiting: Callable[[str], None] = lambda _: None,
+) -> Channel:
+    """Connect to a door, which may open later, and prove to each other that both know a secret.
+
+    `waiting` is told why each try has failed. Raises OSError if none has worked for so long, WrongSecret.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        own = secrets.token_hex(16)
+        try:
+            channel = _channel(socket.create_connection(where, timeout=5), silence)
+            nonce = _answer(channel, "nonce", deadline)
+            channel.send({**hello, "proof": prove(secret, MEMBER, nonce), "nonce": own})
+            proof = _answer(channel, "proof", deadline)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise
+            waiting(error.strerror or str(error))
+        time.sleep(0.2)
+    if not is_proof(proof, secret, LEADER, own):
+        channel.close()
+        rejected = f"rejected this connection: {OTHER_SECRET}"
+        raise WrongSecret(rejected if proof is None else "does not know the secret of this job")
+    return channel
+
+
+def _answer(channel: Channel, key: str, deadline: float) -> object:
+    message = channel.wait_for(key, deadline - time.monotonic())
+    if message is None:
+        why = "it closed the connection" if channel.closed else "it does not answer"
+        channel.close()
+        raise ConnectionError(why)
+    return message[key]
+
+
+def _channel(connection: socket.socket, silence: float) -> Channel:
+    """Let the kernel find out that a peer is gone which may be silent: it may plan for minutes."""
+    connection.settimeout(None)
+    if silence == float("inf"):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PATIENCE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    number = connection.detach()
+    return Channel(number, number, first=silence, silence=silence)
+
+
+def prove(secret: str, role: str, nonce: object) -> str:
+    """Answer the nonce of the other end, which may have sent anything."""
+    told = nonce if isinstance(nonce, str) else ""
+    return hmac.new(_bytes(secret), _bytes(f"{role} {told}"), "sha256").hexdigest()
+
+
+def is_proof(told: object, secret: str, role: str, nonce: str) -> bool:
+    """Whether the other end knows the secret; takes the same time for every answer."""
+    return isinstance(told, str) and hmac.compare_digest(_bytes(told), _bytes(prove(secret, role, nonce)))
+
+
+def _bytes(text: str) -> bytes:
+    """Encode any text: JSON, and a variable that is no UTF-8, may have half a character."""
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,134 @@
+"""What ssh says when it does not get in, told apart, and what to type then."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from zlaunch.hosts.agent.ssh import destination
+from zlaunch.hosts.cluster.topology import Host
+from zlaunch.process import output_of
+
+CONNECT_SECONDS = 10
+_SSH = Path("~/.ssh")
+
+
+class SshTarget(NamedTuple):
+    """A host as ssh's own configuration resolves it."""
+
+    name: str
+    """As the user wrote it."""
+    host: str
+    port: str
+    typed: str
+    """How ssh is told the host, with its user and port if the hostfile has them."""
+
+    @property
+    def scan(self) -> str:
+        """The command that takes note of its host key; ssh-keyscan reads no configuration."""
+        port = "" if self.port == "22" else f"-p {self.port} "
+        return f"`ssh-keyscan -H {port}{self.host} >> ~/.ssh/known_hosts`"
+
+
+def target_of(host: Host) -> SshTarget:
+    """Ask ssh where a host is."""
+    name, words = host.name, destination(host)
+    said = output_of(["ssh", "-G", *words], CONNECT_SECONDS) or ""
+    found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
+    return SshTarget(name, found.get("hostname", name), found.get("port", "22"), shlex.join(words))
+
+
+class SshFailure(NamedTuple):
+    """Why a host cannot be reached, and what to type."""
+
+    message: str
+    hint: str
+
+
+def explain(said: str, host: Host) -> SshFailure:
+    """Explain what ssh printed."""
+    target = target_of(host)
+    for pattern, write in _CAUSES:
+        if re.search(pattern, said, re.IGNORECASE):
+            return write(target, said)
+    last = said.strip().rpartition("\n")[2].strip() or "ssh ended without a word"
+    return SshFailure(last, f"`ssh -v -o BatchMode=yes {target.typed} true` may show why")
+
+
+def _changed_key(target: SshTarget, said: str) -> SshFailure:
+    own = re.search(r"ssh-keygen -f .*", said)
+    remove = own[0].strip() if own else f"ssh-keygen -R {target.host}"
+    message = "its host key has changed: it was installed anew, or another machine answers"
+    return SshFailure(message, f"if it was installed anew: `{remove}`, then {target.scan}")
+
+
+def _unknown_key(target: SshTarget, _: str) -> SshFailure:
+    return SshFailure(
+        "its host key is not known here", f"{target.scan}; compare it with the host's own first"
+    )
+
+
+def _denied(target: SshTarget, _: str) -> SshFailure:
+    has_key = any(_SSH.expanduser().glob("id_*.pub"))
+    first = "" if has_key else "`ssh-keygen -t ed25519`, then "
+    return SshFailure(
+        "it asks for a password: it accepts no key of yours", f"{first}`ssh-copy-id {target.typed}`"
+    )
+
+
+def _refused(target: SshTarget, _: str) -> SshFailure:
+    hint = f"start sshd there (`systemctl start ssh`), or set `Port` for {target.name} in ~/.ssh/config"
+    return SshFailure(f"connection refused: no ssh server listens on port {target.port}", hint)
+
+
+def _timeout(target: SshTarget, _: str) -> SshFailure:
+    hint = f"check that it is on, and that no firewall drops port {target.port}: `ping {target.host}`"
+    return SshFailure(f"no answer from {target.host} within {CONNECT_SECONDS} s", hint)
+
+
+def _no_route(target: SshTarget, _: str) -> SshFailure:
+    return SshFailure(
+        f"there is no route to {target.host}", f"`ip route get {target.host}` shows the way taken"
+    )
+
+
+def _no_name(target: SshTarget, _: str) -> SshFailure:
+    hint = f"check the spelling, or set `HostName` for {target.name} in ~/.ssh/config"
+    return SshFailure(f"the name {target.host} cannot be resolved", hint)
+
+
+def _open_key(_: SshTarget, said: str) -> SshFailure:
+    file = re.search(r"Permissions \d+ for '([^']+)'", said)
+    named = file[1] if file else "~/.ssh/id_ed25519"
+    return SshFailure(f"others can read the key {named}, so ssh does not use it", f"`chmod 600 {named}`")
+
+
+def _dropped(target: SshTarget, _: str) -> SshFailure:
+    hint = f"try again; if it stays, raise `MaxStartups` in /etc/ssh/sshd_config of {target.name}"
+    return SshFailure("its ssh server closed the connection before the login", hint)
+
+
+def _bad_config(_: SshTarget, said: str) -> SshFailure:
+    line = next(one for one in said.splitlines() if "onfiguration option" in one)
+    return SshFailure(line.strip(), "correct ~/.ssh/config")
+
+
+def _no_ssh(_: SshTarget, __: str) -> SshFailure:
+    return SshFailure("this machine has no `ssh`", "`apt-get install openssh-client`")
+
+
+_CAUSES: tuple[tuple[str, Callable[[SshTarget, str], SshFailure]], ...] = (
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", _changed_key),
+    (r"UNPROTECTED PRIVATE KEY FILE", _open_key),
+    ("Host key verification failed|host key is known for", _unknown_key),
+    (r"Permission denied \(|Too many authentication failures", _denied),
+    ("Connection refused", _refused),
+    ("timed out", _timeout),
+    ("No route to host|Network is unreachable", _no_route),
+    ("Could not resolve hostname|Name or service not known", _no_name),
+    ("Bad configuration option", _bad_config),
+    ("kex_exchange_identification|Connection (closed|reset) by", _dropped),
+    (r"failed to run command .?ssh|ssh: not found", _no_ssh),
+)
+"""Pattern in what ssh says → its explanation; the first match counts."""

@@ -1,0 +1,109 @@
+"""Decide which ranks run where."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from zlaunch.errors import Finding, Unavailable, WrongUsage
+from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, select
+from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.spec import GpuChoice, JobSpec
+
+DEFAULT_CPU_RANKS = 2
+"""The minimum for which ZeRO partitions anything."""
+
+
+def refuse_contradictions(job: JobSpec) -> None:
+    """Raise WrongUsage for options about hosts and devices that contradict each other."""
+    if job.gpus is not None and (job.include or job.exclude):
+        raise WrongUsage("`--gpus` and `--include` or `--exclude` both choose devices", "keep one of them")
+    if job.hostfile is not None and job.hosts is not None:
+        raise WrongUsage("`--hostfile` and `--hosts` both name the hosts", "keep one of them")
+    if job.gpus is not None and job.names_hosts:
+        flag = "--hosts" if job.hosts is not None else "--hostfile"
+        raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
+
+
+def refuse_parts_of_hosts(job: JobSpec, topology: Topology) -> None:
+    """Raise WrongUsage for what DeepSpeed's runner cannot tell Open MPI."""
+    parts = [host.name for host in topology.hosts if host.devices != tuple(range(len(host.devices)))]
+    if job.launcher == "openmpi" and (parts or not topology.spans_hosts):
+        raise WrongUsage(
+            "`--launcher openmpi` takes whole hosts" + (f", not some slots of `{parts[0]}`" if parts else ""),
+            "use `--launcher torchrun`" if parts else "add `--hostfile FILE`, or use `--launcher torchrun`",
+        )
+
+
+def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
+    """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
+    return Topology(select(hosts, job.include, job.exclude), reach=Reach.SSH)
+
+
+def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> tuple[HostLine, ...]:
+    """Give hosts without a number of slots one for each GPU, or what a machine without GPUs gets."""
+
+    def counted(host: Host) -> Host:
+        count = len(machines[host.name].gpus) or DEFAULT_CPU_RANKS
+        return replace(host, devices=tuple(range(count)))
+
+    return tuple(line if line.host.devices else replace(line, host=counted(line.host)) for line in lines)
+
+
+def gpus_used_twice(topology: Topology, machines: Mapping[str, Machine]) -> list[Finding]:
+    """Find hosts that are one machine under two names, where the job would use a GPU twice."""
+    first: dict[str, str] = {}
+    found: dict[tuple[str, str], Finding] = {}
+    for host in topology.hosts:
+        ids = {gpu.index: gpu.uuid for gpu in machines[host.name].gpus} if host.name in machines else {}
+        for uuid in filter(None, map(ids.get, host.devices)):
+            other = first.setdefault(uuid, host.name)
+            if other != host.name:
+                message = f"`{other}` and `{host.name}` are the same machine: both have `{uuid}`"
+                hint = f"delete one of the two, or choose other devices: `--exclude {host.name}:0`"
+                found.setdefault((other, host.name), Finding("same-machine", message, hint))
+    return [*found.values()]
+
+
+def assign_ranks(job: JobSpec, machine: Machine) -> Topology:
+    """Choose the devices of this machine that a job uses; raise Unavailable if they do not exist."""
+    devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
+    return Topology(select([Host("localhost", devices)], job.include, job.exclude))
+
+
+def most_slots(num_gpus: int, num_cores: int) -> int:
+    """Most ranks a machine can have: one per GPU, or one per core but at least two."""
+    return num_gpus or max(DEFAULT_CPU_RANKS, num_cores)
+
+
+def _cpu_ranks(choice: GpuChoice | None, machine: Machine) -> int:
+    if choice is None:
+        return DEFAULT_CPU_RANKS
+    if choice.devices is not None:
+        raise Unavailable("this machine has no GPU to choose", "`--gpus 2` starts two ranks on the CPU")
+    count = choice.count or DEFAULT_CPU_RANKS
+    most = most_slots(0, machine.num_cores)
+    if count > most:
+        raise Unavailable(
+            f"cannot start {count} ranks: this machine has no GPU, and {machine.num_cores} CPU cores",
+            f"use `--gpus {most}` or less",
+        )
+    return count
+
+
+def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
+    visible = tuple(gpu.index for gpu in machine.gpus)
+    names = ", ".join(str(index) for index in visible)
+    if choice is None:
+        return tuple(sorted(visible))
+    if choice.devices is None:
+        if (count := choice.count or 0) > len(visible):
+            raise Unavailable(
+                f"cannot use {count} GPUs: {len(visible)} are visible ({names})",
+                f"use `--gpus {len(visible)}` or less",
+            )
+        return tuple(sorted(visible[: choice.count]))
+    for device in choice.devices:
+        if device in machine.hidden_gpus:
+            raise Unavailable(f"GPU {device} is hidden by CUDA_VISIBLE_DEVICES; visible are {names}")
+        if device not in visible:
+            raise Unavailable(f"there is no GPU {device}; there are {names}")
+    return tuple(sorted(choice.devices))

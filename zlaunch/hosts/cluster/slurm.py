@@ -1,0 +1,57 @@
+"""What Slurm says of a job and its nodes: which they are, their CPUs, and those that are down."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.hosts.cluster.hostlist import expand
+from zlaunch.hosts.cluster.topology import Host
+from zlaunch.process import output_of
+
+ANSWER_SECONDS = 5.0
+"""A job that Slurm ends has 30 s by default."""
+
+_TERM = re.compile(r"(\d{1,7})(?:\(x(\d{1,6})\))?")
+_STATE = re.compile(r"NodeName=(\S+) .*?\bState=(\S+)")
+_REASON = re.compile(r"\bReason=(.*?)(?: \[[^\]]*\])?(?: \w+=|$)")
+_DOWN = frozenset({"DOWN", "FAIL", "FAILING"})
+
+
+def allocated_hosts(environ: Mapping[str, str]) -> list[Host]:
+    """List the hosts of the allocation that zlaunch runs in; raise Unavailable outside of one."""
+    listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not listed:
+        raise Unavailable(
+            "`--slurm` examines the hosts of an allocation, and this is none",
+            "`salloc --nodes=2 zlaunch doctor --slurm`, or call it in a batch script",
+        )
+    return [Host(name, ()) for name in expand(listed)]
+
+
+def cpus_on(node: str, environ: Mapping[str, str]) -> int | None:
+    """Return the CPUs of the job on a node, of which each may have another number; None if unknown."""
+    try:
+        names = expand(environ.get("SLURM_JOB_NODELIST", ""))
+    except WrongUsage:
+        return None
+    counts = _counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    return dict(zip(names, counts, strict=False)).get(node) if len(counts) == len(names) else None
+
+
+def _counts(text: str) -> list[int]:
+    """Write out `16(x2),8`; empty for anything else."""
+    terms = [_TERM.fullmatch(term) for term in text.split(",")]
+    return [int(term[1]) for term in terms if term for _ in range(int(term[2] or 1))] if all(terms) else []
+
+
+def nodes_down(names: Sequence[str]) -> dict[str, str]:
+    """Return those of some nodes that are down → state and reason; none if Slurm does not answer."""
+    said = output_of(["scontrol", "show", "--oneliner", "node", ",".join(names)], ANSWER_SECONDS) or ""
+    return {name: words for line in said.splitlines() for name, words in _read(line)}
+
+
+def _read(line: str) -> list[tuple[str, str]]:
+    found, reason = _STATE.match(line), _REASON.search(line)
+    if found is None or not _DOWN & {*found[2].replace("*", "").split("+")}:
+        return []
+    return [(found[1], f"{found[2]}{f', {reason[1]}' if reason else ''}")]

@@ -1,0 +1,1 @@
+"""A machine: what it is, what is on it, and what is free."""

@@ -1,0 +1,291 @@
+"""The Python that runs a job, `--python`: where it is, and which packages it sees.
+
+The packages are looked up and never imported. Another Python than zlaunch's own is asked by running this
+module in it: `zlaunch.hosts.machine.interpreter QUESTION NAME…` answers as JSON.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.job.module_files import find_module
+from zlaunch.job.trainer_releases import numbers_of
+from zlaunch.process import is_start_program, ours, words_of
+
+OLDEST = (3, 10)
+NAMES = (
+    *("torch", "deepspeed", "transformers", "accelerate", "datasets", "peft", "trl"),
+    *("pydantic", "typer"),
+)
+"""Packages that every description covers."""
+
+TRAINING = ("torch", "deepspeed")
+"""Packages of every job with ZeRO; the rest is up to its script."""
+ESTIMATING = (*TRAINING, "transformers")
+
+_LAUNCHERS: Mapping[str, str] = {"torch": "torch.distributed.run", "deepspeed": "deepspeed.launcher.runner"}
+"""Package → the module of it that starts ranks."""
+_MARK = "zlaunch: "
+_ANSWER_SECONDS = 60
+"""Python may have to be read over a network file system first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """An installed package."""
+
+    folder: str
+    version: str | None
+    """None without metadata, as for a directory on PYTHONPATH."""
+    installed: float = 0.0
+    """When it was installed; 0 if that is unknown."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python and the packages that it sees."""
+
+    executable: str
+    version: str
+    tag: str
+    """As torch names it in its cache: `py311`."""
+    include: str
+    """The directory of its C headers."""
+    scripts: str
+    """The directory of its programs."""
+    ninja: str | None
+    """The directory of the program of its package `ninja`, if that is another one."""
+    packages: Mapping[str, Package | None]
+    """Name → the package; None for one that it does not see."""
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The directories of its programs, for PATH."""
+        return (self.scripts, *filter(None, [self.ninja]))
+
+    def not_on_path(self, environ: Mapping[str, str]) -> list[str]:
+        """Those of its directories of programs that PATH does not have."""
+        path = environ.get("PATH", os.defpath).split(os.pathsep)
+        return [folder for folder in self.programs if folder not in path]
+
+    def folder(self, package: str) -> Path:
+        """The directory of a package; raise Unavailable if it does not see it."""
+        found = self.packages[package]
+        if found is None:
+            raise _lacking(self, [package])
+        return Path(found.folder)
+
+    def versions(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Versions of packages, and of Python itself; None for packages that it does not see."""
+        found = {name: self.packages[name] for name in names}
+        return {
+            **{name: None if one is None else one.version for name, one in found.items()},
+            "python": self.version,
+        }
+
+    def module(self, name: str) -> tuple[str, ...]:
+        """The command line of a module, if possible without the working directory on the import path."""
+        safe = ("-P",) if numbers_of(self.version) >= (3, 11) else ()
+        return (self.executable, *safe, "-m", name)
+
+
+def find_python(text: str) -> Path:
+    """Find the interpreter that was asked for: a path, a program on PATH, or an environment's directory.
+
+    Raise Unavailable if it is not there, is no Python, or is too old.
+    """
+    named = shutil.which(text) if os.sep not in text and not Path(text).is_dir() else None
+    path = Path(named or text).expanduser().absolute()
+    if path.is_dir():
+        if not (path / "bin" / "python").exists():
+            message = f"`--python {text}`: this directory has no `bin/python`"
+            raise Unavailable(message, "name an interpreter, or the directory of its virtual environment")
+        path = path / "bin" / "python"
+    _check_is_python(path)
+    return path
+
+
+@cache
+def _check_is_python(path: Path) -> None:
+    if not path.exists():
+        raise Unavailable(f"there is no Python `{path}`", "name one with `--python PATH`")
+    said = words_of([str(path), "-V"], _ANSWER_SECONDS)
+    found = re.match(r"Python (\d+\.\d+\S*)", said or "")
+    if found is None:
+        what = "cannot be run" if said is None else "is not a Python interpreter"
+        raise Unavailable(f"`{path}` {what}", "name an interpreter with `--python PATH`")
+    if numbers_of(found[1]) < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        raise Unavailable(
+            f"`{path}` is Python {found[1]}, but zlaunch needs {needed} or newer",
+            "name a newer one with `--python PATH`",
+        )
+
+
+def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
+    """Describe an interpreter, None for zlaunch's own: all packages in `NAMES`, and others by name.
+
+    Raise Unavailable if it is not there, is no Python, or is too old.
+    """
+    asked = tuple(dict.fromkeys((*NAMES, *names)))
+    if is_own(path):
+        with _without_own_folder():
+            return describe(asked)
+    assert path is not None
+    _check_is_python(path)
+    found = _ask(path, "describe", *asked)
+    packages = {name: one and Package(**one) for name, one in found["packages"].items()}
+    return Interpreter(**{**found, "packages": packages, "executable": str(path)})
+
+
+@contextmanager
+def _without_own_folder() -> Iterator[None]:
+    """Take the directory of zlaunch's program, or with `python -m` the working directory, off the path."""
+    is_off = getattr(sys.flags, "safe_path", False) or is_start_program(sys.orig_argv)
+    own = [] if is_off else [sys.path.pop(0)]
+    try:
+        yield
+    finally:
+        sys.path[:0] = own
+
+
+def find_module_in(python: Path | None, name: str) -> Path:
+    """Return the source file that `PYTHON -m NAME` would run; raise InputMissing if there is none."""
+    if is_own(python):
+        return find_module(name, os.environ)
+    assert python is not None
+    found = _ask(python, "find-module", name)
+    if "file" not in found:
+        raise InputMissing(**found)
+    return Path(found["file"])
+
+
+def is_own(path: Path | None) -> bool:
+    """Whether a path is the interpreter that runs zlaunch."""
+    return path is None or str(path) == sys.executable
+
+
+@cache
+def _ask(python: Path, question: str, *names: str) -> Any:
+    """Run this module in an interpreter, and return its answer; raise Unavailable without one."""
+    argv = ours("zlaunch.hosts.machine.interpreter", question, *names, python=str(python))
+    said = words_of(argv, _ANSWER_SECONDS) or ""
+    answers = [line.removeprefix(_MARK) for line in said.splitlines() if line.startswith(_MARK)]
+    if not answers:
+        last = said.strip().rpartition("\n")[2] or "it printed nothing"
+        raise Unavailable(f"`{python}` cannot run zlaunch's programs: {last}")
+    return json.loads(answers[-1])
+
+
+def _answer(question: str, *names: str) -> object:
+    if question == "describe":
+        return asdict(describe(names))
+    (name,) = names
+    sys.path.insert(0, "")  # in place of the directory of zlaunch's program
+    try:
+        return {"file": str(find_module(name, os.environ))}
+    except InputMissing as error:
+        return {"message": error.message, "hint": error.hint}
+
+
+def describe(names: Sequence[str]) -> Interpreter:
+    """Describe the Python that runs this."""
+    return Interpreter(
+        executable=sys.executable,
+        version=platform.python_version(),
+        tag=f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}",
+        include=sysconfig.get_path("include"),
+        scripts=sysconfig.get_path("scripts"),
+        ninja=_ninja(sysconfig.get_path("scripts")),
+        packages={name: _package(name) for name in names},
+    )
+
+
+def _package(name: str) -> Package | None:
+    """Look a package up; a mere directory of that name, as wandb leaves one, does not count."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    folder = str((*(spec.submodule_search_locations or ()), spec.origin)[0])
+    with suppress(importlib.metadata.PackageNotFoundError):
+        found = importlib.metadata.distribution(name)
+        version = _version(found)
+        record = Path(str(found.locate_file(f"{name}-{version}.dist-info/RECORD")))
+        return Package(folder, version, record.stat().st_mtime if record.exists() else 0.0)
+    return Package(folder, None)
+
+
+def _version(found: importlib.metadata.Distribution) -> str:
+    """Read the one header; `found.version` parses the long description below the headers too."""
+    header = re.search(r"^Version: *(\S+)", found.read_text("METADATA") or "", re.MULTILINE)
+    return header[1] if header else found.version
+
+
+def _ninja(scripts: str) -> str | None:
+    """Find ninja where its package installed it, which may be in another environment than this one."""
+    if os.access(Path(scripts) / "ninja", os.X_OK):
+        return None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        package = importlib.metadata.distribution("ninja")
+        files = [file for file in package.files or () if file.name == "ninja"]
+        programs = (Path(str(package.locate_file(file))) for file in files)
+        return next((str(one.resolve().parent) for one in programs if os.access(one, os.X_OK)), None)
+    return None
+
+
+def check_packages(python: Interpreter, needed: Sequence[str]) -> None:
+    """Raise Unavailable if an interpreter lacks packages of a job, or their launchers."""
+    if any(python.packages[name] is None for name in needed):
+        raise _lacking(python, needed)
+    for name, module in ((name, _LAUNCHERS[name]) for name in needed if name in _LAUNCHERS):
+        file = python.folder(name).joinpath(*module.split(".")[1:]).with_suffix(".py")
+        if not file.exists():
+            hint = f"install a build of {name} that has it: there is no `{file}`"
+            raise Unavailable(f"`{python.executable}` has no `{module}`", hint)
+
+
+def _lacking(python: Interpreter, needed: Sequence[str]) -> Unavailable:
+    missing = [name for name in needed if python.packages[name] is None]
+    *some, last = missing
+    names = f"{', '.join(some)} and {last}" if some else last
+    other = next(_pythons_with(needed), None)
+    pip = f"`{python.executable} -m pip install {' '.join(missing)}`"
+    hint = f"{pip}, or name another Python: `--python PATH`"
+    if other is not None:
+        hint = f"`--python {other}` has {'all of them' if len(missing) > 1 else 'it'}"
+    return Unavailable(f"`{python.executable}` lacks {names}", hint)
+
+
+def _pythons_with(needed: Sequence[str]) -> Iterator[str]:
+    """List the Pythons of this shell that have all these packages."""
+    for text in _pythons_of_the_shell():
+        with suppress(Unavailable):
+            found = inspect_python(find_python(text), needed)
+            if all(found.packages[name] for name in needed):
+                yield text
+
+
+def _pythons_of_the_shell() -> Iterator[str]:
+    """List the active environments, and the Python on PATH."""
+    active = (os.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+    yield from filter(None, (*active, shutil.which("python"), shutil.which("python3")))
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"\n{_MARK}{json.dumps(_answer(*sys.argv[1:]))}\n")

@@ -1,0 +1,23 @@
+"""`zlaunch.hosts.machine.peer_access`: which GPUs can read the memory of which others, asked of torch.
+
+Runs in the Python of the ranks, in a process of its own: it makes a CUDA context.
+"""
+
+import json
+import sys
+
+
+def main() -> None:
+    """Print a matrix of booleans as JSON: row reads column."""
+    import torch
+
+    numbers = range(torch.cuda.device_count())
+    access = [
+        [one == other or torch.cuda.can_device_access_peer(one, other) for other in numbers]
+        for one in numbers
+    ]
+    sys.stdout.write(f"\n{json.dumps(access)}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,308 @@
+"""Probe this machine: the driver and the file system; neither torch nor deepspeed is imported."""
+
+import contextlib
+import getpass
+import os
+import platform
+import re
+import resource
+import socket
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from zlaunch.errors import Unavailable
+from zlaunch.files import nearest
+from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
+from zlaunch.hosts.machine.resources import (
+    Cgroup,
+    Disk,
+    FreeResources,
+    Gpu,
+    GpuProcess,
+    Machine,
+    has_fp16_kernels,
+    tightest,
+)
+from zlaunch.job.stack import TESTED, SoftwareStack
+
+
+def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
+    """What this machine has; raise Unavailable if an interpreter's torch cannot use its GPUs."""
+    gpus = [] if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
+    visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
+    if visible and not torch_release(python).startswith("cu"):
+        version = python.versions(["torch"])["torch"]
+        raise Unavailable(
+            f"this machine has {len(gpus)} GPUs, but torch {version} was built without CUDA",
+            "install a CUDA build of torch, or set DS_ACCELERATOR=cpu to train on the CPU",
+        )
+    return Machine(
+        hostname=socket.gethostname(),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=tuple(visible),
+        hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
+        cpu_fp16=has_fp16_kernels(_text(Path("/proc/cpuinfo")), platform.machine()),
+    )
+
+
+def torch_release(python: Interpreter) -> str:
+    """What an interpreter's torch was built for, as torch names it in its cache: `cu128`, `rocm63`, `cpu`."""
+    source = (python.folder("torch") / "version.py").read_text("utf-8")
+    for name, short in (("hip", "rocm"), ("cuda", "cu")):
+        if found := re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE):
+            return short + found[1].replace(".", "")
+    return "cpu"
+
+
+def model_types(python: Interpreter) -> frozenset[str]:
+    """The model types of an interpreter's transformers, without importing it."""
+    auto = python.folder("transformers") / "models" / "auto"
+    files = (auto / name for name in ("auto_mappings.py", "configuration_auto.py"))  # the first since 5.6
+    text = "".join(file.read_text("utf-8") for file in files if file.exists())
+    return frozenset(re.findall(r'"([\w.-]+)"[,:]\s*"\w+Config"', text))
+
+
+def trainer_optimizers(python: Interpreter) -> tuple[str, ...]:
+    """The optimizers that the Trainer of an interpreter's transformers knows by name."""
+    text = (python.folder("transformers") / "training_args.py").read_text("utf-8")
+    return _words_of("OptimizerNames", text)
+
+
+def trainer_schedules(python: Interpreter) -> tuple[str, ...]:
+    """The learning rate schedules that the Trainer of an interpreter's transformers knows by name."""
+    text = (python.folder("transformers") / "trainer_utils.py").read_text("utf-8")
+    return _words_of("SchedulerType", text)
+
+
+def _words_of(enumeration: str, source: str) -> tuple[str, ...]:
+    _, _, after = source.partition(f"class {enumeration}(")
+    return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))
+
+
+def trainer_arguments(python: Interpreter) -> dict[str, str]:
+    """The names of TrainingArguments in an interpreter's transformers, with their types as text."""
+    folder = python.folder("transformers")
+    files = (folder / name for name in ("training_args.py", "training_args_seq2seq.py"))
+    text = "".join(file.read_text("utf-8") for file in files)
+    return dict(re.findall(r"^    (\w+): ([^=\n]+)", text, re.MULTILINE))
+
+
+def stack_of(python: Interpreter) -> SoftwareStack:
+    """The releases of the packages that a job runs with."""
+    torch = python.packages["torch"]
+    return SoftwareStack(python.versions(tuple(TESTED)), None if torch is None else Path(torch.folder))
+
+
+@cache
+def installed_stack() -> SoftwareStack:
+    """The releases in zlaunch's own environment."""
+    return stack_of(inspect_python(None))
+
+
+def _gpus() -> list[Gpu]:
+    """All GPUs that NVML knows; none without an NVIDIA driver."""
+    has_device = Path("/dev/nvidiactl").exists()
+    try:
+        import pynvml
+    except ImportError:
+        if not has_device:
+            return []
+        hint = f"`{sys.executable} -m pip install nvidia-ml-py`"
+        raise Unavailable("cannot list the GPUs: zlaunch's own Python lacks pynvml", hint) from None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if not has_device:
+            return []
+        raise _silent(error) from None
+    try:
+        return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError as error:
+        raise _silent(error) from None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _silent(error: Exception) -> Unavailable:
+    hint = "check whether `nvidia-smi` works, or set DS_ACCELERATOR=cpu to train on the CPU"
+    return Unavailable(f"there is an NVIDIA device, but its driver does not answer: {error}", hint)
+
+
+def _gpu(index: int) -> Gpu:
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(
+        index=index,
+        name=str(pynvml.nvmlDeviceGetName(handle)),
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        memory_bytes=int(memory.total),
+        compute_capability=tuple(pynvml.nvmlDeviceGetCudaComputeCapability(handle)),
+        free_bytes=int(memory.free),
+        processes=tuple(_gpu_processes(handle)),
+    )
+
+
+def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
+    """The processes on a GPU; none if the driver does not report them, as on MIG devices."""
+    import pynvml
+
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return
+    for process in found:
+        used = process.usedGpuMemory
+        yield GpuProcess(process.pid, *_program(process.pid), None if used is None else int(used))
+
+
+def _program(pid: int) -> tuple[str | None, str | None]:
+    """A process's program and user, without arguments, which may be secret."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        words, user = process.cmdline() or [process.name()], process.username()
+    except psutil.Error:
+        return None, None
+    script = [Path(word).name for word in words[1:2] if not word.startswith("-")]
+    return " ".join([Path(words[0]).name, *script]), user
+
+
+def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
+    """Apply CUDA_VISIBLE_DEVICES: numbers or prefixes of UUIDs, up to the first that does not exist."""
+    if selection is None:
+        return list(gpus)
+    visible: list[Gpu] = []
+    for term in selection.split(","):
+        name = term.strip()
+        is_uuid = name.startswith("GPU-")
+        found = [gpu for gpu in gpus if name == str(gpu.index) or (is_uuid and gpu.uuid.startswith(name))]
+        if not found and name.startswith(("GPU-", "MIG-")):
+            raise Unavailable(
+                f"CUDA_VISIBLE_DEVICES names `{name}`, which is not a GPU here", "name GPUs by number"
+            )
+        if not found:
+            break
+        visible += found
+    return visible
+
+
+def free_resources(paths: Iterable[Path], proc: Path = Path("/proc")) -> FreeResources:
+    """What is free on this machine now, and on the file systems of these paths."""
+    memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
+    return FreeResources(
+        memory_bytes=memory.get("MemAvailable"),
+        swap_bytes=memory.get("SwapFree", 0),
+        cgroup=tightest(cgroups(proc / "self")),
+        shm=disk_of(shm) if shm.is_dir() else None,
+        shm_left_bytes=sum(_sizes_of(shm.glob("deepspeed_allreduce_buffer_*"))),
+        memlock_bytes=_memlock(proc / "self"),
+        has_infiniband=any(Path("/sys/class/infiniband").glob("*")),
+        disks={path: disk for path in paths if (disk := disk_of(path)) is not None},
+        user=_user(),
+    )
+
+
+def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
+    """Sizes of files; one may be deleted in between."""
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            yield file.stat().st_size
+
+
+def disk_of(path: Path) -> Disk | None:
+    """The file system of a path, which need not exist; None if it is unknown."""
+    found = nearest(path)
+    try:
+        space, device = os.statvfs(found), found.stat().st_dev
+    except OSError:
+        return None
+    return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)
+
+
+_UNLIMITED = 1 << 60
+"""Version 1 of cgroups reports a number like this if there is no limit."""
+_CAP_IPC_LOCK = 14
+
+
+def cgroups(process: Path) -> Iterator[Cgroup]:
+    """The groups that limit a process's memory, its own first; `process` is its directory in /proc."""
+    for directory, mount in _memory_groups(process):
+        group = directory
+        while group.is_relative_to(mount):
+            if (found := _cgroup(group)) is not None:
+                yield found
+            group = group.parent
+
+
+def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
+    """A process's group in each hierarchy that counts memory, and the mount point of that."""
+    lines = _text(process / "cgroup").splitlines()
+    own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    mounts = [line.partition(" - ") for line in _text(process / "mountinfo").splitlines()]
+    for _, controllers, path in own:
+        for before, _, after in mounts:
+            if _is_counting(controllers, after.split()):
+                root, mount = before.split()[3:5]
+                yield Path(mount) / _below(path, root), Path(mount)
+
+
+def _is_counting(controllers: str, mounted: Sequence[str]) -> bool:
+    """Whether a mount is the hierarchy of these controllers, and counts memory."""
+    if not controllers:
+        return mounted[:1] == ["cgroup2"]
+    counts = "memory" in controllers.split(",")
+    return counts and mounted[:1] == ["cgroup"] and "memory" in mounted[-1].split(",")
+
+
+def _below(path: str, root: str) -> str:
+    """A group's path below the mount; a container may see only its own group, as the mount."""
+    if ".." in path or not Path(path).is_relative_to(root):
+        return "."
+    return str(Path(path).relative_to(root))
+
+
+def _cgroup(directory: Path) -> Cgroup | None:
+    """Read a group of either version; None if it does not limit memory."""
+    kept = _sizes(directory / "memory.stat", unit=1)
+    for limit_file, used_file, prefix in (
+        ("memory.max", "memory.current", ""),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    ):
+        limit, used = _text(directory / limit_file).strip(), _text(directory / used_file).strip()
+        if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
+            files = sum(kept.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
+            return Cgroup(str(directory), int(limit), max(0, int(used) - files))
+    return None
+
+
+def _sizes(file: Path, unit: int = 1024) -> dict[str, int]:
+    """Read lines of a name and a number, as in /proc/meminfo and memory.stat."""
+    words = [line.replace(":", " ").split() for line in _text(file).splitlines()]
+    return {name: int(rest[0]) * unit for name, *rest in filter(None, words) if rest and rest[0].isdecimal()}
+
+
+def _memlock(process: Path) -> int | None:
+    """How much memory a process may lock; None without a limit, as with CAP_IPC_LOCK."""
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(process / "status"), re.MULTILINE)
+    if capabilities and int(capabilities.group(1), 16) >> _CAP_IPC_LOCK & 1:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _user() -> str:
+    with contextlib.suppress(KeyError, OSError):
+        return getpass.getuser()
+    return ""
+
+
+def _text(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text("utf-8", "replace")
+    return ""

@@ -1,1 +1,0 @@
-"""Preflight checks: whether the machines have what a job needs."""

@@ -1,0 +1,270 @@
+"""The resources that a job needs on each machine, as far as they are known before it starts.
+
+Sizes are lower bounds, so a job that is refused for them could not have worked.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from zlaunch.checks.tracking import Tracker, reporters_of
+from zlaunch.errors import Refused
+from zlaunch.estimate.fit import Cluster, memory_need
+from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.memory import closed_form
+from zlaunch.estimate.memory.host_memory import SHARED_BYTES
+from zlaunch.estimate.memory.model_states import MASTER_BYTES, model_states
+from zlaunch.estimate.memory.settings import Settings, read_settings
+from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
+from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
+from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.job.model import ModelConfig
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.trainer_args import flags, switched_on
+from zlaunch.launch.plan import LaunchPlan, PlanInputs
+from zlaunch.units import count, plural
+
+LEAST_PROGRAM_BYTES: Final = 320 << 20
+"""Host memory of a CPU rank without a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
+
+RUN_BYTES: Final = 4 << 20
+"""Disk space for zlaunch's own files in a run directory, and the first logs."""
+
+_ADAPTED = ("get_peft_model", "peft_config", "LoraConfig")
+_QUANTIZED = ("requires_grad", "requires_grad_", "BitsAndBytesConfig", "load_in_4bit", "load_in_8bit")
+"""Words in scripts that train adapters, and of those that freeze a part of a model or quantize it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount in bytes: the minimum, the expected value, and the reason."""
+
+    least: int
+    likely: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """Disk space that a job needs in a directory."""
+
+    path: Path
+    num_bytes: int
+    what: str
+    elsewhere: str
+    """The option that puts it somewhere else."""
+    over_run: int = 0
+    """The bytes that several of it take until the end of the run; 0 if that is unknown."""
+
+
+@dataclass(frozen=True)
+class ResourceRequirements:
+    """The resources that a job needs on one machine; unknown ones are None."""
+
+    ranks: int
+    """Ranks on this machine."""
+    gpus: tuple[Gpu, ...] = ()
+    """GPUs that the job will use."""
+    idle: tuple[int, ...] = ()
+    """GPUs that no program uses, nor this job, and that `--gpus` can name."""
+    gpu_bytes: int | None = None
+    """On each GPU."""
+    memory: Amount | None = None
+    shm_bytes: int = 0
+    shm_users: tuple[str, ...] = ()
+    """What else uses /dev/shm, in unknown amounts."""
+    locked_bytes: int = 0
+    """Bytes that each rank locks with mlock, regardless of `pin_memory`."""
+    over_ssh: bool = False
+    crosses_hosts: bool = False
+    writes: tuple[DiskUse, ...] = ()
+    monitors: tuple[Tracker, ...] = ()
+    script_args: tuple[str, ...] = ()
+    """Arguments that the Trainer reads; none for other scripts."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    plan: LaunchPlan
+    inputs: PlanInputs
+    settings: Settings
+    rehearsed: Forecast | None
+    expected: Forecast | None
+    """The rehearsed forecast, else the closed form; None where the model is unknown, or partly trained."""
+    ranks: int
+
+    @property
+    def is_trainer(self) -> bool:
+        return self.inputs.script.interface is ConfigInterface.TRAINER
+
+    def at_least(self, num_bytes: float) -> int:
+        """Reduce an expected amount where the closed form may have miscounted the parameters."""
+        if self.expected is None or self.expected.error <= closed_form.KNOWN_ERROR:
+            return int(num_bytes)
+        return self.expected.bounds(int(num_bytes))[0]
+
+
+def requirements_of(
+    plan: LaunchPlan,
+    inputs: PlanInputs,
+    model: ModelConfig | None,
+    forecast: Forecast | None,
+    machine: Machine,
+) -> ResourceRequirements:
+    """Work out what a job needs on one of its machines, named as its topology names it."""
+    over_ssh = plan.topology.spans_hosts
+    hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
+    used = {device for host in hosts for device in host.devices}
+    job = _job(plan, inputs, model, forecast, sum(len(host.devices) for host in hosts))
+    idle = () if over_ssh else tuple(gpu.index for gpu in machine.gpus if not gpu.is_busy)
+    return ResourceRequirements(
+        ranks=job.ranks,
+        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in used),
+        idle=tuple(index for index in idle if index not in used),
+        gpu_bytes=_on_each_gpu(job),
+        memory=_memory(job) if job.ranks else None,
+        shm_bytes=_shm_bytes(job),
+        shm_users=tuple(_shm_users(job)) if job.ranks else (),
+        locked_bytes=_locked(job) if job.ranks else 0,
+        over_ssh=over_ssh,
+        crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
+        writes=tuple(_writes(job)),
+        monitors=tuple(reporters_of(plan.values.config(), inputs.trainer_flags, job.is_trainer)),
+        script_args=inputs.trainer_flags if job.is_trainer else (),
+    )
+
+
+def _job(
+    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
+) -> _Job:
+    args, _ = inputs.read_args()
+    workload = Workload(
+        model={} if model is None else model.value,
+        ds_config=plan.values.config(),
+        world_size=plan.topology.world_size,
+        ranks_per_host=ranks,
+        seq_len=1,
+        optimizer=str(args["optim"].value),
+    )
+    expected = forecast
+    if forecast is None and model is not None and _is_countable(plan, inputs):
+        with suppress(Refused):
+            expected = closed_form.forecast(workload)
+    return _Job(plan, inputs, read_settings(workload), forecast, expected, ranks)
+
+
+def _is_countable(plan: LaunchPlan, inputs: PlanInputs) -> bool:
+    """Whether each rank holds what ZeRO leaves to it of the whole model."""
+    script, argv = inputs.script, inputs.trainer_flags
+    split = split_by_config(plan.values, script.interface) or split_by_arguments(argv)
+    return trains_all(script, argv) and not (split or split_by_script(script))
+
+
+def trains_all(script: Script, argv: Sequence[str]) -> bool:
+    """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
+    steps = script.mentions("backward") or script.mentions("train_batch") or script.has_other_modules
+    if script.interface is ConfigInterface.DEEPSPEED and not steps:  # its engine only computes
+        return False
+    words = ("lora", "peft", "4bit", "8bit", "freeze")
+    named = any(word in name for name, _ in flags(argv) for word in words)
+    telling = (*_QUANTIZED, *(() if script.adapts_by_option else _ADAPTED))
+    return not named and not any(script.mentions(word) for word in telling)
+
+
+def _on_each_gpu(job: _Job) -> int | None:
+    if job.rehearsed is None:
+        return None
+    least, _ = overhead_bytes(job.plan.topology.world_size)
+    return job.rehearsed.bounds(job.rehearsed.peak("gpu"))[0] + least
+
+
+def _memory(job: _Job) -> Amount | None:
+    """Work out the host memory of all ranks here; without a rehearsal, of CPU ranks alone."""
+    if job.rehearsed is not None:
+        need = memory_need(job.rehearsed, Cluster(len(job.plan.topology.hosts), job.ranks)).host
+        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')}, by {job.rehearsed.method}")
+    expected, settings = job.expected, job.settings
+    if job.plan.accelerator != "cpu" or expected is None:
+        return None
+    states = model_states(expected.parameters, settings.stage, settings.world_size, settings.per_parameter)
+    held = states.parameters * (settings.parameters_on != "nvme")
+    held += states.optimizer * (settings.optimizer_on != "nvme")
+    least = job.ranks * (LEAST_PROGRAM_BYTES + job.at_least(held))
+    why = f"{count(expected.parameters)} parameters and their optimizer in {plural(job.ranks, 'rank')}"
+    return Amount(least, least, why)
+
+
+def _shm_bytes(job: _Job) -> int:
+    """Return what DeepSpeed's all-reduce on CPUs takes, which LOCAL_SIZE enables (`shm_interface.cpp`)."""
+    world_size = job.plan.topology.world_size
+    local_size = str(job.ranks) if job.plan.launcher == "deepspeed" else job.inputs.environ.get("LOCAL_SIZE")
+    if job.plan.accelerator != "cpu" or job.ranks < 2 or local_size != str(world_size):
+        return 0
+    return job.ranks * SHARED_BYTES
+
+
+def _shm_users(job: _Job) -> Iterator[str]:
+    if job.plan.accelerator == "cuda" and job.ranks > 1:
+        yield "NCCL"
+    workers = job.is_trainer and dict(flags(job.inputs.trainer_flags)).get("dataloader_num_workers")
+    if workers and workers.isdecimal() and int(workers) > 0:
+        yield plural(job.ranks * int(workers), "dataloader worker")
+
+
+def _locked(job: _Job) -> int:
+    """Return the buffers for NVMe, which are locked with mlock; torch's pinned memory is not."""
+    pinned = {} if job.expected is None else job.expected.parts.get("pinned", {})
+    locked = job.at_least(pinned.get("swap buffers", 0))
+    is_native = job.inputs.environ.get("DS_PIN_MEMORY_BACKEND", "").strip().lower() == "native"
+    return max(locked, job.rehearsed.peak("pinned")) if is_native and job.rehearsed is not None else locked
+
+
+def _writes(job: _Job) -> Iterator[DiskUse]:
+    yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
+    if job.inputs.resume is not None and (conversion := job.inputs.resume.conversion) is not None:
+        where = "`zlaunch checkpoint reshard DIR OUT`"
+        yield DiskUse(conversion.folder, conversion.disk.certain, "the converted checkpoint", where)
+    if job.expected is None:
+        return
+    for directory in job.plan.swap_dirs[:1]:
+        if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
+            yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
+    saves = job.plan.saves
+    if saves is not None and job.ranks:
+        trainable, per_element = job.expected.trainable, _bytes_per_element(job)
+        each = job.at_least(per_element * trainable)
+        yield DiskUse(
+            saves.directory,
+            each,
+            f"a checkpoint of {count(trainable)} parameters, {per_element} bytes each",
+            "`--save DIR`" if job.inputs.job.save else "`-- --output_dir DIR`",
+            over_run=0 if saves.limit is None else each * (saves.most or 0),
+        )
+
+
+def _bytes_per_element(job: _Job) -> int:
+    return checkpoint_bytes(job.settings, bool(switched_on(job.inputs.trainer_flags, "save_only_model")))
+
+
+def likely_checkpoint_bytes(
+    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None
+) -> int | None:
+    """Estimate the size of a Trainer's checkpoint; None if the model is unknown, or partly trained."""
+    job = _job(plan, inputs, model, forecast, plan.topology.world_size)
+    return None if job.expected is None else _bytes_per_element(job) * job.expected.trainable
+
+
+def checkpoint_bytes(settings: Settings, only_model: bool = False) -> int:
+    """Return the bytes of a checkpoint for each trained parameter; measured with one rank.
+
+    The Trainer writes the model; below stage 3 DeepSpeed writes it once more. Then come the optimizer's
+    states and the fp32 copy, which stages 1 to 3 keep even of fp32 parameters.
+    """
+    if only_model:
+        return settings.item
+    copies = 1 if settings.stage == 3 else 2
+    master = MASTER_BYTES if settings.stage or settings.is_half else 0
+    return copies * settings.item + master + settings.state_bytes

@@ -35,8 +35,8 @@ from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 

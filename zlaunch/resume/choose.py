@@ -19,7 +19,7 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.resume.handover import TAG_VARIABLE, checkpoint_handover
 from zlaunch.resume.resumption import Resumption
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.run_files import RunFiles, read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.saved_by_run import began, newest_of_run, output_dir_of, resumed_of
 
 _LIST = "`zlaunch checkpoint list DIR` shows what a directory has"
@@ -61,7 +61,7 @@ def _named(name: str) -> Summary:
         run = find_run(name, None)
     except InputMissing:
         raise InputMissing(*_not_found(name)) from None
-    files = read_run_files(run)
+    files = RunFiles(run)
     if (folder := output_dir_of(files)) is None:
         raise InputMissing(
             f"the run `{run.name}` did not record where it saves", "name the directory: `--resume DIR`"
@@ -115,7 +115,7 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 def _runs_before() -> Iterator[RunFiles]:
     from zlaunch.runs.store import all_runs  # as above
 
-    return map(read_run_files, all_runs(None))
+    return map(RunFiles, all_runs(None))
 
 
 def _has_saved(files: RunFiles) -> bool:

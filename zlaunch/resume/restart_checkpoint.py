@@ -11,7 +11,7 @@ from zlaunch.launch.plan import PlanInputs
 from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.resume.handover import CheckpointReading, checkpoint_handover
 from zlaunch.resume.restart_policy import Retry
-from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.saved_by_run import newest_of_run, output_dir_of
 from zlaunch.units import plural
 
@@ -30,7 +30,7 @@ def newest_for_restart(inputs: PlanInputs, run: Path, ran: JobEvidence, proposal
     def fits(one: Summary) -> bool:
         return can_resume(one, target).way in (ResumeWay.AS_IT_IS, ResumeWay.UNKNOWN)
 
-    files = read_run_files(run)
+    files = RunFiles(run)
     folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.script_args)
     return None if folder is None else newest_of_run(files, folder, fits)
 

@@ -11,8 +11,7 @@ from zlaunch.checkpoint.newest import newest_complete, written
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.job.script import RESUME
 from zlaunch.job.trainer_args import flags
-from zlaunch.rundir.run_files import RunFiles, read_run_files
-from zlaunch.runs.what_ran import program_of
+from zlaunch.rundir.run_files import RunFiles
 
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -116,7 +115,7 @@ def _divergence(files: RunFiles) -> _Divergence | None:
 
 def output_dir_of(files: RunFiles) -> Path | None:
     """Find the directory in which the job of a run saves checkpoints; None if it is not recorded."""
-    told = program_of(files).get("trainer_args", {}).get("output_dir")
+    told = files.program.get("trainer_args", {}).get("output_dir")
     given = told or dict(flags(files.job.get("script", []))).get("output_dir")
     return _saved_to(files) or (_place(files) / given if isinstance(given, str) else None)
 
@@ -144,14 +143,15 @@ def _went_on_from(files: RunFiles) -> Summary | None:
 
 def _attempts(files: RunFiles) -> Iterator[RunFiles]:
     """Read a run and the attempts of its job before it."""
-    yield files
-    if (before := files.job.get("continues")) and (root := files.root.with_name(before)).is_dir():
-        yield from _attempts(read_run_files(root))
+    attempt: RunFiles | None = files
+    while attempt is not None:
+        yield attempt
+        attempt = attempt.previous
 
 
 def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
     """Find where the last attempt that saved has done so."""
-    places = ((_place(one), program_of(one).get(name)) for one in _attempts(files))
+    places = ((_place(one), one.program.get(name)) for one in _attempts(files))
     return next((place / saved for place, saved in places if saved), None)
 
 

@@ -17,8 +17,8 @@ from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
     from zlaunch.estimate.query import Estimate
     from zlaunch.runs.saved_by_run import SavedByRun
 
@@ -97,7 +97,7 @@ class LaunchView(Reporter):
             self._say(phase_shown(progress.first))
 
     def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
-        from zlaunch.diagnosis.stall_text import stall_lines
+        from zlaunch.diagnosis.stall import stall_lines
 
         lines = stall_lines(stall, seconds_per_step, console.width())
         self._say(*lines, f"stacks of all ranks: {os.path.relpath(stacks)}")
@@ -124,7 +124,7 @@ class LaunchView(Reporter):
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         from zlaunch.diagnosis.render import verdict_lines
-        from zlaunch.runs.state import State
+        from zlaunch.runs.run import State
         from zlaunch.runs.why import HEADS
 
         took, verdict = duration(seconds), outcome.verdict

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zlaunch.hosts.agent.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import Listener
+from zlaunch.hosts.agent.handshake import HandshakeListener
 from zlaunch.process import PipedProgram, end_like
 from zlaunch.rundir.control import COORDINATOR, ask_for_save, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
@@ -163,7 +163,7 @@ def main(run_dir: RunDir) -> int:
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
     try:
-        listener = Listener(port, token) if port and token else None
+        listener = HandshakeListener(port, token) if port and token else None
     except OSError as error:
         why = os.strerror(error.errno or 0)
         _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
@@ -178,7 +178,7 @@ def main(run_dir: RunDir) -> int:
     return 0 if first is None else first.record.get("returncode", 1)
 
 
-def _admit(listener: Listener | None, hosts: Sequence[_Host]) -> None:
+def _admit(listener: HandshakeListener | None, hosts: Sequence[_Host]) -> None:
     """Give their order to the hosts that have connected; close the listener when all are in."""
     if listener is None:
         return
@@ -194,7 +194,9 @@ def _admit(listener: Listener | None, hosts: Sequence[_Host]) -> None:
             channel.close()
 
 
-def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], listener: Listener | None) -> _Host | None:
+def _until_all_are_over(
+    run_dir: RunDir, hosts: Sequence[_Host], listener: HandshakeListener | None
+) -> _Host | None:
     """Wait until no host runs any more; return the one that failed first."""
     deadline = time.monotonic() + START_SECONDS
     first: _Host | None = None

@@ -15,14 +15,14 @@ import pytest
 from tests.running import ROOT
 from zlaunch.hosts.agent import handshake
 from zlaunch.hosts.agent.channel import Channel, Message
-from zlaunch.hosts.agent.handshake import MEMBER, Listener, WrongSecret, connect, prove
+from zlaunch.hosts.agent.handshake import MEMBER, HandshakeListener, WrongSecret, connect, prove
 from zlaunch.hosts.machine.ports import free_port
 
 FULL = """
 import resource, sys, time
-from zlaunch.hosts.agent.handshake import Listener
+from zlaunch.hosts.agent.handshake import HandshakeListener
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-listener, began = Listener(int(sys.argv[1]), "s3cret"), time.process_time()
+listener, began = HandshakeListener(int(sys.argv[1]), "s3cret"), time.process_time()
 print("open", flush=True)
 while not listener.accept(0.5):
     pass
@@ -37,7 +37,7 @@ class Open(threading.Thread):
         super().__init__(daemon=True)
         self.rejected: list[Message] = []
         self.found: list[tuple[Channel, Message]] = []
-        self._listener, self._say = Listener(port, "s3cret", rejected=self.rejected.append), say
+        self._listener, self._say = HandshakeListener(port, "s3cret", rejected=self.rejected.append), say
         self.start()
 
     def run(self) -> None:

@@ -44,7 +44,7 @@ class WrongSecret(Exception):
     """The other end knows another secret; the message goes on after its name."""
 
 
-class Listener:
+class HandshakeListener:
     """Accepts connections whose other end has proved that it knows the secret."""
 
     def __init__(

@@ -18,7 +18,15 @@ from pydantic import TypeAdapter
 
 from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import LEADER, OTHER_SECRET, SECRET, Listener, WrongSecret, connect, prove
+from zlaunch.hosts.agent.handshake import (
+    LEADER,
+    OTHER_SECRET,
+    SECRET,
+    HandshakeListener,
+    WrongSecret,
+    connect,
+    prove,
+)
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
@@ -268,7 +276,7 @@ class Rendezvous:
         """Wait until all others have connected, and let each in by the number that it gives."""
         address, count = f"{self.member.address}:{self.member.port}", self.member.count
         try:
-            listener = Listener(self.member.port, self._secret, _SILENCE, self._note_rejected)
+            listener = HandshakeListener(self.member.port, self._secret, _SILENCE, self._note_rejected)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on port {self.member.port} for the other members: {error.strerror}",

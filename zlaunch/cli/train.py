@@ -31,8 +31,8 @@ from zlaunch.job.spec import (
     parse_override,
 )
 from zlaunch.launch.ask import show_help
-from zlaunch.launch.by_hand import as_member, commands
 from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.no_ssh import as_member, commands
 from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import ds_config_of, prepare
 from zlaunch.launch.run import run

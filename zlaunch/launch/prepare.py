@@ -23,7 +23,7 @@ from zlaunch.hosts.cluster.placement import (
     refuse_contradictions,
     refuse_parts_of_hosts,
 )
-from zlaunch.hosts.cluster.rendezvous import failing_together
+from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import weakest
@@ -97,7 +97,7 @@ def prepare(
     surroundings: Surroundings = NOWHERE,
 ) -> Prepared:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
-    with failing_together(surroundings.meeting):
+    with reporting_failures(surroundings.rendezvous):
         return _prepare(job, run_dir, reporter, beside, surroundings)
 
 
@@ -118,8 +118,8 @@ def _prepare(
     is_imagined = surroundings.imagined is not None  # its drives cannot be checked
     _check_directories(replace(job, nvme_dir=None) if is_imagined else job, run_dir, layout)
     facts = inspect(job, sources, layout, reporter, surroundings)
-    if surroundings.meeting is not None and not surroundings.meeting.leads:
-        layout = RunDir(Path(surroundings.meeting.run_directory))
+    if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
+        layout = RunDir(Path(surroundings.rendezvous.run_directory))
     inputs = check_facts(job, facts, layout, is_offline=surroundings.is_offline)
     inputs = replace(inputs, started_by=surroundings.source)
     if (resumption := find_resumption(job, facts.sources.script)) is not None:

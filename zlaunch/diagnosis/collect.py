@@ -21,9 +21,9 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.read import read_record
@@ -154,7 +154,7 @@ def _job(run: RunFiles) -> JobEvidence:
         appended=_appended(job, words),
         interface=_recorded(ConfigInterface, job.get("interface")) or _interface(source),
         handover=_recorded(Handover, job.get("handover")) or Handover.ARGUMENTS,
-        gradient_checkpointing=_recomputes(words, source),
+        gradient_checkpointing=_recomputes(ScriptArgs.of(words), source),
         forecast=run.forecast or None,
         config=run.config,
         forced=tuple(job.get("forced", ())),
@@ -186,10 +186,10 @@ def _source(script: Path) -> Script | None:
         return None
 
 
-def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
+def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
     """Whether activations are recomputed; None if the script may decide that itself."""
-    if (typed := switched_on(argv, *CHECKPOINTING_FLAGS)) is not None:
-        return typed
+    if (is_on := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
+        return is_on
     if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)):
         return None
     return False

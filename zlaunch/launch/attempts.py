@@ -56,9 +56,9 @@ class _Attempts:
         monitor = job.wishes.monitor_options(
             topology.world_size, self.preflight.options.interactive, debugged
         )
-        plan, meeting = self._reserve(prepared, lineage), prepared.surroundings.meeting
+        plan, rendezvous = self._reserve(prepared, lineage), prepared.surroundings.rendezvous
         self.preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter, meeting))
+        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter, rendezvous))
 
     def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.

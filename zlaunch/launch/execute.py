@@ -10,7 +10,7 @@ from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.environment import without_cluster_variables
-from zlaunch.hosts.cluster.rendezvous import Meeting, Start, new_token
+from zlaunch.hosts.cluster.rendezvous import Rendezvous, Start, new_token
 from zlaunch.hosts.environment import may_export
 from zlaunch.hosts.machine.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
@@ -39,7 +39,7 @@ GRACE_SECONDS = 8.0
 
 
 def execute(
-    plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, meeting: Meeting | None = None
+    plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, rendezvous: Rendezvous | None = None
 ) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
     environment = _environment(plan)
@@ -47,7 +47,7 @@ def execute(
     gc.enable()
     started, run = time.time(), Run(plan.layout.root)
     try:
-        evidence = _build_and_run(plan, environment, options, reporter, meeting, run=run)
+        evidence = _build_and_run(plan, environment, options, reporter, rendezvous, run=run)
     except ZlaunchError as error:
         record_failed_start(plan, error, started, reporter)
         raise
@@ -62,7 +62,7 @@ def _build_and_run(
     environment: dict[str, str],
     options: MonitorOptions,
     reporter: Reporter,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
     *,
     run: Run,
 ) -> Evidence:
@@ -71,10 +71,10 @@ def _build_and_run(
         convert(plan, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
-        if meeting is not None and stopped_by is None:
-            meeting.await_ready(reporter.busy)
+        if rendezvous is not None and stopped_by is None:
+            rendezvous.wait_until_ready(reporter.busy)
         if stopped_by is None:
-            return _run(plan, environment, options, reporter, meeting, run=run)
+            return _run(plan, environment, options, reporter, rendezvous, run=run)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number
     except OSError as error:
@@ -110,7 +110,7 @@ def _run(
     environment: dict[str, str],
     options: MonitorOptions,
     reporter: Reporter,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
     *,
     run: Run,
 ) -> Evidence:
@@ -122,7 +122,7 @@ def _run(
     if_killed = _if_killed(plan, environment)
     token = new_token()
     if plan.on_each_host:
-        environment[TOKEN] = token if meeting is None else meeting.key(token)
+        environment[TOKEN] = token if rendezvous is None else rendezvous.key(token)
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(
@@ -134,16 +134,16 @@ def _run(
             if_killed=if_killed,
             shielded=plan.shielded,
         )
-    if meeting is not None:
+    if rendezvous is not None:
         port = read_record(layout.job, JobRecord)["control_port"]
-        meeting.begin(Start(port, token, str(layout.root)))
+        rendezvous.begin(Start(port, token, str(layout.root)))
     stop = partial(job.on_signal, signal.SIGTERM, None)
     saving = SaveAndStop(plan, options.preempt, os.environ, stop, reporter)
     job.save_first = saving.on_signal
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     lost = LostHosts(plan)
     try:
-        returncode = job.wait(partial(_follow, plan, monitor, job, saving, meeting, lost=lost))
+        returncode = job.wait(partial(_follow, plan, monitor, job, saving, rendezvous, lost=lost))
     finally:
         monitor.end()
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
@@ -162,7 +162,7 @@ def _follow(
     monitor: JobMonitor,
     job: Foreground,
     saving: SaveAndStop,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
     *,
     lost: LostHosts,
 ) -> None:
@@ -172,7 +172,7 @@ def _follow(
     monitor.is_saving = saving.is_asked
     if not monitor.tick():
         return
-    for sent in () if meeting is None else meeting.signals():
+    for sent in () if rendezvous is None else rendezvous.signals():
         if not saving.on_signal(sent):
             job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkpoint.swapping import put_on_nvme
 from tests.running import zlaunch
-from zlaunch.resume.can_resume import ResumeWay
+from zlaunch.resume.fit import ResumeWay
 
 pytestmark = pytest.mark.job
 

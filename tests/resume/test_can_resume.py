@@ -27,7 +27,7 @@ from zlaunch.checkpoint.torch_file import Archive
 from zlaunch.checkpoint.universal import CONVERSION, disk_need_of, plan_universal
 from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.errors import Refused, WrongUsage
-from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume, nearest_that_fits
+from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 
 pytestmark = pytest.mark.job
 
@@ -357,7 +357,7 @@ def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied("zero3-cpu") / "global_step3"
-    as_before = nearest_that_fits(summarize(checkpoint_at(folder)), ResumeTarget(offload="nvme"))
+    as_before = can_resume(summarize(checkpoint_at(folder)), ResumeTarget(offload="nvme")).nearest
     assert as_before == ResumeTarget(offload="cpu")
     put_on_nvme(folder)
     result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)

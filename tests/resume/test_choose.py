@@ -12,7 +12,7 @@ from tests.resume.resuming import LOOP, TRAINER, job, resumption
 from tests.running import zlaunch
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.script import RESUME
-from zlaunch.resume.choose import find_resumption, nothing_yet
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 
 pytestmark = pytest.mark.job
 
@@ -96,16 +96,18 @@ def test_latest_begins_anew_if_there_is_nothing_complete_yet_and_says_so(
     asked = job("latest", "--output_dir", "out")
     assert find_resumption(asked, TRAINER) is None
     assert (
-        nothing_yet(asked, TRAINER)
+        no_checkpoint_yet(asked, TRAINER)
         == "there is no complete checkpoint in `out` yet: the training begins anew"
     )
     next(trainers(tmp_path / "out", 10, saved / "zero2").glob("*/*rank_1*")).write_bytes(b"PK")
     assert find_resumption(asked, TRAINER) is None
-    assert nothing_yet(asked, TRAINER).endswith(
+    assert no_checkpoint_yet(asked, TRAINER).endswith(
         "; `zlaunch checkpoint verify out` says what is wrong with those that are there"
     )
     assert find_resumption(job("latest"), LOOP) is None
-    assert nothing_yet(job("latest"), LOOP).startswith("no run of train.py has a complete checkpoint yet")
+    assert no_checkpoint_yet(job("latest"), LOOP).startswith(
+        "no run of train.py has a complete checkpoint yet"
+    )
     begun = zlaunch("train", "--dry-run", "--resume", "latest", "--", "--output_dir", "out", cwd=tmp_path)
     assert begun.status == 0, begun.err
     assert begun.err.startswith("resume  there is no complete checkpoint in `out` yet")

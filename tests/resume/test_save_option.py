@@ -8,7 +8,7 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
-from zlaunch.resume.save_option import told_where_to_save
+from zlaunch.resume.save_plan import with_save_directory
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -23,7 +23,7 @@ def program(tmp_path: Path, source: str) -> Path:
 
 
 def saving(directory: str, script: Path, argv: tuple[str, ...] = ()) -> tuple[str, ...]:
-    told = told_where_to_save(JobSpec(script, argv, save=directory), read_script(script))
+    told = with_save_directory(JobSpec(script, argv, save=directory), read_script(script))
     assert told.save is None
     return told.script_args
 

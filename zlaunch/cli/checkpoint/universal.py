@@ -11,12 +11,12 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
-from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, taken, typed
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
+from zlaunch.resume.newest import checkpoint_of
 from zlaunch.units import duration, plural, size
 
 
@@ -33,7 +33,7 @@ def universal(
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.
     """
-    found = to_go_on_from(folder)
+    found = checkpoint_of(folder)
     console.say(*taken(folder, found))
     convert(found.checkpoint, out, None, as_json=as_json)
 

@@ -9,9 +9,9 @@ from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.diagnosis.stall_text import stall_lines
+from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
-from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, program_of

@@ -7,7 +7,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.run import members, saved_rows, to_json
 from zlaunch.diagnosis.render import verdict_lines
-from zlaunch.runs.saved_by_run import saved_by_run
+from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.state import RunSummary, recorded_stall
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface
-from zlaunch.runs.saved_by_run import SavedByRun
+from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.runs.state import RunSummary
 
 

@@ -12,10 +12,10 @@ import pytest
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.cli.views.run import saved_rows
+from zlaunch.resume.saved_by_run import output_dir_of, saved_by_run
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import RunFiles, read_run_files
-from zlaunch.runs.saved_by_run import output_dir_of, saved_by_run
 
 pytestmark = pytest.mark.job
 

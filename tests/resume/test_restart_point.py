@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from zlaunch.resume.restart_checkpoint import beginning, newest_for_restart
 
 from tests.checkpoint.trainers import trainers
 from tests.making import script
 from tests.resume.resuming import LOOP, TRAINER, inputs
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.launch.plan import PlanInputs
-from zlaunch.resume.restart_checkpoint import beginning, newest_for_restart
-from zlaunch.resume.restart_policy import Retry
+from zlaunch.resume.restart import Retry
 
 pytestmark = pytest.mark.job
 

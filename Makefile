@@ -40,6 +40,7 @@ check: .venv/installed-for-tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m tools.report
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors

@@ -24,7 +24,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-
 from tests.running import ACTIVATED, ROOT, zlaunch
 from zlaunch.checkpoint.find import LATEST, find, latest_tag
 from zlaunch.checkpoint.summary import Summary, summarize

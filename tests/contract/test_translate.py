@@ -214,7 +214,7 @@ def test_the_script_and_its_arguments_are_those_that_the_launcher_finds(case: tu
     real, found = really(name, words), ours(name, words)
     script = None if real is None else getattr(real, "user_script", getattr(real, "training_script", None))
     args = () if real is None else getattr(real, "user_args", getattr(real, "training_script_args", ()))
-    understood = (None, ()) if found is None else (found.script, found.args)
+    understood = (None, ()) if found is None else (found.script, found.args.words)
     assert understood == (script, tuple(args))
 
 

@@ -178,7 +178,7 @@ def test_the_other_node_ends_when_the_first_is_killed(tmp_path: Path) -> None:
         nodes[0].process.kill()
         assert nodes[1].wait(60) == 69
         assert "node 0" in nodes[1].said
-        assert "is gone" in nodes[1].said
+        assert "lost node 0" in nodes[1].said
         assert f"`zlaunch runs why {tmp_path / 'r'}`" in nodes[1].said
         wait_until(lambda: not working_in(tmp_path), 15)
 

@@ -74,7 +74,6 @@ COMMANDS = (
         LazyCommand("runs.logs", "Print the output of a rank or the launcher."),
         LazyCommand("runs.why", "Explain why a run ended and what to change."),
         LazyCommand("runs.report", "Write a page about a run: charts, memory, ds_config, its end."),
-        LazyCommand("runs.send", "Send the metrics of a run to TensorBoard, wandb or trackio."),
         LazyCommand("runs.watch", "Show live pages about runs in a browser on this machine."),
         LazyCommand("runs.stop", "Stop a run and wait until it has ended."),
         LazyCommand("runs.rerun", "Repeat a run exactly, in a new run directory."),

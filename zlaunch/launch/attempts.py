@@ -57,9 +57,9 @@ class _Attempts:
         monitor = job.wishes.monitor_options(
             topology.world_size, self.preflight.options.interactive, debugged
         )
-        plan, meeting = self._reserve(prepared, lineage), prepared.surroundings.meeting
+        plan, rendezvous = self._reserve(prepared, lineage), prepared.surroundings.rendezvous
         self.preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter, meeting))
+        return _Attempt(prepared, plan, execute(plan, monitor, self.preflight.reporter, rendezvous))
 
     def _reserve(self, prepared: Prepared, lineage: Lineage) -> LaunchPlan:
         """Plan for a free run directory and write it; take the next one if another run was faster.
@@ -141,7 +141,7 @@ def _newest_checkpoint(attempt: _Attempt, proposal: Retry) -> Summary | None:
     if not proposal.resumes:
         return None
     inputs, plan = attempt.prepared.inputs, attempt.plan
-    directory = inputs.script.known_output_dir(inputs.job.script_args)
+    directory = inputs.script.known_output_dir(inputs.job.args)
     return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload, directory)
 
 

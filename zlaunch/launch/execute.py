@@ -10,7 +10,7 @@ from zlaunch.diagnosis.collect import collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.environment import without_cluster_variables
-from zlaunch.hosts.cluster.rendezvous import Meeting, Start, new_token
+from zlaunch.hosts.cluster.rendezvous import Rendezvous, Start, new_token
 from zlaunch.hosts.environment import may_export
 from zlaunch.hosts.machine.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
@@ -38,7 +38,7 @@ GRACE_SECONDS = 8.0
 
 
 def execute(
-    plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, meeting: Meeting | None = None
+    plan: LaunchPlan, options: MonitorOptions, reporter: Reporter, rendezvous: Rendezvous | None = None
 ) -> FinishedRun:
     """Run the job of a plan whose run directory is written, and record how it ended."""
     environment = _environment(plan)
@@ -46,7 +46,7 @@ def execute(
     gc.enable()
     started = time.time()
     try:
-        evidence = _build_and_run(plan, environment, options, reporter, meeting)
+        evidence = _build_and_run(plan, environment, options, reporter, rendezvous)
     except ZlaunchError as error:
         record_failed_start(plan, error, started, reporter)
         raise
@@ -61,17 +61,17 @@ def _build_and_run(
     environment: dict[str, str],
     options: MonitorOptions,
     reporter: Reporter,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
 ) -> Evidence:
     try:
         heed_signals()
         convert(plan.training.resumption, plan.python.executable, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
-        if meeting is not None and stopped_by is None:
-            meeting.await_ready(reporter.busy)
+        if rendezvous is not None and stopped_by is None:
+            rendezvous.wait_until_ready(reporter.busy)
         if stopped_by is None:
-            return _run(plan, environment, options, reporter, meeting)
+            return _run(plan, environment, options, reporter, rendezvous)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number
     except OSError as error:
@@ -107,7 +107,7 @@ def _run(
     environment: dict[str, str],
     options: MonitorOptions,
     reporter: Reporter,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
@@ -117,7 +117,7 @@ def _run(
     if_killed = _if_killed(plan, environment)
     token = new_token()
     if plan.on_each_host:
-        environment[TOKEN] = token if meeting is None else meeting.key(token)
+        environment[TOKEN] = token if rendezvous is None else rendezvous.key(token)
     control.write_save_at(layout, None)
     with layout.launcher_log.open("wb") as log:
         job = Foreground(
@@ -129,16 +129,16 @@ def _run(
             if_killed=if_killed,
             shielded=plan.shielded,
         )
-    if meeting is not None:
+    if rendezvous is not None:
         port = read_record(layout.job, JobRecord)["control_port"]
-        meeting.begin(Start(port, token, str(layout.root)))
+        rendezvous.begin(Start(port, token, str(layout.root)))
     stop = partial(job.on_signal, signal.SIGTERM, None)
     saving = SaveAndStop(plan, options.preempt, os.environ, stop, reporter)
     job.save_first = saving.on_signal
     monitor = JobMonitor(layout, plan.topology.world_size, options, stop, reporter)
     lost = LostHosts(plan)
     try:
-        returncode = job.wait(partial(_follow, plan, monitor, job, saving, meeting, lost=lost))
+        returncode = job.wait(partial(_follow, plan, monitor, job, saving, rendezvous, lost=lost))
     finally:
         monitor.end()
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
@@ -164,7 +164,7 @@ def _follow(
     monitor: JobMonitor,
     job: Foreground,
     saving: SaveAndStop,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
     *,
     lost: LostHosts,
 ) -> None:
@@ -174,7 +174,7 @@ def _follow(
     monitor.is_saving = saving.is_asked
     if not monitor.tick():
         return
-    for sent in () if meeting is None else meeting.signals():
+    for sent in () if rendezvous is None else rendezvous.signals():
         if not saving.on_signal(sent):
             job.on_signal(sent, None)
     if job.stopped_by is signal.SIGINT:

@@ -14,13 +14,13 @@ def run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
     try:
         return _run(prepared, options, reporter)
     except ZlaunchError as error:
-        if (meeting := prepared.surroundings.meeting) is not None:
-            meeting.end_with(error)
+        if (rendezvous := prepared.surroundings.rendezvous) is not None:
+            rendezvous.end_with(error)
         raise
 
 
 def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
-    preflight, meeting = Preflight(options, reporter), prepared.surroundings.meeting
+    preflight, rendezvous = Preflight(options, reporter), prepared.surroundings.rendezvous
     prepared = preflight.complete(prepared, options.auto_stage)
     if options.dry_run:
         plan = preflight.plan(prepared)
@@ -30,4 +30,6 @@ def _run(prepared: Prepared, options: LaunchOptions, reporter: Reporter) -> int:
         return 0
     from zlaunch.launch.together import run_alone, take_part  # what judges a run is not needed above
 
-    return run_alone(prepared, preflight) if meeting is None else take_part(prepared, preflight, meeting)
+    if rendezvous is None:
+        return run_alone(prepared, preflight)
+    return take_part(prepared, preflight, rendezvous)

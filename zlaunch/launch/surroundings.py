@@ -12,7 +12,7 @@ from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
-from zlaunch.hosts.cluster.rendezvous import Attendance, Meeting
+from zlaunch.hosts.cluster.rendezvous import MemberFacts, Rendezvous
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
 from zlaunch.hosts.machine.resources import Gpu, Machine
@@ -46,7 +46,7 @@ class Surroundings:
     """What started zlaunch, and the connection to the other members of the job if there are any."""
 
     cluster: ClusterEnvironment | None = None
-    meeting: Meeting | None = None
+    rendezvous: Rendezvous | None = None
     """None in a dry run, too, which assumes that all nodes are alike."""
     imagined: Imagined | None = None
     """The hosts that a dry run is for, instead of this one."""
@@ -63,7 +63,7 @@ class Surroundings:
     @property
     def source(self) -> str | None:
         """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
-        if isinstance(self.cluster, Member) and self.meeting is None:
+        if isinstance(self.cluster, Member) and self.rendezvous is None:
             return f"{self.cluster.source}; taking all nodes to be like this one"
         return None if self.cluster is None else self.cluster.source
 
@@ -117,11 +117,11 @@ class Surroundings:
                 for host in likely.hosts
             ]
             return replace(likely, hosts=tuple(hosts)), surveys
-        if self.meeting is None:
+        if self.rendezvous is None:
             return likely, HostSurveys(here.machine, request)
-        member = self.meeting.member
-        mine = Attendance(os.uname().nodename, _devices(member, job, here.machine), here)
-        topology, others = self.meeting.attend(mine, run_directory)
+        member = self.rendezvous.member
+        mine = MemberFacts(os.uname().nodename, _devices(member, job, here.machine), here)
+        topology, others = self.rendezvous.join(mine, run_directory)
         return topology, HostSurveys(here.machine, request, others)
 
 
@@ -162,7 +162,7 @@ def find_surroundings(
     if not isinstance(cluster, Member) or dry_run:
         is_one = cluster is None or isinstance(cluster, Alone)
         return Surroundings(cluster, unheeded=says_several(environ) if is_one else None)
-    return Surroundings(cluster, Meeting(cluster, timeout, reporter.note, environ.get(SECRET, "")))
+    return Surroundings(cluster, Rendezvous(cluster, timeout, reporter.note, environ.get(SECRET, "")))
 
 
 def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.hosts.cluster.environment import without_cluster_variables
-from zlaunch.hosts.cluster.rendezvous import Ending, Meeting, Start
+from zlaunch.hosts.cluster.rendezvous import Ending, Rendezvous, Start
 from zlaunch.launch.attempts import run_attempts
 from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.ops_on_hosts import build_as_member
@@ -30,31 +30,31 @@ def run_alone(prepared: Prepared, preflight: Preflight) -> int:
     return run_attempts(prepared, preflight).exit_status
 
 
-def take_part(prepared: Prepared, preflight: Preflight, meeting: Meeting) -> int:
+def take_part(prepared: Prepared, preflight: Preflight, rendezvous: Rendezvous) -> int:
     """Compare the plans of all members, run the job, and return its exit status.
 
-    Raises MemberFailed if another member has another plan, cannot take part, or is gone.
+    Raises MemberFailed if another member has another plan, cannot take part, or is lost.
     """
     plan = preflight.plan(prepared)
-    meeting.agree(_parts(plan, prepared, meeting))
-    if meeting.leads:
+    rendezvous.compare_plans(_parts(plan, prepared, rendezvous))
+    if rendezvous.leads:
         outcome = run_attempts(prepared, preflight)
-        meeting.conclude(Ending(outcome.exit_status, tuple(_lines(outcome))))
+        rendezvous.finish(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
-    build_as_member(plan, meeting.member.number, preflight.reporter)
-    meeting.tell_ready()
-    ending = follow(meeting, preflight.reporter.note)
+    build_as_member(plan, rendezvous.member.number, preflight.reporter)
+    rendezvous.report_ready()
+    ending = follow(rendezvous, preflight.reporter.note)
     preflight.reporter.note("\n".join(ending.lines))
     return ending.status
 
 
-def _parts(plan: LaunchPlan, prepared: Prepared, meeting: Meeting) -> dict[str, object]:
+def _parts(plan: LaunchPlan, prepared: Prepared, rendezvous: Rendezvous) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
     versions, script = plan.python.versions(PACKAGES), prepared.inputs.job.script
     return {
-        "hosts": meeting.member.hosts,
+        "hosts": rendezvous.member.hosts,
         "script": f"{plan.module or script.name} {file_sha256(script)}",
-        "arguments of the script": list(prepared.inputs.job.script_args),
+        "arguments of the script": list(prepared.inputs.job.args.words),
         "ds_config": plan.values.config(),
         "launcher": plan.launcher,
         **{f"version of {name}": version for name, version in versions.items() if version is not None},
@@ -68,39 +68,39 @@ def _lines(outcome: Outcome) -> list[str]:
     return verdict_lines(outcome.verdict, outcome.how, _COLUMNS)
 
 
-def follow(meeting: Meeting, note: Callable[[str], None]) -> Ending:
+def follow(rendezvous: Rendezvous, note: Callable[[str], None]) -> Ending:
     """Start the node program for every attempt, and return how the job ended.
 
     Signals are left to the leader, who knows what they mean for the job. Raises MemberFailed if the leader is
     gone.
     """
     last: Start | None = None
-    with signals_told(meeting.forward):
+    with signals_told(rendezvous.forward):
         while True:
-            word = meeting.next_order(last)
+            word = rendezvous.next_order(last)
             if isinstance(word, Ending):
                 return word
-            member, where = meeting.member, f"{meeting.member.kind} 0 ({meeting.names[0]})"
+            member, where = rendezvous.member, f"{rendezvous.member.kind} 0 ({rendezvous.names[0]})"
             own = f"{member.kind} {member.number} of {member.count}"
             note(f"{own}: the run is {word.run_directory} of {where}")
-            _carry_out(meeting, word)
+            _carry_out(rendezvous, word)
             last = word
 
 
-def _carry_out(meeting: Meeting, start: Start) -> None:
+def _carry_out(rendezvous: Rendezvous, start: Start) -> None:
     environment = {
         **without_cluster_variables(os.environ),
-        TOKEN: meeting.key(start.token),
-        NUMBER: str(meeting.member.number),
+        TOKEN: rendezvous.key(start.token),
+        NUMBER: str(rendezvous.member.number),
     }
-    argv = ours(NODE_PROGRAM, meeting.member.address, str(start.port))
+    argv = ours(NODE_PROGRAM, rendezvous.member.address, str(start.port))
     with tempfile.TemporaryFile() as log:
-        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=meeting.forward, shielded=True)
-        node.save_first = partial(_forward, meeting)
-        node.wait(meeting.keep)
+        node = Foreground(argv, environment, log, GRACE_SECONDS, tell=rendezvous.forward, shielded=True)
+        node.save_first = partial(_forward, rendezvous)
+        node.wait(rendezvous.keep)
     heed_signals()
 
 
-def _forward(meeting: Meeting, number: int) -> bool:
-    meeting.forward(number)
+def _forward(rendezvous: Rendezvous, number: int) -> bool:
+    rendezvous.forward(number)
     return True

@@ -13,7 +13,6 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.fit import CheckpointFit, ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import VARIABLE, CheckpointReading, Conversion, Resumption
 from zlaunch.resume.resumed_data import DataPosition, kept_arguments
@@ -228,12 +227,13 @@ def _wrong_key(resumption: Resumption, training: PlannedTraining, fit: Checkpoin
 
 
 def _kept_arguments(training: PlannedTraining, position: DataPosition) -> Iterator[Finding]:
-    given, total = dict(flags(training.argv)), total_steps(training.script, training.argv)
+    total = total_steps(training.script, training.args)
     for name, kept in kept_arguments(position).items():
-        if steps_of(given.get(name), total) not in (None, kept):
+        given = training.args.value(name)
+        if steps_of(given, total) not in (None, kept):
             yield _advice(
                 "kept-argument",
-                f"`--{name} {given[name]}` has no effect: the Trainer keeps the `{name}` of the checkpoint, "
+                f"`--{name} {given}` has no effect: the Trainer keeps the `{name}` of the checkpoint, "
                 f"which is {kept}",
                 f"change `{name}` in {typed(position.resumption.directory / TRAINER_STATE)}",
             )
@@ -241,13 +241,13 @@ def _kept_arguments(training: PlannedTraining, position: DataPosition) -> Iterat
 
 def _nothing_to_train(training: PlannedTraining, resumption: Resumption) -> Iterator[Finding]:
     """A Trainer looks whether it is at its end after each step, and so may take one beyond it."""
-    script, argv = training.script, training.argv
+    script, args = training.script, training.args
     unit, name = "step", "max_steps"
-    end: float | None = total_steps(script, argv)
+    end: float | None = total_steps(script, args)
     reached: float | None = resumption.saved.step
-    if end is None and script.said(argv, name, "") is not None:  # the epochs end it
+    if end is None and script.said(args, name, "") is not None:  # the epochs end it
         unit, name = "epoch", "num_train_epochs"
-        end = number(script.said(argv, name, "3"))
+        end = number(script.said(args, name, "3"))
         reached = trainer_state(resumption.directory).get("epoch")
     if end is not None and isinstance(reached, int | float) and reached >= end:
         yield _advice(

@@ -12,7 +12,6 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed, why_not_writable
 from zlaunch.job.script import ConfigInterface, Handover
-from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.resume.training import PlannedTraining
 
@@ -32,7 +31,7 @@ def check_saves(training: PlannedTraining) -> Iterator[Finding]:
 
 def _named(training: PlannedTraining) -> Path | None:
     """Return the directory that the command line names; None if only the script knows it."""
-    named = dict(flags(training.argv)).get("output_dir")
+    named = training.args.value("output_dir")
     return Path(named) if named else None
 
 
@@ -67,7 +66,7 @@ def _pattern(training: PlannedTraining, named: Path) -> Iterator[Finding]:
     if not SPECIAL.search(place):
         return
     severity, effect = Severity.ADVICE, "`--resume` may need a link"
-    if switched_on(training.argv, "load_best_model_at_end") and "[" in place:
+    if training.args.is_on("load_best_model_at_end") and "[" in place:
         # A `*` also matches itself, `[x]` does not.
         severity, effect = Severity.FAILS_LATER, "`--load_best_model_at_end` fails"
     yield Finding(
@@ -110,7 +109,7 @@ def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
         if ranks > training.world_size or has_whole == is_partitioned:
             yield Finding(
                 "mixed-checkpoint",
-                f"this job will save over {shown(checkpoint.folder)}, which other ranks or another stage have "
+                f"this job will save over {shown(checkpoint.folder)}, which other ranks or another stage "
                 "saved: some of its files will stay, so that it is not complete",
                 f"use another directory, or move it away: `mv {typed(checkpoint.folder)} DIR`",
                 severity=Severity.ADVICE,

@@ -36,7 +36,7 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
 
 def no_checkpoint_yet(job: JobSpec, script: Script) -> str:
     """Say that `--resume latest` finds no checkpoint, so that a job starts at step 0."""
-    folder = script.known_output_dir(job.script_args)
+    folder = script.known_output_dir(job.args)
     if folder is None:
         return f"no run of {script.path.name} has a complete checkpoint yet: the training starts at step 0"
     text = f"there is no complete checkpoint in `{shown(folder)}` yet: the training starts at step 0"
@@ -109,7 +109,7 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 
     There may be none yet, so that a job which is requeued can always be started in the same way.
     """
-    folder = script.known_output_dir(job.script_args)
+    folder = script.known_output_dir(job.args)
     for files in _runs_before():
         is_same = _is_same_job(files, job) if folder is None else _saves_in(files, folder)
         if is_same and (saved := newest_of_run(files)) is not None:
@@ -141,7 +141,7 @@ def _saves_in(files: RunFiles, folder: Path) -> bool:
 
 def _is_same_job(files: RunFiles, job: JobSpec) -> bool:
     arguments = files.job.get("spec", {}).get("script_args")
-    return _is_same_script(files, job) and arguments == list(job.script_args)
+    return _is_same_script(files, job) and arguments == list(job.args.words)
 
 
 def _is_same_script(files: RunFiles, job: JobSpec) -> bool:

@@ -21,7 +21,6 @@ from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import typed
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import Offload
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.units import plural, whole
 
@@ -141,7 +140,7 @@ def _optimizer_of(config: Config, offload: str | None) -> OptimizerKind | None:
 def _trainers_optimizer(training: PlannedTraining) -> OptimizerKind | None:
     """Recognize the optimizer that `--optim` names, without offload; None if the script may have another."""
     script = training.script
-    name = dict(flags(training.argv)).get("optim")
+    name = training.args.value("optim")
     is_trainers = script.interface is ConfigInterface.TRAINER and script.is_sure
     if name is None or not is_trainers:
         return None

@@ -14,7 +14,6 @@ from zlaunch.estimate.changes import memory_changes
 from zlaunch.files import shown
 from zlaunch.job.script import RESUME, Script
 from zlaunch.job.spec import JobSpec, RestartPolicy
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.handover import CheckpointReading, checkpoint_handover
 from zlaunch.units import plural
 
@@ -140,7 +139,7 @@ def resumed(
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
     began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
-    was_asked = asked.resume is not None or RESUME.removeprefix("--") in dict(flags(asked.script_args))
+    was_asked = asked.resume is not None or asked.args.has(RESUME)
     is_needed = proposal.needs_checkpoint or (was_asked and not proposal.resumes)
     if checkpoint is None and is_needed:
         return None
@@ -156,12 +155,11 @@ def restart_point(job: JobSpec, script: Script, checkpoint: Summary | None, reac
 
     `job` is as it was asked, and `checkpoint` that of the next attempt, or else of the first one.
     """
-    is_named = RESUME.removeprefix("--") in dict(flags(job.script_args))
     step: int | None = 0
     where = "restarting at step 0"
     if checkpoint is not None:
         where, step = f"resuming from {shown(checkpoint.checkpoint.folder)}", checkpoint.step
-    elif is_named or checkpoint_handover(script).reading is CheckpointReading.OWN:
+    elif job.args.has(RESUME) or checkpoint_handover(script).reading is CheckpointReading.OWN:
         return "its script chooses the checkpoint to resume from"
     lost = 0 if step is None else reached - step
     return f"{where}, {plural(lost, 'step')} lost" if lost > 0 else where

@@ -2,16 +2,15 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import check_writable
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.resumed_data import DataPosition, kept_arguments
 
 OUTPUT = "--output_dir"
@@ -69,35 +68,35 @@ class SavePlan:
         return step % self.every == 0 and self.began < step <= self.total
 
 
-def plan_saves(script: Script, argv: Sequence[str], resume: DataPosition | None) -> SavePlan | None:
+def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
-    if script.interface is not ConfigInterface.TRAINER or _saves_none(script, argv):
+    if script.interface is not ConfigInterface.TRAINER or _saves_none(script, args):
         return None
-    strategy, total = script.said(argv, "save_strategy", "steps") or "", total_steps(script, argv)
-    limit = number(script.said(argv, "save_total_limit", "0"))
+    strategy, total = script.said(args, "save_strategy", "steps") or "", total_steps(script, args)
+    limit = number(script.said(args, "save_total_limit", "0"))
     plan = SavePlan(
-        directory=script.output_dir(argv).absolute(),
+        directory=script.output_dir(args).absolute(),
         strategy=strategy,
         limit=None if limit is None else int(limit),
         began=0 if resume is None else resume.resumption.saved.step or 0,
     )
     if strategy != "steps":
         return plan
-    every = steps_of(script.said(argv, "save_steps", str(SAVE_STEPS)), total)
+    every = steps_of(script.said(args, "save_steps", str(SAVE_STEPS)), total)
     kept = None if resume is None else kept_arguments(resume).get("save_steps")
     return replace(plan, every=kept or every, total=total, is_kept=kept not in (None, every))
 
 
-def _saves_none(script: Script, argv: Sequence[str]) -> bool:
-    given = dict(flags(script.trainer_flags(argv))).get("save_strategy")
+def _saves_none(script: Script, args: ScriptArgs) -> bool:
+    given = script.trainer_flags(args).value("save_strategy")
     if given is None:
         return _SAVES_NOTHING.search(script.source) is not None
     return given == "no"
 
 
-def total_steps(script: Script, argv: Sequence[str]) -> int | None:
+def total_steps(script: Script, args: ScriptArgs) -> int | None:
     """Read `--max_steps`; None if it is not known, or the epochs end the training."""
-    total = number(script.said(argv, "max_steps", "-1"))
+    total = number(script.said(args, "max_steps", "-1"))
     return int(total) if total else None
 
 
@@ -131,11 +130,11 @@ def with_save_directory(job: JobSpec, script: Script) -> JobSpec:
     words = _save_words(job.save, job, script)
     if words[0] == OUTPUT:  # what a script does with an argument of its own is unknown
         check_writable(Path(job.save), "--save")
-    return replace(job, save=None, script_args=(*words, *job.script_args))
+    return replace(job, save=None, args=job.args.preceded_by(words))
 
 
 def _save_words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
-    if (given := dict(flags(job.script_args)).get("output_dir")) is not None:
+    if (given := job.args.value(OUTPUT)) is not None:
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )

@@ -8,8 +8,8 @@ from typing import Literal
 
 from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.newest import newest_complete
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.runs.what_ran import program_of
@@ -77,7 +77,7 @@ def output_dir_of(files: RunFiles) -> Path | None:
     if saved is not None:
         return checkpoint_parent(saved)
     reported = program_of(files).get("trainer_args", {}).get("output_dir")
-    given = reported or dict(flags(files.job.get("script", []))).get("output_dir")
+    given = reported or ScriptArgs.of(files.job.get("script", [])).value("output_dir")
     return _working_directory(files) / given if isinstance(given, str) else None
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.handover import Resumption
 from zlaunch.resume.resumed_data import DataPosition
@@ -17,8 +18,7 @@ class PlannedTraining:
     """A planned training, as far as it concerns checkpoints."""
 
     script: Script
-    argv: tuple[str, ...]
-    """Arguments of the script."""
+    args: ScriptArgs
     config: Values
     """The ds_config with every value that is known."""
     precision: str | None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zlaunch.hosts.agent.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import Door
+from zlaunch.hosts.agent.handshake import HandshakeListener
 from zlaunch.process import PipedProgram, end_like
 from zlaunch.rundir.control import COORDINATOR, ask_for_save, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
@@ -163,7 +163,7 @@ def main(run_dir: RunDir) -> int:
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
     try:
-        door = Door(port, token) if port and token else None
+        listener = HandshakeListener(port, token) if port and token else None
     except OSError as error:
         why = os.strerror(error.errno or 0)
         _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
@@ -173,19 +173,19 @@ def main(run_dir: RunDir) -> int:
     for host in hosts:
         if host.channel is not None:
             host.channel.beat()
-    first = _until_all_are_over(run_dir, hosts, door)
+    first = _until_all_are_over(run_dir, hosts, listener)
     _end(hosts)
     return 0 if first is None else first.record.get("returncode", 1)
 
 
-def _admit(door: Door | None, hosts: Sequence[_Host]) -> None:
-    """Give their order to the hosts that have connected; close the door when all are in."""
-    if door is None:
+def _admit(listener: HandshakeListener | None, hosts: Sequence[_Host]) -> None:
+    """Give their order to the hosts that have connected; close the listener when all are in."""
+    if listener is None:
         return
     if all(host.channel is not None for host in hosts):
-        door.close()
+        listener.close()
         return
-    for channel, hello in door.proven():
+    for channel, hello in listener.accept():
         expected = [host for host in hosts if host.number == hello.get("node") and host.channel is None]
         if expected:
             expected[0].welcome(channel)
@@ -194,14 +194,16 @@ def _admit(door: Door | None, hosts: Sequence[_Host]) -> None:
             channel.close()
 
 
-def _until_all_are_over(run_dir: RunDir, hosts: Sequence[_Host], door: Door | None) -> _Host | None:
+def _until_all_are_over(
+    run_dir: RunDir, hosts: Sequence[_Host], listener: HandshakeListener | None
+) -> _Host | None:
     """Wait until no host runs any more; return the one that failed first."""
     deadline = time.monotonic() + START_SECONDS
     first: _Host | None = None
     stop_at = end_at = float("inf")
     while not all(host.is_over for host in hosts) and time.monotonic() < end_at:
         wait_for_any([host.channel for host in hosts if host.channel and not host.is_over], 0.2)
-        _admit(door, hosts)
+        _admit(listener, hosts)
         for host in hosts:
             host.hear(deadline)
         failed = [host for host in hosts if host.has_failed]

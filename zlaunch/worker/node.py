@@ -21,7 +21,7 @@ from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import SECRET, WrongSecret, knock
+from zlaunch.hosts.agent.handshake import SECRET, WrongSecret, connect
 from zlaunch.process import (
     SAFE_PATH,
     SAVES,
@@ -213,7 +213,7 @@ def _connected(address: str, port: int) -> Channel:
     """Connect to the coordinator as the host that this one is in its run."""
     hello = {"node": int(os.environ.get(NUMBER, "0"))}
     try:
-        return knock((address, port), os.environ.get(TOKEN, ""), hello, ORDER_SECONDS)
+        return connect((address, port), os.environ.get(TOKEN, ""), hello, ORDER_SECONDS)
     except (OSError, WrongSecret) as error:
         sys.exit(f"error: zlaunch.worker.node cannot connect to {address} port {port}: {error}")
 

@@ -274,12 +274,12 @@ def test_every_flag_is_answered_for(name: str) -> None:
 
 
 def test_a_whole_command_line_may_be_one_quoted_word() -> None:
-    assert parse_command(["torchrun t.py 'a b'"]).args == ("a b",)
+    assert parse_command(["torchrun t.py 'a b'"]).args.words == ("a b",)
 
 
 def test_a_config_with_a_script_is_accelerate_launch_with_both() -> None:
     command = parse_command(["a.yaml", "--", "t.py", "--", "x"])
-    assert (config_file(command), command.script, command.args) == ("a.yaml", "t.py", ("--", "x"))
+    assert (config_file(command), command.script, command.args.words) == ("a.yaml", "t.py", ("--", "x"))
 
 
 def test_a_config_that_accelerate_wrote_needs_few_words() -> None:

@@ -1,4 +1,4 @@
-"""A door on a loopback port, and strangers that connect, too."""
+"""A listener on a loopback port, and strangers that connect, too."""
 
 import json
 import resource
@@ -13,43 +13,43 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from tests.running import ROOT
-from zlaunch.hosts.agent import handshake as door
+from zlaunch.hosts.agent import handshake
 from zlaunch.hosts.agent.channel import Channel, Message
-from zlaunch.hosts.agent.handshake import MEMBER, Door, WrongSecret, knock, prove
+from zlaunch.hosts.agent.handshake import MEMBER, HandshakeListener, WrongSecret, connect, prove
 from zlaunch.hosts.machine.ports import free_port
 
 FULL = """
 import resource, sys, time
-from zlaunch.hosts.agent.handshake import Door
+from zlaunch.hosts.agent.handshake import HandshakeListener
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-door, began = Door(int(sys.argv[1]), "s3cret"), time.process_time()
+listener, began = HandshakeListener(int(sys.argv[1]), "s3cret"), time.process_time()
 print("open", flush=True)
-while not door.proven(0.5):
+while not listener.accept(0.5):
     pass
 print(time.process_time() - began)
 """
 
 
 class Open(threading.Thread):
-    """A door that is open until one has proved itself."""
+    """A listener that is open until one has proved itself."""
 
     def __init__(self, port: int, say: Message | None = None) -> None:
         super().__init__(daemon=True)
         self.rejected: list[Message] = []
         self.found: list[tuple[Channel, Message]] = []
-        self._door, self._say = Door(port, "s3cret", rejected=self.rejected.append), say
+        self._listener, self._say = HandshakeListener(port, "s3cret", rejected=self.rejected.append), say
         self.start()
 
     def run(self) -> None:
-        with closing(self._door):
+        with closing(self._listener):
             while not self.found:
-                self.found = self._door.proven(0.5)
+                self.found = self._listener.accept(0.5)
                 for channel, _ in self.found if self._say else []:
                     channel.send(self._say or {})
 
 
 def member(port: int, secret: str = "s3cret", seconds: float = 10.0) -> Channel:
-    return knock(("127.0.0.1", port), secret, {"name": "one"}, seconds)
+    return connect(("127.0.0.1", port), secret, {"name": "one"}, seconds)
 
 
 def connected(port: int) -> socket.socket:
@@ -180,7 +180,7 @@ def test_a_stranger_that_says_anything_is_closed_and_keeps_no_member_out(say: by
 def test_a_stranger_that_only_gives_signs_of_life_is_closed(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "PROOF_SECONDS", 0.5)
+    monkeypatch.setattr(handshake, "PROOF_SECONDS", 0.5)
     Open(port)
     stranger = connected(port)
     for _ in range(4):
@@ -202,7 +202,7 @@ def test_hundreds_of_silent_strangers_keep_no_member_out(port: int) -> None:
 
 @contextmanager
 def full(port: int, first: Callable[[], object]) -> Iterator["subprocess.Popen[str]"]:
-    """Start a door that may have 40 files; the first to connect is followed by 60 silent strangers."""
+    """Start a listener that may have 40 files; the first to connect is followed by 60 silent strangers."""
     argv = (sys.executable, "-c", FULL, str(port))
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program, ExitStack() as undo:
         undo.callback(program.kill)

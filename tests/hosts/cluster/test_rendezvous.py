@@ -7,7 +7,7 @@ import pytest
 
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.environment import Member
-from zlaunch.hosts.cluster.rendezvous import Meeting, MemberFailed
+from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
 from zlaunch.hosts.machine.ports import free_port
 
 
@@ -18,7 +18,7 @@ class Met(threading.Thread):
         super().__init__(daemon=True)
         self.notes: list[str] = []
         self.error: Exception | None = None
-        self.meeting = Meeting(
+        self.rendezvous = Rendezvous(
             Member(0, count, "127.0.0.1", port, "a test"), seconds, self.notes.append, secret
         )
         self._seconds = seconds
@@ -26,13 +26,13 @@ class Met(threading.Thread):
 
     def run(self) -> None:
         try:
-            self.meeting._gather(self._seconds)
+            self.rendezvous._gather(self._seconds)
         except (Unavailable, MemberFailed) as error:
             self.error = error
 
 
-def other(port: int, secret: str, number: int = 1, count: int = 2) -> Meeting:
-    return Meeting(Member(number, count, "127.0.0.1", port, "a test"), 10.0, lambda _: None, secret)
+def other(port: int, secret: str, number: int = 1, count: int = 2) -> Rendezvous:
+    return Rendezvous(Member(number, count, "127.0.0.1", port, "a test"), 10.0, lambda _: None, secret)
 
 
 def test_what_differs_in_a_ds_config_is_named_by_its_key(port: int) -> None:
@@ -42,7 +42,7 @@ def test_what_differs_in_a_ds_config_is_named_by_its_key(port: int) -> None:
     config = {"train_batch_size": 16, "zero_optimization": {"stage": 1}}
     member.tell({"parts": {"ds_config": {**config, "zero_optimization": {"stage": 2}}}})
     with pytest.raises(MemberFailed) as failed:
-        leader.meeting.agree({"ds_config": config})
+        leader.rendezvous.compare_plans({"ds_config": config})
     assert "differ in the ds_config at `zero_optimization.stage`: `2` and `1`" in failed.value.message
 
 

@@ -33,7 +33,8 @@ def reshard(
     """Convert a checkpoint for other ranks, stage or offload.
 
     Nothing is written if the job can load it as it is, or what was converted before. Otherwise this is
-    `universal`, with the steps of Adam in the form that the job needs. Exits with 65 if it cannot be converted.
+    `universal`, with the steps of Adam in the form that the job needs. Exits with 65 if the conversion is not
+    possible.
     """
     saved = checkpoint_of(folder)
     fit = can_resume(saved, target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, saved))

@@ -28,7 +28,6 @@ from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.config.translate.programs import replacement
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.job.trainer_args import take_ds_config
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")
 
@@ -208,7 +207,8 @@ def _line(command: Command, pieces: Sequence[Piece]) -> str:
     for piece in pieces:
         if isinstance(piece, Option):
             words += [piece.name, piece.value]
-    args, _ = take_ds_config(command.args)
-    words += ["--", *args] if args else []
+    args, _ = command.args.take_ds_config()
+    if args.words:
+        words += ["--", *args.words]
     assignments = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     return " ".join([*assignments, shlex.join(words)])

@@ -14,6 +14,7 @@ from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.flags import Command, Flag, GivenFlag, LauncherSyntax
 from zlaunch.config.translate.launchers import DEEPSPEED, OLD_TORCHRUN, TORCHRUN
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs
 
 LAUNCHERS = (DEEPSPEED, TORCHRUN, accelerate.LAUNCHER)
 
@@ -63,7 +64,7 @@ def read_command(words: Sequence[str]) -> Command:
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, args, prefix)
+    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), prefix)
 
 
 def _wrappers(rest: deque[str], environment: dict[str, str]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from zlaunch.errors import Place
+from zlaunch.job.args import ScriptArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ class Command:
     environment: Mapping[str, str]
     given: tuple[GivenFlag, ...]
     script: str | None
-    args: tuple[str, ...]
+    args: ScriptArgs
     prefix: tuple[str, ...] = ()
     """Programs in front of the launcher, such as `nohup`."""
 

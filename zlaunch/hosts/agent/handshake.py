@@ -1,7 +1,7 @@
-"""Let in only processes of other hosts that know a secret, and prove it to them, without sending it.
+"""Connect processes of several hosts that prove to each other that they know a secret, without sending it.
 
-Each end makes a nonce, and answers that of the other one. Nothing else that either end says counts before
-that. This keeps strangers out; it encrypts nothing.
+Each end sends a nonce and answers that of the other. Nothing else counts before that. This keeps strangers
+out; it encrypts nothing.
 """
 
 import errno
@@ -30,8 +30,8 @@ SHORT_SECONDS = 1.0
 MOST_BYTES = 4096
 """How long the first line of a new connection may be, in bytes."""
 
-MOST_NEWCOMERS = 400
-"""A process may usually have 1024 files, and those who were let in need some, too."""
+MOST_PENDING = 400
+"""A process may usually have 1024 files, and accepted connections need some, too."""
 
 _BACKLOG = 512
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -44,8 +44,8 @@ class WrongSecret(Exception):
     """The other end knows another secret; the message goes on after its name."""
 
 
-class Door:
-    """Where others connect, and prove that they know a secret: until then they may be anything."""
+class HandshakeListener:
+    """Accepts connections whose other end has proved that it knows the secret."""
 
     def __init__(
         self,
@@ -56,39 +56,40 @@ class Door:
     ) -> None:
         """Listen on a port; raise OSError.
 
-        `silence` is how long those that were let in may be silent, in seconds; `rejected` is told what one
-        with a wrong proof has said.
+        `silence` is how long an accepted peer may be silent, in seconds; `rejected` gets the first message of
+        a peer with a wrong proof.
         """
         self._listener = socket.create_server(("", port), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self._secret, self._silence, self._rejected = secret, silence, rejected
-        self._newcomers: dict[Channel, tuple[str, float]] = {}
-        """The oldest first → the nonce that it has to answer, and the time of its connection."""
+        self._pending: dict[Channel, tuple[str, float]] = {}
+        """The oldest first → the nonce that it has to answer, and the time at which it connected."""
         self._is_full = False
 
     def close(self) -> None:
-        """Stop listening, and close what has not proved itself."""
+        """Stop listening, and close the pending connections."""
         self._listener.close()
-        while self._newcomers:
-            self._newcomers.popitem()[0].close()
+        while self._pending:
+            self._pending.popitem()[0].close()
 
-    def proven(self, seconds: float = 0.0) -> list[tuple[Channel, Message]]:
-        """Wait until something comes, at most so long; return who has proved itself, and what it has said."""
-        # A listener for whose connections there is no room would be ready at once, again and again.
-        listener = [] if self._is_full else [self._listener.fileno()]
-        wait_for_any([*self._newcomers], seconds, *listener)
-        found, now = [], time.monotonic()
-        for channel, (nonce, since) in list(self._newcomers.items()):
-            if hello := self._hello(channel, nonce):
-                del self._newcomers[channel]
-                found.append((channel, hello))
+    def accept(self, seconds: float = 0.0) -> list[tuple[Channel, Message]]:
+        """Return each peer that proved the secret, with its first message; wait at most so long."""
+        files = [self._listener.fileno()]
+        if self._is_full:  # or a connection without room would wake this up again and again
+            files = []
+        wait_for_any([*self._pending], seconds, *files)
+        accepted, now = [], time.monotonic()
+        for channel, (nonce, since) in list(self._pending.items()):
+            if hello := self._checked(channel, nonce):
+                del self._pending[channel]
+                accepted.append((channel, hello))
             elif channel.closed or channel.unread_bytes > MOST_BYTES or now - since > PROOF_SECONDS:
                 self._drop(channel)
-        self._accept()
-        return found
+        self._take_new()
+        return accepted
 
-    def _hello(self, channel: Channel, nonce: str) -> Message | None:
-        """Judge a newcomer by the first that it says."""
+    def _checked(self, channel: Channel, nonce: str) -> Message | None:
+        """Check the proof in the first message of a pending connection."""
         for hello in channel.receive()[:1]:
             if is_proof(hello.get("proof"), self._secret, MEMBER, nonce):
                 channel.send({"proof": prove(self._secret, LEADER, hello.get("nonce"))})
@@ -98,33 +99,33 @@ class Door:
             self._rejected(hello)
         return None
 
-    def _accept(self) -> None:
-        """Take in new ones; if there is no room, in place of those that have said nothing for a while."""
+    def _take_new(self) -> None:
+        """Take new connections; without room, in place of the oldest pending one."""
         self._is_full = False
         while not self._is_full:
             try:
-                if len(self._newcomers) >= MOST_NEWCOMERS:
+                if len(self._pending) >= MOST_PENDING:
                     raise OSError(errno.EMFILE, "")
                 connection, _ = self._listener.accept()
             except OSError as error:
                 if error.errno not in _NO_ROOM:
                     return
                 before = time.monotonic() - SHORT_SECONDS
-                old = [channel for channel, (_, since) in self._newcomers.items() if since < before]
+                old = [channel for channel, (_, since) in self._pending.items() if since < before]
                 for channel in old[:1]:
                     self._drop(channel)
                 self._is_full = not old
             else:
                 channel, nonce = _channel(connection, self._silence), secrets.token_hex(16)
-                self._newcomers[channel] = (nonce, time.monotonic())
+                self._pending[channel] = (nonce, time.monotonic())
                 channel.send({"nonce": nonce})
 
     def _drop(self, channel: Channel) -> None:
-        del self._newcomers[channel]
+        del self._pending[channel]
         channel.close()
 
 
-def knock(
+def connect(
     where: tuple[str, int],
     secret: str,
     hello: Mapping[str, object],
@@ -133,9 +134,9 @@ def knock(
     silence: float = SILENCE_SECONDS,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Channel:
-    """Connect to a door, which may open later, and prove to each other that both know a secret.
+    """Connect to a listener, which may open later, and prove to each other that both know a secret.
 
-    `waiting` is told why each try has failed. Raises OSError if none has worked for so long, WrongSecret.
+    `waiting` gets the reason why a try failed. Raises OSError if no try has worked in time, WrongSecret.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -185,9 +186,9 @@ def prove(secret: str, role: str, nonce: object) -> str:
     return hmac.new(_bytes(secret), _bytes(f"{role} {told}"), "sha256").hexdigest()
 
 
-def is_proof(told: object, secret: str, role: str, nonce: str) -> bool:
+def is_proof(proof: object, secret: str, role: str, nonce: str) -> bool:
     """Whether the other end knows the secret; takes the same time for every answer."""
-    return isinstance(told, str) and hmac.compare_digest(_bytes(told), _bytes(prove(secret, role, nonce)))
+    return isinstance(proof, str) and hmac.compare_digest(_bytes(proof), _bytes(prove(secret, role, nonce)))
 
 
 def _bytes(text: str) -> bytes:

@@ -18,7 +18,15 @@ from pydantic import TypeAdapter
 
 from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import LEADER, OTHER_SECRET, SECRET, Door, WrongSecret, knock, prove
+from zlaunch.hosts.agent.handshake import (
+    LEADER,
+    OTHER_SECRET,
+    SECRET,
+    HandshakeListener,
+    WrongSecret,
+    connect,
+    prove,
+)
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
@@ -33,7 +41,7 @@ _SILENCE = float("inf")  # a member may plan for minutes
 FAILURE_SECONDS = 20.0
 """How long a member that has failed waits for others to tell them."""
 
-Told = TypeVar("Told")
+Sent = TypeVar("Sent")
 
 
 class MemberFailed(ZlaunchError):
@@ -48,7 +56,7 @@ class MemberFailed(ZlaunchError):
 
 
 @dataclass(frozen=True)
-class Attendance:
+class MemberFacts:
     """What a member tells about itself."""
 
     host: str
@@ -73,7 +81,7 @@ class Ending:
     lines: tuple[str, ...]
 
 
-class Meeting:
+class Rendezvous:
     """The connections between the members of a job."""
 
     def __init__(self, member: Member, timeout: float, note: Callable[[str], None], secret: str = "") -> None:
@@ -101,30 +109,30 @@ class Meeting:
         """Whether this is the leader."""
         return self.member.number == 0
 
-    def attend(self, mine: Attendance, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+    def join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
         """Meet all members; return the hosts in their order, and the surveys of the others by name.
 
         Raises Unavailable if not all come in time, MemberFailed if one of them has failed. They meet once: an
         attempt after a failure has the same hosts.
         """
         if self._found is None:
-            self._found = self._attend(mine, run_directory)
+            self._found = self._join(mine, run_directory)
         return self._found
 
-    def _attend(self, mine: Attendance, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+    def _join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
         self._has_tried = True
-        hello = {"hello": TypeAdapter(Attendance).dump_python(mine, mode="json")}
+        hello = {"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")}
         if self.leads:
             self._gather(self._timeout)
-            told = [mine, *(self._attendance(number) for number in range(1, self.member.count))]
-            everyone = [TypeAdapter(Attendance).dump_python(one, mode="json") for one in told]
+            told = [mine, *(self._facts_of(number) for number in range(1, self.member.count))]
+            everyone = [TypeAdapter(MemberFacts).dump_python(one, mode="json") for one in told]
             self.tell({"everyone": everyone, "run_directory": run_directory})
             self.run_directory = run_directory
         else:
             self._connect(self._timeout)
             self.tell(hello)
             welcome = self._hear(0, "everyone", self._timeout)
-            told = _read(list[Attendance], welcome["everyone"], self._who(0))
+            told = _read(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
         self.names = _unique([one.host for one in told])
         hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
@@ -135,7 +143,7 @@ class Meeting:
         }
         return Topology(hosts, Reach.JOINED), surveys
 
-    def agree(self, parts: Mapping[str, object]) -> None:
+    def compare_plans(self, parts: Mapping[str, object]) -> None:
         """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""
         if not self.leads:
             self.tell({"parts": dict(parts)})
@@ -155,12 +163,12 @@ class Meeting:
                     )
         self.tell({"agreed": True})
 
-    def tell_ready(self) -> None:
+    def report_ready(self) -> None:
         """Tell the leader that a rank may start here."""
         self.tell({"ready": True})
 
-    def await_ready(self, busy: Callable[[str, str], None]) -> None:
-        """Wait until a rank may start everywhere; raise MemberFailed for a member that fails or is gone."""
+    def wait_until_ready(self, busy: Callable[[str, str], None]) -> None:
+        """Wait until a rank may start everywhere; raise MemberFailed for a member that fails or is lost."""
         began = time.monotonic()
         while missing := [number for number in self._channels if number not in self._ready]:
             self._wait(0.5)
@@ -168,7 +176,7 @@ class Meeting:
                 if self._take(number, "ready"):
                     self._ready.add(number)
                 elif number in missing and channel.closed:
-                    raise MemberFailed(f"{self._who(number)} is gone")
+                    raise MemberFailed(f"lost {self._who(number)}")
             busy(f"waiting for the native ops of {self._who(missing[0])}", duration(time.monotonic() - began))
 
     def begin(self, start: Start) -> None:
@@ -180,7 +188,7 @@ class Meeting:
         """Make the secret of one attempt from its token and that of the job, which is never sent."""
         return prove(self._secret, LEADER, token)
 
-    def conclude(self, verdict: Ending) -> None:
+    def finish(self, verdict: Ending) -> None:
         """Tell the members how the job ended."""
         self.tell({"verdict": {"status": verdict.status, "lines": list(verdict.lines)}})
         self.close()
@@ -197,7 +205,7 @@ class Meeting:
                 again = f"start the job again on every {self.member.kind}"
                 why = f"`zlaunch runs why {shlex.quote(last.run_directory)}`" if last else ""
                 hint = f"{why} on {self.names[0]} may say why; then {again}" if last else again
-                raise MemberFailed(f"{self._who(0)} is gone, and the job with it", hint)
+                raise MemberFailed(f"lost {self._who(0)}; the job has ended", hint)
 
     def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
         """Return new messages by member; raise MemberFailed if one says that it has failed."""
@@ -254,7 +262,7 @@ class Meeting:
     def end_with(self, error: ZlaunchError) -> None:
         """Tell the others the error that ends this member, whether the job has begun or not."""
         if self._has_begun:
-            self.conclude(Ending(int(error.status), (f"error: {error.message}",)))
+            self.finish(Ending(int(error.status), (f"error: {error.message}",)))
         else:
             self.fail(error)
 
@@ -268,14 +276,14 @@ class Meeting:
         """Wait until all others have connected, and let each in by the number that it gives."""
         address, count = f"{self.member.address}:{self.member.port}", self.member.count
         try:
-            door = Door(self.member.port, self._secret, _SILENCE, self._note_rejected)
+            listener = HandshakeListener(self.member.port, self._secret, _SILENCE, self._note_rejected)
         except OSError as error:
             raise Unavailable(
                 f"cannot listen on port {self.member.port} for the other members: {error.strerror}",
                 "set MASTER_PORT to a free port, the same on every node; only one of them may have number 0",
             ) from None
         began = self._noted = time.monotonic()
-        with contextlib.closing(door):
+        with contextlib.closing(listener):
             while missing := [number for number in range(1, count) if number not in self._channels]:
                 who = f"{self.member.kind} {', '.join(map(str, missing))} of {count}"
                 if time.monotonic() - began > timeout:
@@ -285,9 +293,9 @@ class Meeting:
                     )
                 so_far = f"{duration(time.monotonic() - began)} of {duration(timeout)}"
                 self._note_wait(f"waiting at {address} for {who}, {so_far}")
-                self.keep()  # one that is gone may come again
-                for channel, hello in door.proven(0.5):
-                    self._admit(channel, hello)
+                self.keep()  # a lost member may connect again
+                for channel, hello in listener.accept(0.5):
+                    self._add_member(channel, hello)
 
     def _note_wait(self, text: str) -> None:
         if time.monotonic() - self._noted > NOTE_SECONDS:
@@ -302,7 +310,7 @@ class Meeting:
         if number := self._number(hello):
             self._note(f"rejected a connection that claims to be {self._who(number)}: {OTHER_SECRET}")
 
-    def _admit(self, channel: Channel, hello: Message) -> None:
+    def _add_member(self, channel: Channel, hello: Message) -> None:
         if (count := hello.get("count")) != self.member.count:
             kind = self.member.kind
             raise self._refused(
@@ -340,7 +348,7 @@ class Meeting:
 
         where = me.address, me.port
         try:
-            channel = knock(where, self._secret, hello, timeout, silence=_SILENCE, waiting=waiting)
+            channel = connect(where, self._secret, hello, timeout, silence=_SILENCE, waiting=waiting)
         except WrongSecret as error:
             raise MemberFailed(f"{leader} {error}", _SAME_SECRET) from None
         except OSError as error:
@@ -350,16 +358,17 @@ class Meeting:
             ) from None
         self._channels[0] = channel
 
-    def _attendance(self, number: int) -> Attendance:
+    def _facts_of(self, number: int) -> MemberFacts:
         hello = self._hear(number, "hello", self._timeout)["hello"]
-        return _read(Attendance, hello, self._who(number))
+        return _read(MemberFacts, hello, self._who(number))
 
     def _hear(self, number: int, name: str, timeout: float) -> Message:
         """Wait for a message with a member of this name, and keep the others alive meanwhile."""
         channel, deadline = self._channels[number], time.monotonic() + timeout
         while (message := self._take(number, name)) is None:
             if channel.closed or time.monotonic() > deadline:
-                raise MemberFailed(f"{self._who(number)} {'is gone' if channel.closed else 'did not answer'}")
+                who = self._who(number)
+                raise MemberFailed(f"lost {who}" if channel.closed else f"{who} did not answer")
             wait_for_any([channel], 0.5)
             self.keep()
         return message
@@ -386,7 +395,7 @@ def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
     return [found for one in messages if isinstance(found := one.get(name), dict)]
 
 
-def _read(kind: type[Told], value: object, who: str) -> Told:
+def _read(kind: type[Sent], value: object, who: str) -> Sent:
     """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
     try:
         return TypeAdapter(kind).validate_python(value)
@@ -429,11 +438,11 @@ def new_token() -> str:
 
 
 @contextlib.contextmanager
-def failing_together(meeting: Meeting | None) -> Iterator[None]:
+def reporting_failures(rendezvous: Rendezvous | None) -> Iterator[None]:
     """Tell an error of this member to all others."""
     try:
         yield
     except ZlaunchError as error:
-        if meeting is not None:
-            meeting.fail(error)
+        if rendezvous is not None:
+            rendezvous.fail(error)
         raise

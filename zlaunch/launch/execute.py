@@ -68,7 +68,7 @@ def _build_and_run(
 ) -> Evidence:
     try:
         heed_signals()
-        convert(plan, reporter)
+        convert(plan.training.resumption, plan.python.executable, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         heed_signals()
         if rendezvous is not None and stopped_by is None:

@@ -15,12 +15,12 @@ from zlaunch.launch.op_build import NotBuilt
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.reshard import NotConverted
+from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import EndingRecord, HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.what_ran import differences
 
 _CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}

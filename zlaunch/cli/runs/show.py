@@ -9,10 +9,10 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.diagnosis.stall import stall_lines
+from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences
 

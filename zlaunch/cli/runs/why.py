@@ -5,8 +5,8 @@ from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members, saved_rows
 from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.run import Run
-from zlaunch.runs.saved_by_run import saved_by_run
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of
 

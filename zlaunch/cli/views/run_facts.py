@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from zlaunch.cli.views.run import long_moment, saved_rows, steps, tracker_rows
 from zlaunch.files import shown
+from zlaunch.resume.saved_by_run import resumed_of, saved_by_run
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.run import Run
-from zlaunch.runs.saved_by_run import resumed_of, saved_by_run
 from zlaunch.runs.what_ran import differences, engine_line
 from zlaunch.units import plural
 

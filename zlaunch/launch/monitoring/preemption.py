@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.files import shown
@@ -19,11 +18,12 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.time_limit import save_seconds, saves_at_sigterm
 from zlaunch.process import SAVES
+from zlaunch.resume.newest import newest_complete
+from zlaunch.resume.saved_by_run import output_dir_of
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import HeartbeatRecord, JobRecord, ProgramRecord, RankRecord
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.runs.saved_by_run import output_dir_of
 from zlaunch.units import duration
 
 LATENCY_SECONDS = 0.25

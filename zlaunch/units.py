@@ -1,7 +1,9 @@
 """Reading numbers, and formatting amounts for people."""
 
-from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _GIB: Final = 1 << 30
 _KIB: Final = 1 << 10
@@ -14,7 +16,7 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def narrowed(value: float | Fraction) -> int | float:
+def narrowed(value: "float | Fraction") -> int | float:
     """Convert a number without a fraction to an integer, unless it is so large that DeepSpeed does not."""
     return int(value) if -_TOO_LARGE < value < _TOO_LARGE and value == int(value) else float(value)
 
@@ -41,7 +43,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
-def plural(count: int | Fraction, noun: str) -> str:
+def plural(count: "int | Fraction", noun: str) -> str:
     """Format a count: `1 rank`, `2 ranks`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 

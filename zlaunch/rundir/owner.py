@@ -8,8 +8,8 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from zlaunch.process import is_alive, whereabouts
 from zlaunch.rundir.record import JobRecord
+from zlaunch.whereabouts import is_alive, whereabouts
 
 if TYPE_CHECKING:
     import psutil

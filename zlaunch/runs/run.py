@@ -11,7 +11,6 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.owner import is_running
 from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.secrets import hide_arguments
 
 SIGN_SECONDS = 60.0
 """A running job writes more often than this."""
@@ -149,6 +148,8 @@ class Run(RunFiles):
     @cached_property
     def without_secrets(self) -> "Run":
         """The same run without the secrets among its arguments, for a page."""
+        from zlaunch.secrets import hide_arguments  # its patterns are compiled for pages alone
+
         job = self.job.copy()
         if "asked" in job:
             job["asked"] = hide_arguments(job["asked"])

@@ -4,11 +4,13 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.files import shown, typed
-from zlaunch.job.script import ConfigInterface
-from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.runs.run import Run
+
+if TYPE_CHECKING:  # most commands look for no checkpoints
+    from zlaunch.resume.saved_by_run import SavedByRun
 
 
 def members(run: Run) -> dict[str, object]:
@@ -37,11 +39,13 @@ def zero(run: Run) -> str:
     `-` stands for a script without DeepSpeed, `?` for an unknown stage.
     """
     if run.stage is None:
+        from zlaunch.job.script import ConfigInterface  # few runs need what reads scripts
+
         return "-" if run.job.get("interface") == ConfigInterface.NONE.value else "?"
-    places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
-    if places == ["-", "-"]:
-        return str(run.stage)
-    return f"{run.stage} {places[0] if places[0] == places[1] else '/'.join(places)}"
+    optimizer, param = (run.offload.get(part, "-") for part in ("optimizer", "param"))
+    if optimizer != param:
+        return f"{run.stage} {optimizer}/{param}"
+    return str(run.stage) if param == "-" else f"{run.stage} {param}"
 
 
 def steps(run: Run) -> str:
@@ -51,7 +55,7 @@ def steps(run: Run) -> str:
     return f"{run.step or 0}/{run.steps}"
 
 
-def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
+def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     """Say where the model and the newest checkpoint of a run are, and the commands that use them."""
     if saved.model is not None:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"

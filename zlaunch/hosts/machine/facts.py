@@ -26,7 +26,8 @@ from zlaunch.hosts.machine.network import interfaces
 from zlaunch.hosts.machine.op_states import look_at_ops
 from zlaunch.hosts.machine.probe import free_resources, probe_machine
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.process import ours, output_of, whereabouts
+from zlaunch.process import ours, output_of
+from zlaunch.whereabouts import whereabouts
 
 PACKAGES = ("huggingface_hub", "safetensors", "tokenizers", "bitsandbytes", "flash_attn", "mpi4py", "triton")
 """Packages that are shown if they are there, besides those that every description of a Python covers."""

@@ -116,7 +116,8 @@ def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple
 Device = Literal["none", "cpu", "nvme"]
 Stage = Literal[0, 1, 2, 3]
 Precision = Literal["bf16", "fp16", "fp32"]
-Launcher = Literal["torchrun", "deepspeed", "openmpi"]
+Launcher = str
+"""The name of a module in `launch/backends`."""
 
 STAGES: dict[str, Stage] = {"0": 0, "1": 1, "2": 2, "3": 3}
 _DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}

@@ -33,7 +33,7 @@ from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import flags, fsdp_flag
 from zlaunch.launch.ask import ask
-from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.layout import RunDir
@@ -159,7 +159,8 @@ def inspect(
 
 def _given(job: JobSpec, sources: Sources) -> Mapping[str, Variable]:
     is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
-    if sources.hosts is None or launcher_of(job, sources.script) == "torchrun" or not is_elsewhere:
+    backend = backend_of(launcher_of(job, sources.script))
+    if sources.hosts is None or backend.starter is None or not is_elsewhere:
         return {}
     return read_deepspeed_env(Path.cwd(), os.environ)
 
@@ -168,9 +169,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
     if (recipe := recipe_of(job.script)) is not None:
         return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
-    launcher = launcher_of(job, script)
+    backend = backend_of(launcher_of(job, script))
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
-    return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
+    return TRAINING if backend.is_of_deepspeed or is_sure else TRAINING[:1]
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:

@@ -33,8 +33,8 @@ from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
-from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.backends import backend_of, launcher_of
+from zlaunch.launch.launcher import Backend, Target
 from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
 from zlaunch.resume.resumption import DataPosition, Resumption, data_position
@@ -210,9 +210,14 @@ class LaunchPlan:
         return self.program.known_output_dir(self.script[1:]) if is_of_engine else None
 
     @property
+    def backend(self) -> Backend:
+        """Its launcher."""
+        return backend_of(self.launcher)
+
+    @property
     def on_each_host(self) -> bool:
         """Whether zlaunch itself starts a launcher on each of several hosts."""
-        return self.launcher == "torchrun" and self.topology.spans_hosts
+        return self.backend.starter is None and self.topology.spans_hosts
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -247,19 +252,19 @@ class LaunchPlan:
         host = self.topology.hosts[node]
         program, *args = own_program(host, RANK_PROGRAM, as_safe_word(self.layout.root))
         target = Target(program, tuple(args), "program") if watched else self._target
-        module, *words = torchrun.node_argv(target, self.topology, node, self.address, self.port)
+        assert self.backend.node_argv is not None
+        module, *words = self.backend.node_argv(target, self.topology, node, self.address, self.port)
         return (*self.software_on(host).python.module(module), *words)
 
     @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         is_started = self.topology.reach in (Reach.JOINED, Reach.SRUN)
-        return self.program.wants_local_rank and (self.launcher == "deepspeed" or is_started)
+        return self.program.wants_local_rank and (self.backend.is_of_deepspeed or is_started)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.spans_hosts else None)
-        backend = BACKENDS[self.launcher]
-        module, *words = backend.build_argv(target, self.topology, self.accelerator, self.port)
+        module, *words = self.backend.build_argv(target, self.topology, self.accelerator, self.port)
         return (*self.python.module(module), *words)
 
     @property

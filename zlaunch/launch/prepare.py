@@ -21,7 +21,6 @@ from zlaunch.hosts.cluster.placement import (
     gpus_used_twice,
     most_slots,
     refuse_contradictions,
-    refuse_parts_of_hosts,
 )
 from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
@@ -33,7 +32,7 @@ from zlaunch.job.script import RESUME, Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.job.trainer_args import flags, take_ds_config
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
 from zlaunch.launch.reporter import Reporter
@@ -160,14 +159,15 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
     if not is_offline:  # which takes this machine for all of them
         wrong += too_many_slots(facts.sources.hostfile, most)
         wrong += [] if hosts is None else gpus_used_twice(hosts, machines)
-    if launcher_of(job, script) != "torchrun":
+    backend = backend_of(launcher_of(job, script))
+    if backend.starter is not None:
         wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()
     if wrong:
         raise Refused(wrong)
     machine = weakest(list(machines.values())) if machines else facts.here.machine
     topology = hosts or assign_ranks(job, machine)
-    refuse_parts_of_hosts(job, topology)
+    backend.check(topology)
     ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
     if job.debug is not None:
         listening = listener(job.debug, topology)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.option_table import PanelCommand
 from zlaunch.cli.passthrough import ScriptCommand
 
 NO_FILE = "none"
@@ -12,7 +13,7 @@ NO_FILE = "none"
 _TOLD = "zlaunch.job_file"
 
 
-class JobCommand(ScriptCommand):
+class JobCommand(PanelCommand, ScriptCommand):
     """Puts the words of `zlaunch.yaml` before those of the user, and says so."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job import spec
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
 """Larger values are refused as typing mistakes."""
@@ -74,9 +75,11 @@ Hosts = Annotated[
 ]
 
 Offload = Annotated[
-    str | None,
+    spec.Offload | None,
     typer.Option(
-        metavar="WHERE", help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme."
+        metavar="WHERE",
+        parser=spec.parse_offload,
+        help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme.",
     ),
 ]
 
@@ -108,10 +111,20 @@ Optimizer = Annotated[
     typer.Option(metavar="NAME", help="Optimizer of DeepSpeed or the Trainer, such as lion or adafactor."),
 ]
 
+
+def _parse_lora(text: str) -> object:
+    from zlaunch.estimate.query import parse_lora  # most commands train no adapters
+
+    return parse_lora(text)
+
+
 LowRank = Annotated[
-    str | None,
+    Any,
     typer.Option(
-        "--lora", metavar="RANK[:MODULES]", help="Train LoRA adapters only: 16 or 16:q_proj,v_proj."
+        "--lora",
+        metavar="RANK[:MODULES]",
+        parser=_parse_lora,
+        help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
     ),
 ]
 

@@ -273,6 +273,11 @@ def parse_duration(text: str, option: str) -> float:
     return total
 
 
+def parse_time_limit(text: str) -> float:
+    """Parse `--time-limit`."""
+    return parse_duration(text, "--time-limit")
+
+
 _CLOCK = re.compile(r"(?:(?P<h>[0-9]{1,4}):)?(?P<m>[0-9]{1,4}):(?P<s>[0-9]{2})")
 """Without hours, `5:30` is five minutes and a half, as for Slurm."""
 _DAYS = re.compile(r"(?P<d>[0-9]{1,4})-(?P<h>[0-9]{1,4})(?::(?P<m>[0-9]{2}))?(?::(?P<s>[0-9]{2}))?")

@@ -42,8 +42,8 @@ class Backend:
     """Its module, and the arguments with which it runs a target on every slot: of a topology, for an
     accelerator (`cuda` or `cpu`), with a port."""
     node_argv: Callable[[Target, Topology, int, str, int], tuple[str, ...]] | None = None
-    """The same on one of several hosts, by its number, with address and port of the first; None where the launcher
-    reaches other hosts itself."""
+    """The same on one of several hosts, by its number, with address and port of the first; None for a
+    launcher that reaches other hosts itself."""
     starter: Starter | None = None
     """What it reaches them with."""
     is_of_deepspeed: bool = False

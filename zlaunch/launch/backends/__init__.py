@@ -1,6 +1,5 @@
 """The launchers: each module here is one, and has its `BACKEND`."""
 
-from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -11,7 +10,6 @@ from zlaunch.job.spec import JobSpec, Launcher
 from zlaunch.launch.launcher import Backend
 
 
-@cache
 def launchers() -> tuple[Launcher, ...]:
     """List the names of all launchers."""
     return tuple(module.name for module in iter_modules(__path__))

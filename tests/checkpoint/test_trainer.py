@@ -17,6 +17,7 @@ def losses(folder: Path) -> list[float]:
     return [float(loss) for loss in re.findall(r"'loss': '?([0-9.]+)", log)]
 
 
+@pytest.mark.full
 def test_a_trainer_goes_on_with_one_rank_at_stage_3_where_two_at_stage_2_have_stopped(tmp_path: Path) -> None:
     saving = ("--save_strategy", "steps", "--save_steps", 2, "--per_device_train_batch_size", 2)
     flags = ("--gpus", 2, "--stage", 2, "--run-dir", "two")

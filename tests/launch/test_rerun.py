@@ -17,6 +17,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import inherited
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
@@ -32,7 +33,7 @@ ARGS = ("--text", "two  words", "--output_dir", "out")
 
 def inputs(folder: Path, **asked: Any) -> PlanInputs:
     return PlanInputs(
-        job=JobSpec(script=Path("train.py"), script_args=ARGS, **asked),
+        job=JobSpec(script=Path("train.py"), args=ScriptArgs.of(ARGS), **asked),
         script=script(),
         base=None,
         model=SHAPE,
@@ -138,7 +139,7 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     plan = recorded(given)
     spec = spec_of(read_run_files(plan.layout.root))
     again = make_plan(replace(given, job=spec))
-    assert (spec.wishes, spec.script_args) == (wishes, ARGS)
+    assert (spec.wishes, spec.args.words) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script[1:] == plan.script[1:]
     hosts = given.topology.hosts

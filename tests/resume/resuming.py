@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
@@ -16,7 +17,7 @@ LOOP = script('engine.load_checkpoint(os.environ["ZLAUNCH_RESUME"])', ConfigInte
 
 
 def job(resume: object, *argv: str, **asked: Any) -> JobSpec:
-    return JobSpec(Path("train.py"), argv, resume=str(resume), **asked)
+    return JobSpec(Path("train.py"), ScriptArgs.of(argv), resume=str(resume), **asked)
 
 
 def resumption(resume: object, told: Script = TRAINER, *argv: str) -> Resumption:

@@ -11,6 +11,7 @@ from zlaunch.checks.resources import check_resources
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity
 from zlaunch.hosts.machine.resources import Disk, FreeResources
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.launch.requirements import DiskUse, ResourceRequirements
@@ -21,7 +22,7 @@ MIB = 1 << 20
 
 def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any) -> PlanInputs:
     return PlanInputs(
-        job=JobSpec(Path("train.py"), argv, **asked),
+        job=JobSpec(Path("train.py"), ScriptArgs.of(argv), **asked),
         script=script(source),
         base=None if config is None else parse(config, "ds.json"),
         model=SHAPE,

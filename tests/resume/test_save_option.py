@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
@@ -23,9 +24,9 @@ def program(tmp_path: Path, source: str) -> Path:
 
 
 def saving(directory: str, script: Path, argv: tuple[str, ...] = ()) -> tuple[str, ...]:
-    told = told_where_to_save(JobSpec(script, argv, save=directory), read_script(script))
+    told = told_where_to_save(JobSpec(script, ScriptArgs.of(argv), save=directory), read_script(script))
     assert told.save is None
-    return told.script_args
+    return told.args.words
 
 
 def test_the_recipe_saves_the_model_and_the_newest_checkpoints() -> None:

@@ -15,7 +15,7 @@ MOST_USED = "Most used"
 
 
 @dataclass(frozen=True)
-class Panel:
+class OptionPanel:
     """A part of the help: its title, and the fields of a table that are its options."""
 
     title: str
@@ -23,7 +23,7 @@ class Panel:
     names: Sequence[str]
 
     @classmethod
-    def of(cls, title: str, table: type[Any]) -> "Panel":
+    def of(cls, title: str, table: type[Any]) -> "OptionPanel":
         """Show all fields of a table."""
         return cls(title, table, [field.name for field in fields(table)])
 
@@ -52,7 +52,7 @@ class PanelCommand(TyperCommand):
 
 
 def with_options(
-    panels: Iterable[Panel], most_used: Sequence[str]
+    panels: Iterable[OptionPanel], most_used: Sequence[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of these panels as keyword arguments; the most used are shown first."""
     found: dict[str, Parameter] = {}

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from zlaunch.errors import WrongUsage
+from zlaunch.estimate.workload import Lora, parse_lora
 from zlaunch.job import spec
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
@@ -111,19 +112,12 @@ Optimizer = Annotated[
     typer.Option(metavar="NAME", help="Optimizer of DeepSpeed or the Trainer, such as lion or adafactor."),
 ]
 
-
-def _parse_lora(text: str) -> object:
-    from zlaunch.estimate.query import parse_lora  # most commands train no adapters
-
-    return parse_lora(text)
-
-
 LowRank = Annotated[
-    Any,
+    Lora | None,
     typer.Option(
         "--lora",
         metavar="RANK[:MODULES]",
-        parser=_parse_lora,
+        parser=parse_lora,
         help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
     ),
 ]

@@ -94,7 +94,7 @@ def submit_job(
     """
     asked, output = read(SubmitOptions, given), read(OutputOptions, given)
     scheduler = schedulers()[given["submit"]]
-    note_secrets(job.script_args, "what is submitted", reporter)
+    note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked.nodes, job, output.on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
     preempt = job.wishes.preempt

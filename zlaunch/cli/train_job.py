@@ -9,7 +9,7 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli import submission
-from zlaunch.cli.job_command import told_by_file
+from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.launch import LaunchView
@@ -21,7 +21,6 @@ from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, RunOptions, parse_override
-from zlaunch.job.trainer_args import config_flags, flags
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
@@ -71,21 +70,21 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
 
 def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     """Read the options of a job; most are fields of the same name."""
-    script_args, ds_config = ds_config_of(context.args, given["ds_config"])
-    named = () if script_args == tuple(context.args) else config_flags(context.args)
-    _check_resume(given, dict(flags(script_args)).get(RESUME.removeprefix("--")))
+    typed = typed_args(context)
+    args, ds_config = ds_config_of(typed, given["ds_config"])
+    _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
     read_otherwise: dict[str, Any] = {
         "script": _program(given["script"], given["module"], given["python"]),
-        "script_args": script_args,
+        "args": args,
         "stage": STAGES.get(given["stage"]),
         "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
         "ds_config": ds_config,
         "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
-        "config_flags": named,
+        "config_flags": () if args == typed else typed.config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
@@ -104,11 +103,11 @@ def _check_resume(given: Mapping[str, Any], resumed: str | None) -> None:
 
 def _asks_for_help(job: JobSpec) -> bool:
     """Whether a script would show its help; `-h` among others may be an argument that it defines."""
-    if not {"--help", "-h"} & {*job.script_args}:
+    if not {"--help", "-h"} & {*job.args.words}:
         return False
     source = read_script(job.script).source  # a file of another kind is an error
     defines_h = "'-h'" in source or '"-h"' in source
-    return "--help" in job.script_args or job.script_args[-1] == "-h" or not defines_h
+    return "--help" in job.args.words or job.args.words[-1] == "-h" or not defines_h
 
 
 def _program(script: str | None, module: str | None, python: Path | None) -> Path:
@@ -121,7 +120,7 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: LaunchView) -> None:
     """Show the command to type on each host."""
-    submission.note_secrets(job.script_args, "the commands", view)
+    submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
         console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import typer
 
 from zlaunch.cli import options
-from zlaunch.cli.option_table import Panel
+from zlaunch.cli.option_table import OptionPanel
 from zlaunch.job.spec import (
     STEP_PATIENCE_SECONDS,
     Debug,
@@ -259,14 +259,14 @@ class OutputOptions:
     as_json: options.AsJson = False
 
 
-def panels() -> Iterator[Panel]:
+def panels() -> Iterator[OptionPanel]:
     """List the panels in the order of the help."""
-    yield Panel.of("What to train", ProgramOptions)
-    yield Panel.of("ZeRO and memory", ZeroOptions)
-    yield Panel.of("Hosts", HostOptions)
-    yield Panel.of("Watch and restart", WatchOptions)
-    yield Panel.of("Checkpoints", CheckpointOptions)
-    yield Panel.of("Schedulers (with --submit)", SubmitOptions)
+    yield OptionPanel.of("What to train", ProgramOptions)
+    yield OptionPanel.of("ZeRO and memory", ZeroOptions)
+    yield OptionPanel.of("Hosts", HostOptions)
+    yield OptionPanel.of("Watch and restart", WatchOptions)
+    yield OptionPanel.of("Checkpoints", CheckpointOptions)
+    yield OptionPanel.of("Schedulers (with --submit)", SubmitOptions)
     for name, scheduler in schedulers().items():
-        yield Panel(f"{scheduler.title} (with --submit {name})", scheduler.request, scheduler.options)
-    yield Panel.of("Output", OutputOptions)
+        yield OptionPanel(f"{scheduler.title} (with --submit {name})", scheduler.request, scheduler.options)
+    yield OptionPanel.of("Output", OutputOptions)

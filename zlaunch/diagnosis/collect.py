@@ -21,9 +21,9 @@ from zlaunch.diagnosis.evidence import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.trainer_args import switched_on
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
 from zlaunch.rundir.layout import RunDir
@@ -150,7 +150,7 @@ def _job(files: RunFiles) -> JobEvidence:
         appended=_appended(job),
         interface=_named(ConfigInterface, job.get("interface")) or _interface(source),
         handover=_named(Handover, job.get("handover")) or Handover.ARGUMENTS,
-        gradient_checkpointing=_recomputes(script[1:], source),
+        gradient_checkpointing=_recomputes(ScriptArgs.of(script[1:]), source),
         forecast=files.forecast or None,
         config=files.config,
         forced=tuple(job.get("forced", ())),
@@ -180,9 +180,9 @@ def _source(script: Path) -> Script | None:
         return None
 
 
-def _recomputes(argv: Sequence[str], source: Script | None) -> bool | None:
+def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
     """Whether activations are recomputed; None if the script may decide that itself."""
-    if (given := switched_on(argv, *CHECKPOINTING_FLAGS)) is not None:
+    if (given := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
         return given
     return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
 

@@ -72,8 +72,10 @@ class Options:
         job = self.apply(JobSpec(Path()), setting)
         if job is None:
             return None
-        arguments = ("--", *job.script_args) if job.script_args else ()
-        return " ".join([*self._strategy(), *_sets(job.overrides), *arguments])
+        words = [*self._strategy(), *_sets(job.overrides)]
+        if job.args.words:
+            words += ["--", *job.args.words]
+        return " ".join(words)
 
     def apply(self, job: JobSpec, setting: Setting | None = "argument") -> JobSpec | None:
         """Change a job of `zlaunch train`; None if only its script can set one of the options."""
@@ -85,7 +87,7 @@ class Options:
                 return None
             if setting == "argument":
                 words = (spelling,) if value is True else (spelling, str(value))
-                job = replace(job, script_args=(*job.script_args, *words))
+                job = replace(job, args=job.args.followed_by(words))
             if key is not None and (setting == "key" or job.ds_config is not None):
                 job = replace(job, overrides=(*job.overrides, (key, value)))
         return job

@@ -1,6 +1,5 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,18 +8,19 @@ from typing import Final, get_args
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.workload import Attention, Lora, Workload
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
-from zlaunch.job.trainer_args import Argument, flags, switched_on
+from zlaunch.job.trainer_args import Argument
 
 USUAL_SEQ_LEN: Final = 2048
 """Default sequence length, if the model takes that many tokens."""
@@ -31,7 +31,6 @@ SEQ_LEN_FLAGS = (
 )
 """Names that scripts give to the argument for the sequence length."""
 
-_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 _DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
@@ -101,24 +100,14 @@ class EstimateQuery:
         return replace(self, job=options.apply_shared(self.job), training=training, given=given)
 
 
-def parse_lora(text: str) -> Lora:
-    """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
-    match = _LORA.fullmatch(text)
-    if match is None:
-        raise WrongUsage(
-            f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
-        )
-    return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
-
-
 def training_of(
-    model: ModelConfig, argv: Sequence[str], options: Options, usual_seq_len: int = USUAL_SEQ_LEN
+    model: ModelConfig, typed: ScriptArgs, options: Options, usual_seq_len: int = USUAL_SEQ_LEN
 ) -> Training:
     """Combine options, script arguments and the model's config, in this order of precedence.
 
     `usual_seq_len` is the sequence length where neither options nor arguments give one.
     """
-    said = {name: value or "true" for name, value in flags(argv)}
+    said = {flag.name: flag.value or "true" for flag in typed.flags}
     written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
     named = said.get("attn_implementation")
     chosen: Attention = next((one for one in get_args(Attention) if one == named), "sdpa")
@@ -126,12 +115,12 @@ def training_of(
     return Training(
         seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
         activation_checkpointing=bool(options.activation_checkpointing)
-        or bool(switched_on(argv, *CHECKPOINTING_FLAGS)),
+        or bool(typed.is_on(*CHECKPOINTING_FLAGS)),
         attention=options.attention or chosen,
         lora=options.lora,
         load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
-        split=split_by_arguments(argv),
+        split=split_by_arguments(typed),
     )
 
 

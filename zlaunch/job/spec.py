@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
@@ -153,7 +154,8 @@ class JobSpec:
 
     script: Path
     """The file of the training script, or of the module."""
-    script_args: tuple[str, ...] = ()
+    args: ScriptArgs = NO_ARGS
+    """What was typed for the script."""
     stage: Stage | None = None
     is_chosen: bool = False
     """Whether zlaunch chose stage and offload (`--stage auto`)."""
@@ -188,7 +190,7 @@ class JobSpec:
     """Variables for the ranks: `NAME=VALUE`, or `NAME` for the value that zlaunch itself has."""
     wishes: RunOptions = field(default_factory=RunOptions)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where `zlaunch.yaml` has what it set: `stage`, `set.gradient_clipping`, `args.bf16` → file and line."""
+    """Where `zlaunch.yaml` has the options that it set: `stage`, `set.gradient_clipping` → file and line."""
     asked: tuple[str, ...] = field(default=(), compare=False)
     """The command line with `zlaunch.yaml` written out; empty if there was none."""
 

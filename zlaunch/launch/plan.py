@@ -28,11 +28,12 @@ from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
-from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.launcher import Backend, Target
 from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
@@ -90,20 +91,20 @@ class PlanInputs:
         return stack_of(self.python)
 
     @property
-    def trainer_flags(self) -> tuple[str, ...]:
+    def trainer_flags(self) -> ScriptArgs:
         """The arguments of the script as flags of the Trainer."""
         words = () if self.resume is None else self.resume.words(self.layout)
-        return (*self.script.trainer_flags(self.job.script_args), *words)
+        return self.script.trainer_flags(self.job.args).followed_by(words)
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""
-        return self.script.trainer_args(self.job.script_args, self.stack.trainer)
+        return self.script.trainer_args(self.job.args, self.stack.trainer)
 
     @property
     def _divides_ranks(self) -> bool:
         """Whether the script may decide which ranks share a batch."""
         has_stages = self.base is not None and self.base.has("pipeline")
-        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.script_args) is not None
+        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.args) is not None
 
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
@@ -149,8 +150,8 @@ class LaunchPlan:
     """The ds_config that is written: "auto" wherever the program has the last word."""
     left: Mapping[str, str]
     """ds_config keys whose value is not known → what fills them in."""
-    script: tuple[str, ...]
-    """The script and all its arguments; of a module, its file."""
+    args: ScriptArgs
+    """All arguments of the script."""
     environment: Mapping[str, Variable]
     ops: tuple[NativeOp, ...]
     precision: str | None
@@ -204,10 +205,15 @@ class LaunchPlan:
         return {} if own == (path if common is None else here) else {"PATH": own}
 
     @property
+    def script(self) -> tuple[str, ...]:
+        """The script and all its arguments; of a module, its file."""
+        return (str(self.program.path), *self.args.words)
+
+    @property
     def save_directory(self) -> Path | None:
         """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
         is_of_engine = self.program.interface is not ConfigInterface.NONE
-        return self.program.known_output_dir(self.script[1:]) if is_of_engine else None
+        return self.program.known_output_dir(self.args) if is_of_engine else None
 
     @property
     def backend(self) -> Backend:
@@ -226,10 +232,9 @@ class LaunchPlan:
 
     @property
     def _target(self) -> Target:
-        file, *args = self.script
         return Target(
-            self.module or file,
-            tuple(args),
+            self.module or str(self.program.path),
+            self.args.words,
             "script" if self.module is None else "module",
             self.passes_local_rank,
         )
@@ -310,7 +315,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         if script.reported is not None
         else resolved.values,
         left=resolved.left,
-        script=(str(script.path), *job.script_args, *resumed, *words),
+        args=job.args.followed_by((*resumed, *words)),
         environment={
             **inputs.given,
             **job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
@@ -323,7 +328,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         debug=None if job.debug is None else listener(job.debug, topology),
         op_cache=inputs.op_cache,
         resume=position,
-        saves=plan_saves(script, job.script_args, position),
+        saves=plan_saves(script, job.args, position),
         limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
         shielded=shields_ranks(job.wishes.preempt, inputs.environ),
     )
@@ -335,7 +340,7 @@ def position_of(inputs: PlanInputs, values: Values) -> DataPosition | None:
         return None
     micro, pieces = whole(values[MICRO]), whole(values[ACCUMULATION])
     batch = micro * pieces * inputs.topology.world_size if micro and pieces else None
-    ignores = bool(switched_on(inputs.trainer_flags, "ignore_data_skip"))
+    ignores = bool(inputs.trainer_flags.is_on("ignore_data_skip"))
     return data_position(inputs.resume, inputs.script.interface, batch, ignores)
 
 
@@ -439,7 +444,7 @@ def _absent(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
     if not inputs.script.takes_trainer_args or inputs.script.reported is not None:
         return []
-    found = absent_arguments(inputs.job.script_args, inputs.stack.trainer)
+    found = absent_arguments(inputs.job.args, inputs.stack.trainer)
     return [finding for finding in found if not inputs.script.mentions(finding.where.removeprefix("--"))]
 
 
@@ -458,9 +463,7 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
     """Find FSDP on the command line of a Trainer beside a ds_config."""
     if job.ds_config is not None and script.without_deepspeed == FSDP:
-        yield from fsdp_conflict(
-            job.script_args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
-        )
+        yield from fsdp_conflict(job.args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED)
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
@@ -481,7 +484,7 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
             "use the Trainer, Accelerator or `deepspeed.initialize`",
         )
         if script.without_deepspeed == FSDP:
-            fsdp = fsdp_flag(job.script_args)
+            fsdp = job.args.fsdp
             hint = f"leave out `{fsdp}` to train with DeepSpeed" if fsdp else "remove FSDP from the script"
         yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
     else:

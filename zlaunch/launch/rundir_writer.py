@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 RECORDED_OPTIONS = {
-    *("script_args", "resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
+    *("resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
     *("ds_config", "overrides", "wishes"),
 }
 """Options that the plan does not show, so that the run can be planned again."""
@@ -197,6 +197,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
     values = plan.values
     devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
+    options = TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS)
     total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
     return {
         "asked": list(asked),
@@ -226,7 +227,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "micro_batch": micro,
         "grad_accum": accumulated,
         "train_batch_size": whole(values[TOTAL]) or total,
-        "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
+        "spec": {"script_args": list(spec.args.words), **options},
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.spans_hosts,
         "reach": plan.topology.reach.value,

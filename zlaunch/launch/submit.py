@@ -103,7 +103,7 @@ def check_elsewhere(
         return True
     sources = read_sources(job)
     job = told_where_to_save(job, sources.script)
-    check_script_args(sources.script, job.script_args)
+    check_script_args(sources.script, job.args)
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
@@ -116,7 +116,7 @@ def check_elsewhere(
         known = replace(sources, script=script, hosts=topology)
         inputs = check_facts(job, _facts(known, python), next(rundir_writer.candidates(None, job.name)))
         reporter.warn(make_plan(inputs).warnings)
-    saves = plan_saves(script, job.script_args, None) is not None
+    saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
 

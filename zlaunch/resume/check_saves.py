@@ -13,7 +13,6 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import nearest, shown, typed
 from zlaunch.job.script import ConfigInterface, Handover
-from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.save_plan import SavePlan
 
@@ -46,7 +45,7 @@ def _not_loadable(plan: LaunchPlan) -> Iterator[Finding]:
 
 def _named(plan: LaunchPlan) -> Path | None:
     """Return the directory that the command line names; None if only the script knows it."""
-    named = dict(flags(plan.script[1:])).get("output_dir")
+    named = plan.args.value("output_dir")
     return Path(named) if named else None
 
 
@@ -73,7 +72,7 @@ def _pattern(plan: LaunchPlan) -> Iterator[Finding]:
     if named is None or not SPECIAL.search(str(named.absolute())):
         return
     # A `*` also matches itself, `[x]` does not.
-    fails = bool(switched_on(plan.script[1:], "load_best_model_at_end")) and "[" in str(named.absolute())
+    fails = bool(plan.args.is_on("load_best_model_at_end")) and "[" in str(named.absolute())
     then = "`--load_best_model_at_end` fails" if fails else "`--resume` may need a link"
     yield Finding(
         "output-is-pattern",

@@ -43,7 +43,7 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
 
 def nothing_yet(job: JobSpec, script: Script) -> str:
     """Say that a job begins anew for want of a newest checkpoint."""
-    folder = script.known_output_dir(job.script_args)
+    folder = script.known_output_dir(job.args)
     if folder is None:
         return f"no run of {script.path.name} has a complete checkpoint yet: the training begins anew"
     said = f"there is no complete checkpoint in `{shown(folder)}` yet: the training begins anew"
@@ -92,7 +92,7 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 
     There may be none yet, so that a job which is requeued can always be started in the same way.
     """
-    folder = script.known_output_dir(job.script_args)
+    folder = script.known_output_dir(job.args)
     for files in _runs_before():
         where = output_dir_of(files)
         if where is None or not (_is_same_job(files, job) if folder is None else _is_same(where, folder)):
@@ -125,7 +125,7 @@ def _has_saved(files: RunFiles) -> bool:
 
 def _is_same_job(files: RunFiles, job: JobSpec) -> bool:
     arguments = files.job.get("spec", {}).get("script_args")
-    return _is_same_script(files, job) and arguments == list(job.script_args)
+    return _is_same_script(files, job) and arguments == list(job.args.words)
 
 
 def _is_same_script(files: RunFiles, job: JobSpec) -> bool:

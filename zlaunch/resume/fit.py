@@ -16,7 +16,6 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
-from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.can_resume import (
     ResumeAnswer,
@@ -169,7 +168,7 @@ def _optimizer(plan: LaunchPlan, offload: str) -> OptimizerKind | None:
     """The optimizer of the ds_config, else that of `--optim`; None if the script may have another one."""
     if isinstance(plan.values[("optimizer", "type")], str):
         return optimizer_of(plan.values.__getitem__, offload)
-    name = dict(flags(plan.script)).get("optim")
+    name = plan.args.value("optim")
     own = any(map(plan.program.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
     is_trainers = plan.program.interface is ConfigInterface.TRAINER and plan.program.is_sure
     return kind_of(name) if name and is_trainers and offload == "none" and not own else None

@@ -6,7 +6,6 @@ from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.files import shown
 from zlaunch.job.script import RESUME
-from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import PlanInputs
 from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
 from zlaunch.resume.handover import CheckpointReading, checkpoint_handover
@@ -31,7 +30,7 @@ def newest_for_restart(inputs: PlanInputs, run: Path, ran: JobEvidence, proposal
         return can_resume(one, target).way in (ResumeWay.AS_IT_IS, ResumeWay.UNKNOWN)
 
     files = read_run_files(run)
-    folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.script_args)
+    folder = output_dir_of(files) or inputs.script.known_output_dir(inputs.job.args)
     return None if folder is None else newest_of_run(files, folder, fits)
 
 
@@ -42,7 +41,7 @@ def beginning(first: PlanInputs, found: Summary | None, reached: int) -> str:
     """
     if found is None and first.resume is not None:
         found = first.resume.saved
-    is_named = RESUME.removeprefix("--") in dict(flags(first.job.script_args))
+    is_named = first.job.args.has(RESUME)
     if found is None and (is_named or checkpoint_handover(first.script).reading is CheckpointReading.OWN):
         return "its script chooses the checkpoint to go on from"
     where = "starting over" if found is None else f"going on from {shown(found.checkpoint.folder)}"

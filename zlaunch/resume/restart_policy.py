@@ -12,7 +12,6 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.estimate.changes import memory_changes
 from zlaunch.job.script import RESUME
 from zlaunch.job.spec import JobSpec, RestartPolicy
-from zlaunch.job.trainer_args import flags
 
 HEALS = frozenset(
     {
@@ -136,7 +135,7 @@ def resumed(
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
     began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
-    was_asked = asked.resume is not None or RESUME.removeprefix("--") in dict(flags(asked.script_args))
+    was_asked = asked.resume is not None or asked.args.has(RESUME)
     is_needed = proposal.needs_checkpoint or (was_asked and not proposal.resumes)
     if checkpoint is None and is_needed:
         return None

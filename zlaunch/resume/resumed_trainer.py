@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from zlaunch.checkpoint.find import TRAINER_STATE, trainer_state
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import typed
-from zlaunch.job.trainer_args import flags
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.resumption import DataPosition
 from zlaunch.resume.save_plan import kept_arguments, number, steps_of, total_steps
@@ -19,12 +18,13 @@ def check_resumed_trainer(plan: LaunchPlan, resume: DataPosition) -> Iterator[Fi
 
 
 def _kept_arguments(plan: LaunchPlan, resume: DataPosition) -> Iterator[Finding]:
-    given, total = dict(flags(plan.script[1:])), total_steps(plan.program, plan.script[1:])
+    total = total_steps(plan.program, plan.args)
     for name, kept in kept_arguments(resume).items():
-        if steps_of(given.get(name), total) not in (None, kept):
+        given = plan.args.value(name)
+        if steps_of(given, total) not in (None, kept):
             yield _advice(
                 "kept-argument",
-                f"`--{name} {given[name]}` has no effect: the Trainer goes on with the `{name}` of the "
+                f"`--{name} {given}` has no effect: the Trainer goes on with the `{name}` of the "
                 f"checkpoint, which is {kept}",
                 f"change `{name}` in {typed(resume.resumption.directory / TRAINER_STATE)}",
             )
@@ -32,13 +32,13 @@ def _kept_arguments(plan: LaunchPlan, resume: DataPosition) -> Iterator[Finding]
 
 def _at_its_end(plan: LaunchPlan, resume: DataPosition) -> Iterator[Finding]:
     """A Trainer looks whether it is at its end after each step, and so may take one beyond it."""
-    program, argv = plan.program, plan.script[1:]
+    program, args = plan.program, plan.args
     unit, name = "step", "max_steps"
-    end: float | None = total_steps(program, argv)
+    end: float | None = total_steps(program, args)
     reached: float | None = resume.resumption.saved.step
-    if end is None and program.said(argv, name, "") is not None:  # the epochs end it
+    if end is None and program.said(args, name, "") is not None:  # the epochs end it
         unit, name = "epoch", "num_train_epochs"
-        end = number(program.said(argv, name, "3"))
+        end = number(program.said(args, name, "3"))
         reached = trainer_state(resume.resumption.directory).get("epoch")
     if end is not None and isinstance(reached, int | float) and reached >= end:
         yield _advice(

@@ -7,7 +7,6 @@ from zlaunch.errors import WrongUsage
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags
 from zlaunch.launch.rundir_writer import check_writable
 
 OUTPUT = "--output_dir"
@@ -27,11 +26,11 @@ def told_where_to_save(job: JobSpec, script: Script) -> JobSpec:
     words = _words(job.save, job, script)
     if words[0] == OUTPUT:  # what a script does with an argument of its own is unknown
         check_writable(Path(job.save), "--save")
-    return replace(job, save=None, script_args=(*words, *job.script_args))
+    return replace(job, save=None, args=job.args.preceded_by(words))
 
 
 def _words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
-    if (given := dict(flags(job.script_args)).get("output_dir")) is not None:
+    if (given := job.args.value(OUTPUT)) is not None:
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )

@@ -2,13 +2,12 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.checkpoint.find import trainer_state
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags
 from zlaunch.resume.resumption import DataPosition
 
 SAVE_STEPS = 500
@@ -60,22 +59,22 @@ class SavePlan:
         return step % self.every == 0 and self.began < step <= self.total
 
 
-def plan_saves(script: Script, argv: Sequence[str], resume: DataPosition | None) -> SavePlan | None:
+def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
-    given = dict(flags(script.trainer_flags(argv))).get("save_strategy")
+    given = script.trainer_flags(args).value("save_strategy")
     saves_none = bool(_SAVES_NOTHING.search(script.source)) if given is None else given == "no"
     if script.interface is not ConfigInterface.TRAINER or saves_none:
         return None
-    strategy = script.said(argv, "save_strategy", "steps") or ""
-    total, began = total_steps(script, argv), 0
-    every = steps_of(script.said(argv, "save_steps", str(SAVE_STEPS)), total)
+    strategy = script.said(args, "save_strategy", "steps") or ""
+    total, began = total_steps(script, args), 0
+    every = steps_of(script.said(args, "save_steps", str(SAVE_STEPS)), total)
     kept = None
     if resume is not None:
         kept = kept_arguments(resume).get("save_steps")
         began = resume.resumption.saved.step or 0
-    limit = number(script.said(argv, "save_total_limit", "0"))
+    limit = number(script.said(args, "save_total_limit", "0"))
     return SavePlan(
-        directory=script.output_dir(argv).absolute(),
+        directory=script.output_dir(args).absolute(),
         strategy=strategy,
         every=(kept or every) if strategy == "steps" else None,
         total=total if strategy == "steps" else None,
@@ -95,9 +94,9 @@ def kept_arguments(resume: DataPosition) -> dict[str, int]:
     return {name: value for name in names if isinstance(value := state.get(name), int) and value > 0}
 
 
-def total_steps(script: Script, argv: Sequence[str]) -> int | None:
+def total_steps(script: Script, args: ScriptArgs) -> int | None:
     """Read `--max_steps`; None if it is not known, or the epochs end the training."""
-    total = number(script.said(argv, "max_steps", "-1"))
+    total = number(script.said(args, "max_steps", "-1"))
     return int(total) if total else None
 
 

@@ -9,8 +9,8 @@ from typing import Literal
 from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
 from zlaunch.checkpoint.newest import newest_complete, written
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
-from zlaunch.job.trainer_args import flags
 from zlaunch.rundir.run_files import RunFiles, read_run_files
 from zlaunch.runs.what_ran import program_of
 
@@ -117,7 +117,7 @@ def _divergence(files: RunFiles) -> _Divergence | None:
 def output_dir_of(files: RunFiles) -> Path | None:
     """Find the directory in which the job of a run saves checkpoints; None if it is not recorded."""
     told = program_of(files).get("trainer_args", {}).get("output_dir")
-    given = told or dict(flags(files.job.get("script", []))).get("output_dir")
+    given = told or ScriptArgs.of(files.job.get("script", [])).value("output_dir")
     return _saved_to(files) or (_place(files) / given if isinstance(given, str) else None)
 
 

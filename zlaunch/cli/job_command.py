@@ -31,7 +31,10 @@ class JobCommand(PanelCommand, ScriptCommand):
             return super().parse_args(ctx, args)
         line = job_file.typed_line(self, given, [*rest, *after])
         words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
-        console.say(*console.paragraph(f"using {file}: {', '.join(words.used) or 'nothing of it'}"))
+        told = f"{file}: none of its options apply to this command"
+        if words.used:
+            told = f"using {file}: {', '.join(words.used)}"
+        console.say(*console.paragraph(told))
         behind = ["--", *words.args, *after] if words.args or after else []
         together = [*words.options, *own, *behind]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)

@@ -168,8 +168,10 @@ def _at(amount: float, speed: Range) -> Range:
 
 
 def _compute(flops: float, settings: Settings, gpu: GpuModel) -> Term:
-    # TF32 is off by default in torch.
-    seconds = flops / (gpu.half_flops if settings.is_half else gpu.fp32_flops)
+    speed = gpu.fp32_flops  # TF32 is off by default in torch
+    if settings.is_half:
+        speed = gpu.half_flops
+    seconds = flops / speed
     return Term("compute", seconds, True, decimal(flops, "FLOP"), _at(seconds, MATRICES))
 
 
@@ -178,17 +180,21 @@ def _memory(job: TrainingJob, gpu: GpuModel) -> Term:
     accumulation = job.settings.accumulation
     left = saved_activations(job.model, job.batch, checkpointing=False)
     weights, saved = 3 * job.settings.item * job.model.parameters, left.activations + left.head.saved
-    again = _TOUCHED_AGAIN * left.activations if job.workload.activation_checkpointing else 0.0
     least = accumulation * (weights + 2 * saved) / gpu.memory_bandwidth
-    nbytes = accumulation * (weights + _TOUCHED * saved + again)
+    touched = float(weights + _TOUCHED * saved)
+    if job.workload.activation_checkpointing:
+        touched += _TOUCHED_AGAIN * left.activations
+    nbytes = accumulation * touched
     return Term("memory", least, True, decimal(nbytes, "B"), _at(nbytes / gpu.memory_bandwidth, MEMORY))
 
 
 def _launches(model: Transformer, settings: Settings) -> Term:
     """The lower bound is 0: there is no data sheet for Python."""
-    gathers = settings.stage == 3 and settings.world_size > 1
-    layers, each = model.num_layers * settings.accumulation, GATHERED_LAYER if gathers else LAYER
-    return Term("launches", 0.0, True, f"{layers:,} layers", (layers * each[0], layers * each[1]))
+    layers, of_layer = model.num_layers * settings.accumulation, LAYER
+    if settings.stage == 3 and settings.world_size > 1:
+        of_layer = GATHERED_LAYER
+    likely = (layers * of_layer[0], layers * of_layer[1])
+    return Term("launches", 0.0, True, f"{layers:,} layers", likely)
 
 
 def _network(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:
@@ -217,8 +223,9 @@ def _pcie(volume: Communication, gpu: GpuModel) -> Term:
 
 def _after(job: TrainingJob, volume: Communication, machine: DeviceSpeed) -> tuple[Term, ...]:
     """Return the terms for the optimizer step and for NVMe."""
-    workload, settings, numel = job.workload, job.settings, job.weights.total
-    share = settings.share(numel) if settings.stage else numel
+    workload, settings, share = job.workload, job.settings, job.weights.total
+    if settings.stage:
+        share = settings.share(share)
     local = min(workload.ranks_per_host, workload.world_size)
     if settings.optimizer_on == "gpu":
         seconds = _ADAM_TRAFFIC * share / machine.gpu.memory_bandwidth

@@ -128,7 +128,7 @@ def code_of(name: str) -> Path:
 
 def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
-    hosts = _hosts(request)
+    hosts = _hosts_of_hostfile(request)
     num_hosts = len(hosts) or request.nodes or 1
     gpus = max((len(host.devices) for host in hosts), default=request.gpus)
     if request.on is not None:
@@ -150,7 +150,7 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
     return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes), here
 
 
-def _hosts(request: EstimateRequest) -> tuple[Host, ...]:
+def _hosts_of_hostfile(request: EstimateRequest) -> tuple[Host, ...]:
     if request.job.hostfile is None:
         return ()
     if request.gpus is not None or request.nodes is not None:

@@ -60,7 +60,7 @@ def forecast(workload: Workload) -> Forecast:
     optimizer, passes = optimizer_memory(job.settings, job.weights), _passes_of(job)
     peaks = _peaks(passes, optimizer)
     on_host, categories_on_host = host_memory(job)
-    phases = tuple(_phase(name, during, on_host[name]) for name, during in peaks.items())
+    phases = tuple(_summed_phase(name, during, on_host[name]) for name, during in peaks.items())
     highest = max(chain.from_iterable(peaks.values()), key=_total)
     adapters = None
     if workload.lora:
@@ -77,7 +77,7 @@ def forecast(workload: Workload) -> Forecast:
     return Forecast(
         method="closed form",
         phases=phases,
-        parts={"gpu": _parts(highest), **categories_on_host},
+        parts={"gpu": _without_empty(highest), **categories_on_host},
         parameters=job.model.parameters,
         trainable=job.weights.total,
         optimizer=optimizer_class(job.settings),
@@ -191,18 +191,18 @@ def _earlier_gradients(job: TrainingJob, gradients: Gradients) -> Breakdown:
     return {"gradients": 0}
 
 
-def _phase(name: str, during: Peaks, on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
+def _summed_phase(name: str, during: Peaks, on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
     highest = max(during, key=_total)
     peak, end = _total(highest), _total(during[-1])
     return Phase(
         name,
         peak={"gpu": peak, "reserved": int(RESERVED * peak), **on_host[0]},
         end={"gpu": end, "reserved": int(RESERVED * peak), **on_host[1]},
-        parts={"gpu": _parts(highest)},
+        parts={"gpu": _without_empty(highest)},
     )
 
 
-def _parts(held: Breakdown) -> dict[str, int]:
+def _without_empty(held: Breakdown) -> dict[str, int]:
     return {name: nbytes for name, nbytes in held.items() if nbytes}
 
 

@@ -74,7 +74,7 @@ def reduced_gradients(settings: Settings, weights: Weights) -> int:
     return settings.item * weights.owned(share, settings.rank)
 
 
-def _plain(settings: Settings, weights: Weights) -> OptimizerMemory:
+def _without_wrapper(settings: Settings, weights: Weights) -> OptimizerMemory:
     ready = {"parameters": settings.item * weights.parameters}
     trained = add(ready, {"optimizer states": settings.state_bytes * weights.total})
     gradients = {"gradients": settings.item * weights.total}
@@ -170,7 +170,7 @@ def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory
 
 
 _OPTIMIZERS: Final[dict[str, Callable[[Settings, Weights], OptimizerMemory]]] = {
-    "": _plain,
+    "": _without_wrapper,
     "FP16_Optimizer": _fused,
     "BF16_Optimizer": _bf16,
     "DeepSpeedZeroOptimizer": _sharded_optimizer,

@@ -128,8 +128,8 @@ def read_settings(workload: Workload) -> Settings:
         sub_group=_count(zero, Zero, "sub_group_size"),
         reuse_distance=_count(zero, Zero, "stage3_max_reuse_distance"),
         prefetch=_count(zero, Zero, "stage3_prefetch_bucket_size"),
-        optimizer_on=_place(optimizer, stage, at_least=1),
-        parameters_on=_place(parameters, stage, at_least=3),
+        optimizer_on=_device_of(optimizer, stage, at_least=1),
+        parameters_on=_device_of(parameters, stage, at_least=3),
         pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
         buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
         parameter_buffers=buffer_count * _count(parameters, OffloadParam, "buffer_size"),
@@ -175,7 +175,7 @@ def _count(section: Mapping[str, object], schema: type[Section], key: str) -> in
     raise TypeError(f"the schema has no number for `{key}`")
 
 
-def _place(section: Mapping[str, object], stage: int, *, at_least: int) -> str:
+def _device_of(section: Mapping[str, object], stage: int, *, at_least: int) -> str:
     """Return where states are; below stage 3 DeepSpeed takes NVMe as CPU."""
     device = str(section.get("device", "none"))
     if device not in ("cpu", "nvme") or stage < at_least:

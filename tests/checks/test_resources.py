@@ -11,13 +11,14 @@ from tests.asking import forecast, model
 from tests.each import each
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, gpu, local, machine, over_ssh, script
 from zlaunch.checks.resources import check_resources
-from zlaunch.checks.tracking import REPORTERS, Tracker, parse_report_to
+from zlaunch.checks.tracking import REPORTERS, Tracker
 from zlaunch.errors import Severity
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
@@ -47,7 +48,7 @@ DEMAND = ResourceRequirements(
     monitors=(
         Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
-    script_args=("--report_to", "tensorboard"),
+    args=ScriptArgs.of(("--report_to", "tensorboard")),
 )
 CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
 HEALTHY = FreeResources(
@@ -164,7 +165,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),
     ),
     "a monitor that transformers does not know": (
-        *(replace(DEMAND, script_args=("--report_to", "tensorbord")), HEALTHY, "unknown-monitor"),
+        *(replace(DEMAND, args=ScriptArgs.of(("--report_to", "tensorbord"))), HEALTHY, "unknown-monitor"),
         *(Severity.ERROR, "`tensorbord`", "did you mean `tensorboard`?"),
     ),
 }
@@ -210,7 +211,7 @@ def demand(
     **job: Any,
 ) -> ResourceRequirements:
     inputs = PlanInputs(
-        *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
+        *(JobSpec(Path("train.py"), ScriptArgs.of(argv), **job), script(source, interface), None, None, on),
         *(at or local(0, 1), 29500, LAYOUT, environ or {}, PYTHON),
     )
     return requirements_of(make_plan(inputs), inputs, model(), told, on)
@@ -279,7 +280,7 @@ def test_adapters_that_an_argument_turns_on_do_not_count_without_it(
 ) -> None:
     file = tmp_path / "train.py"
     file.write_text(f"class Arguments:\n    {option}\n\nmodel = get_peft_model(model, LoraConfig())\n")
-    assert trains_all(read_script(file), argv) == is_whole
+    assert trains_all(read_script(file), ScriptArgs.of(argv)) == is_whole
 
 
 def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training() -> None:
@@ -351,11 +352,6 @@ def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:
     busy = replace(gpu(2), free_bytes=0)
     one = demand(on=machine(*GPUS, busy, replace(gpu(3), free_bytes=139 * GIB)), at=local(0, 1))
     assert ([each.index for each in one.gpus], one.idle) == ([0, 1], (3,))
-
-
-def test_all_words_after_report_to_are_monitors() -> None:
-    assert parse_report_to(("--report_to", "wandb", "mlflow", "--seed", "1")) == ("wandb", "mlflow")
-    assert parse_report_to(("--report-to=wandb",)) == ("wandb",)
 
 
 def test_every_monitor_of_transformers_is_known() -> None:

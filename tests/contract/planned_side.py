@@ -10,6 +10,7 @@ from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
@@ -25,7 +26,7 @@ def planned(
     gpus = tuple(Gpu(index, "A100", f"GPU-{index}", 80 << 30, (8, 0)) for index in range(2))
     return make_plan(
         PlanInputs(
-            job=JobSpec(script=script, script_args=tuple(line.split())),
+            job=JobSpec(script=script, args=ScriptArgs.of(tuple(line.split()))),
             script=replace(made(interface=interface), path=script),
             base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
             model=ModelConfig({"hidden_size": 256}, "", "config.json"),

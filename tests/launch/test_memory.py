@@ -14,6 +14,7 @@ from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.hosts.agent.ssh import HostSurveys
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.machine.resources import FreeResources
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
@@ -28,7 +29,7 @@ from zlaunch.launch.run import run
 def prepared(
     *argv: str, source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **job: Any
 ) -> Prepared:
-    spec = JobSpec(script=Path("train.py"), script_args=argv, **job)
+    spec = JobSpec(script=Path("train.py"), args=ScriptArgs.of(argv), **job)
     one = model()
     read = script(source, interface)
     inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, {}, PYTHON)

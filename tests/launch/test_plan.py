@@ -14,6 +14,7 @@ from zlaunch.errors import Finding, Refused
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
@@ -39,7 +40,7 @@ ON_CPU = replace(DEFAULTS, machine=CPU_MACHINE)
 
 
 def _asked(inputs: PlanInputs = DEFAULTS, *argv: str, **asked: Any) -> PlanInputs:
-    return replace(inputs, job=JobSpec(script=Path("train.py"), script_args=argv, **asked))
+    return replace(inputs, job=JobSpec(script=Path("train.py"), args=ScriptArgs.of(argv), **asked))
 
 
 def _with_file(text: str, *argv: str, **asked: Any) -> PlanInputs:

@@ -7,7 +7,7 @@ import pytest
 
 from zlaunch.rundir import control
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.hook.engine_save import _updated, _LastSave, _name_at_step
+from zlaunch.worker.hook.engine_save import _LastSave, _name_at_step, _updated
 from zlaunch.worker.hook.save_request import SaveRequest
 
 

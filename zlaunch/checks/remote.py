@@ -7,6 +7,7 @@ from pathlib import Path
 from zlaunch.checks.resources import check_resources
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.resources import FreeResources
+from zlaunch.job.args import NO_ARGS
 from zlaunch.launch.requirements import ResourceRequirements
 
 NOT_SHARED, DISK = "not-shared", "disk-too-small"
@@ -49,7 +50,7 @@ def check_remote_hosts(
 
 def _judge(need: ResourceRequirements, resources: FreeResources) -> tuple[Finding, ...]:
     """Check a host like this machine, except for monitors, which run on one host only."""
-    return check_resources(replace(need, monitors=(), script_args=()), resources)
+    return check_resources(replace(need, monitors=(), args=NO_ARGS), resources)
 
 
 def _on(hosts: Sequence[str], finding: Finding) -> Finding:

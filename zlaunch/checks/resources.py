@@ -34,7 +34,7 @@ def check_resources(needs: ResourceRequirements, free: FreeResources) -> tuple[F
         *_memlock(needs, free),
         *_disks(needs, free),
         *(finding for monitor in needs.monitors for finding in check_reporter(monitor, free.missing)),
-        *unknown_reporters(needs.script_args),
+        *unknown_reporters(needs.args),
     ]
     return tuple(sorted(found, key=lambda finding: finding.severity is Severity.ADVICE))
 

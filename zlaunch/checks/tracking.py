@@ -1,12 +1,13 @@
 """The packages that a job's monitors need: those of the ds_config and of `--report_to`."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from zlaunch.errors import Finding
+from zlaunch.job.args import ScriptArgs
 
 SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 """Section of the ds_config → the package that rank 0 imports for it (`deepspeed/monitor/utils.py`)."""
@@ -53,38 +54,22 @@ class Tracker:
     """How to do without it."""
 
 
-def reporters_of(
-    config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
-) -> Iterator[Tracker]:
+def reporters_of(config: Mapping[str, Any], args: ScriptArgs, is_trainer: bool) -> Iterator[Tracker]:
     """List the monitors that the ds_config and, for a Trainer script, its arguments enable."""
     for section, package in SECTIONS.items():
         values = config.get(section)
         if isinstance(values, Mapping) and values.get("enabled") is True:
             key = f"{section}.enabled"
             yield Tracker(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
-    for name in parse_report_to(script_args) if is_trainer else ():
+    for name in args.words_of("report_to") if is_trainer else ():
         for packages in REPORTERS.get(name, ()):
             said = f"`--report_to {name}`"
             yield Tracker("--report_to", said, packages, "`-- --report_to none`")
 
 
-def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
-    """Read the words after the last `--report_to`."""
-    found: list[str] = []
-    is_meant = False
-    for word in script_args:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            is_meant = name in ("--report_to", "--report-to")
-            found = ([value] if equals else []) if is_meant else found
-        elif is_meant:
-            found.append(word)
-    return tuple(found)
-
-
-def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
+def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
     """Find names that transformers does not know, which it reports only when it makes the Trainer."""
-    for name in parse_report_to(script_args):
+    for name in args.words_of("report_to"):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
             known = f"choose one of {', '.join(REPORTERS)}, or `none`"

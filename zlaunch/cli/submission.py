@@ -206,7 +206,7 @@ def submit_job(
         raise WrongUsage(
             f"`--array {asked.array}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
         )
-    note_secrets(job.script_args, "what is submitted", reporter)
+    note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked, job, on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())

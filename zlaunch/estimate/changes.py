@@ -73,8 +73,8 @@ class Options:
         if job is None:
             return None
         words = [*self._strategy(), *_sets(job.overrides)]
-        if job.script_args:
-            words += ["--", *job.script_args]
+        if job.args.words:
+            words += ["--", *job.args.words]
         return " ".join(words)
 
     def apply(self, job: JobSpec, setting: Setting | None = "argument") -> JobSpec | None:
@@ -86,10 +86,10 @@ class Options:
             if spelling is None:
                 return None
             if setting == "argument":
-                words = [*job.script_args, spelling]
+                words = [spelling]
                 if value is not True:
                     words.append(str(value))
-                job = replace(job, script_args=tuple(words))
+                job = replace(job, args=job.args.followed_by(words))
             if key is not None and (setting == "key" or job.ds_config is not None):
                 job = replace(job, overrides=(*job.overrides, (key, value)))
         return job

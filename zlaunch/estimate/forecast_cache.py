@@ -32,8 +32,10 @@ PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft")
 _SOURCES: Final = (
     "estimate/**/*.py",
     "job/*.py",
+    "job/model_families.json",
     "config/resolve/nvme_buffers.py",
     "hosts/machine/gpu_catalog.py",
+    "hosts/machine/gpus.json",
 )
 """Sources of zlaunch that a forecast depends on."""
 _CODE: Final = ("**/*.py", "config.json")

@@ -16,11 +16,12 @@ from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.workload import Attention, Lora, Workload
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
-from zlaunch.job.trainer_args import Argument, flags, switched_on
+from zlaunch.job.trainer_args import Argument
 
 USUAL_SEQ_LEN: Final = 2048
 """Default sequence length, if the model takes that many tokens."""
@@ -111,18 +112,18 @@ def parse_lora(text: str) -> Lora:
 
 
 def training_of(
-    model: ModelConfig, argv: Sequence[str], options: Options, usual_seq_len: int = USUAL_SEQ_LEN
+    model: ModelConfig, typed: ScriptArgs, options: Options, usual_seq_len: int = USUAL_SEQ_LEN
 ) -> Training:
     """Combine options, script arguments and the model's config, in this order of precedence.
 
     `usual_seq_len` is the sequence length where neither options nor arguments give one.
     """
-    arguments = {name: value or "true" for name, value in flags(argv)}
+    arguments = {flag.name: flag.value or "true" for flag in typed.flags}
     dtype = arguments.get("dtype") or arguments.get("torch_dtype") or model.first("dtype", "torch_dtype")
     named = arguments.get("attn_implementation")
     attention: Attention = next((known for known in get_args(Attention) if known == named), "sdpa")
     resumed = arguments.get("resume_from_checkpoint", "false")
-    checkpointing = options.activation_checkpointing or switched_on(argv, *CHECKPOINTING_FLAGS)
+    checkpointing = options.activation_checkpointing or typed.is_on(*CHECKPOINTING_FLAGS)
     return Training(
         seq_len=_given_seq_len(arguments, options.seq_len) or _usual_seq_len(model, usual_seq_len),
         activation_checkpointing=bool(checkpointing),
@@ -130,7 +131,7 @@ def training_of(
         lora=options.lora,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
-        split=split_by_arguments(argv),
+        split=split_by_arguments(typed),
     )
 
 

@@ -56,14 +56,14 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     cluster, machine = find_cluster(request, python)
     job, optimizer = _with_optimizer(request, python)
     stack = stack_of(python)
-    args, findings = read_arguments(job.script_args, release=stack.trainer)
+    args, findings = read_arguments(job.args, release=stack.trainer)
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
-    training = training_of(model, job.script_args, request.options)
+    training = training_of(model, job.args, request.options)
     if request.trusts_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trusts_code)
-    findings += [*absent_arguments(job.script_args, stack.trainer), *of_model]
+    findings += [*absent_arguments(job.args, stack.trainer), *of_model]
     fatal = tuple(finding for finding in findings if finding.severity in FATAL)
     remarks = tuple(finding for finding in findings if finding.severity not in FATAL)
     if any(finding.severity is Severity.ERROR for finding in of_model):

@@ -31,7 +31,6 @@ from zlaunch.job.recipes import FOLDER, recipe_of
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags, fsdp_flag
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.reporter import Reporter
@@ -120,7 +119,7 @@ def _as_told(script: Script, job: JobSpec) -> Script:
     With FSDP, the Trainer excludes DeepSpeed. A ds_config that the parser of the script names is its own if
     the job says nothing about it.
     """
-    if script.interface is ConfigInterface.TRAINER and fsdp_flag(job.script_args):
+    if script.interface is ConfigInterface.TRAINER and job.args.fsdp:
         return replace(script, interface=ConfigInterface.NONE, without_deepspeed=FSDP)
     default, is_open = script.default_config, job.ds_config is None and not job.config_options
     if default is not None and is_open and Path(str(default.value)).is_file():
@@ -179,7 +178,7 @@ def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyReq
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
-    named = [sources.script.path, sources.script.output_dir(job.script_args), *swaps]
+    named = [sources.script.path, sources.script.output_dir(job.args), *swaps]
     return SurveyRequest(
         run=nearest(layout.root),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
@@ -197,11 +196,11 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, ZlaunchErr
     Raises InputMissing or Refused for a model that the script certainly cannot load, unless its config.json
     is bundled with zlaunch.
     """
-    name = model_flag(script.trainer_flags(job.script_args))
+    name = model_flag(script.trainer_flags(job.args))
     if name is None:
         recipe = recipe_of(job.script)
         return read_model(recipe.folders[0]) if recipe and recipe.folders else None, None
-    loaded = [value for flag, value in flags(job.script_args) if flag in script.loads]
+    loaded = [flag.value for flag in job.args.flags if flag.name in script.loads]
     is_certain = name in loaded and not Path(name, ADAPTER).exists()
     try:
         if Path(name).exists():

@@ -18,7 +18,6 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import switched_on
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.requirements import trains_all
 from zlaunch.units import memory
@@ -75,7 +74,7 @@ def _training(prepared: Prepared, model: ModelConfig) -> Training:
 
 def _trusts_code(prepared: Prepared) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    said = switched_on(prepared.inputs.trainer_flags, "trust_remote_code")
+    said = prepared.inputs.trainer_flags.is_on("trust_remote_code")
     return prepared.inputs.script.trusts_code if said is None else said
 
 

@@ -14,7 +14,6 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
@@ -28,17 +27,20 @@ from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import Debug, JobSpec, Launcher
 from zlaunch.job.stack import SoftwareStack
-from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, fsdp_flag, switched_on
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.launch.backends import BACKENDS, launcher_of, torchrun
 from zlaunch.launch.backends.target import Target
 from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
-from zlaunch.resume.resumption import DataPosition, Resumption, data_position
+from zlaunch.resume.handover import Resumption
+from zlaunch.resume.resumed_data import DataPosition, data_position
 from zlaunch.resume.save_plan import SavePlan, plan_saves
+from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
 
@@ -74,7 +76,7 @@ class PlanInputs:
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
     resume: Resumption | None = None
-    """The checkpoint that the job goes on from."""
+    """The checkpoint that the job resumes from."""
     address: str = LOOPBACK
     """The address of the first host, for the others."""
     started_by: str | None = None
@@ -90,20 +92,20 @@ class PlanInputs:
         return stack_of(self.python)
 
     @property
-    def trainer_flags(self) -> tuple[str, ...]:
+    def trainer_flags(self) -> ScriptArgs:
         """The arguments of the script as flags of the Trainer."""
         words = () if self.resume is None else self.resume.words(self.layout)
-        return (*self.script.trainer_flags(self.job.script_args), *words)
+        return self.script.trainer_flags(self.job.args).followed_by(words)
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""
-        return self.script.trainer_args(self.job.script_args, self.stack.trainer)
+        return self.script.trainer_args(self.job.args, self.stack.trainer)
 
     @property
     def _divides_ranks(self) -> bool:
         """Whether the script may decide which ranks share a batch."""
         has_stages = self.base is not None and self.base.has("pipeline")
-        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.script_args) is not None
+        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.args) is not None
 
     def context(self, args: TrainerArgs) -> ResolveContext:
         """What the ds_config is resolved for; `args` are those of the Trainer."""
@@ -149,8 +151,8 @@ class LaunchPlan:
     """The ds_config that is written: "auto" wherever the program has the last word."""
     left: Mapping[str, str]
     """ds_config keys whose value is not known → what fills them in."""
-    script: tuple[str, ...]
-    """The script and all its arguments; of a module, its file."""
+    args: ScriptArgs
+    """All arguments of the script."""
     environment: Mapping[str, Variable]
     ops: tuple[NativeOp, ...]
     precision: str | None
@@ -163,7 +165,7 @@ class LaunchPlan:
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
     resume: DataPosition | None = None
-    """The checkpoint that it goes on from, and where in its data."""
+    """The checkpoint that it resumes from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
     address: str = LOOPBACK
@@ -204,10 +206,15 @@ class LaunchPlan:
         return {} if own == (path if common is None else here) else {"PATH": own}
 
     @property
+    def script(self) -> tuple[str, ...]:
+        """The script and all its arguments; of a module, its file."""
+        return (str(self.program.path), *self.args.words)
+
+    @property
     def save_directory(self) -> Path | None:
         """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
         is_of_engine = self.program.interface is not ConfigInterface.NONE
-        return self.program.known_output_dir(self.script[1:]) if is_of_engine else None
+        return self.program.known_output_dir(self.args) if is_of_engine else None
 
     @property
     def on_each_host(self) -> bool:
@@ -221,10 +228,9 @@ class LaunchPlan:
 
     @property
     def _target(self) -> Target:
-        file, *args = self.script
         return Target(
-            self.module or file,
-            tuple(args),
+            self.module or str(self.program.path),
+            self.args.words,
             "script" if self.module is None else "module",
             self.passes_local_rank,
         )
@@ -263,9 +269,17 @@ class LaunchPlan:
         return (*self.python.module(module), *words)
 
     @property
-    def loads_universal(self) -> bool:
-        """Whether its engine loads universal checkpoints, and no others."""
-        return self.values[LOAD_UNIVERSAL] is True
+    def training(self) -> PlannedTraining:
+        """What of it concerns checkpoints."""
+        return PlannedTraining(
+            self.program,
+            self.args,
+            self.values,
+            self.precision,
+            self.topology.world_size,
+            self.resume,
+            self.saves,
+        )
 
     @property
     def swap_dirs(self) -> tuple[Path, ...]:
@@ -305,7 +319,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         if script.reported is not None
         else resolved.values,
         left=resolved.left,
-        script=(str(script.path), *job.script_args, *resumed, *words),
+        args=job.args.followed_by((*resumed, *words)),
         environment={
             **inputs.given,
             **job_environment(inputs.machine, topology, inputs.environ, variables, inputs.python),
@@ -318,19 +332,19 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
         debug=None if job.debug is None else listener(job.debug, topology),
         op_cache=inputs.op_cache,
         resume=position,
-        saves=plan_saves(script, job.script_args, position),
+        saves=plan_saves(script, job.args, position),
         limit=time_limit(job.wishes.preempt, inputs.environ, process_started()),
         shielded=shields_ranks(job.wishes.preempt, inputs.environ),
     )
 
 
 def position_of(inputs: PlanInputs, values: Values) -> DataPosition | None:
-    """Tell where a resumed training goes on in its data; None if it begins anew."""
+    """Where a resumed training continues in its data; None if it starts at step 0."""
     if inputs.resume is None:
         return None
     micro, pieces = whole(values[MICRO]), whole(values[ACCUMULATION])
     batch = micro * pieces * inputs.topology.world_size if micro and pieces else None
-    ignores = bool(switched_on(inputs.trainer_flags, "ignore_data_skip"))
+    ignores = bool(inputs.trainer_flags.is_on("ignore_data_skip"))
     return data_position(inputs.resume, inputs.script.interface, batch, ignores)
 
 
@@ -434,7 +448,7 @@ def _absent(inputs: PlanInputs) -> list[Finding]:
     """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
     if not inputs.script.takes_trainer_args or inputs.script.reported is not None:
         return []
-    found = absent_arguments(inputs.job.script_args, inputs.stack.trainer)
+    found = absent_arguments(inputs.job.args, inputs.stack.trainer)
     return [finding for finding in found if not inputs.script.mentions(finding.where.removeprefix("--"))]
 
 
@@ -453,9 +467,7 @@ def _no_optimizer(inputs: PlanInputs) -> list[Finding]:
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
     """Find FSDP on the command line of a Trainer beside a ds_config."""
     if job.ds_config is not None and script.without_deepspeed == FSDP:
-        yield from fsdp_conflict(
-            job.script_args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
-        )
+        yield from fsdp_conflict(job.args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED)
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
@@ -476,7 +488,7 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
             "use the Trainer, Accelerator or `deepspeed.initialize`",
         )
         if script.without_deepspeed == FSDP:
-            fsdp = fsdp_flag(job.script_args)
+            fsdp = job.args.fsdp
             hint = f"leave out `{fsdp}` to train with DeepSpeed" if fsdp else "remove FSDP from the script"
         yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
     else:

@@ -6,7 +6,7 @@ Nothing is written and nothing is started here.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.files import check_writable
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import (
     assign_ranks,
@@ -27,19 +28,19 @@ from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import weakest
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.script import RESUME, Handover, OwnConfig
 from zlaunch.job.spec import JobSpec, ranks_to_show
-from zlaunch.job.trainer_args import flags, take_ds_config
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
-from zlaunch.resume.choose import find_resumption, nothing_yet
-from zlaunch.resume.save_option import told_where_to_save
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
+from zlaunch.resume.save_plan import with_save_directory
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -74,13 +75,13 @@ _NAME = re.compile(r"[A-Za-z][\w-]{0,23}")
 """What may name something else than a file; a ds_config in base64 is longer."""
 
 
-def ds_config_of(argv: Sequence[str], chosen: Path | None) -> tuple[tuple[str, ...], Path | None]:
+def ds_config_of(typed: ScriptArgs, chosen: Path | None) -> tuple[ScriptArgs, Path | None]:
     """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
-    rest, named = take_ds_config(argv)
+    rest, named = typed.take_ds_config()
     if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
         named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
     if named is None:
-        rest = tuple(argv)  # with `--deepspeed` as a switch of the script
+        rest = typed  # with `--deepspeed` as a switch of the script
     if named is not None and chosen is not None:
         raise WrongUsage(
             f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
@@ -112,8 +113,8 @@ def _prepare(
             "zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
         )
     sources = read_sources(job)
-    job = told_where_to_save(job, sources.script)
-    check_script_args(sources.script, job.script_args)
+    job = with_save_directory(job, sources.script)
+    check_script_args(sources.script, job.args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     is_imagined = surroundings.imagined is not None  # its drives cannot be checked
     _check_directories(replace(job, nvme_dir=None) if is_imagined else job, run_dir, layout)
@@ -126,10 +127,12 @@ def _prepare(
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
         inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)
     elif job.resume is not None:
-        reporter.note(nothing_yet(job, facts.sources.script), "resume")
+        reporter.note(no_checkpoint_yet(job, facts.sources.script), "resume")
         inputs = replace(inputs, job=replace(job, resume=None))
-    elif _is_requeued(facts.environ) and RESUME.removeprefix("--") not in dict(flags(job.script_args)):
-        reporter.note("Slurm has requeued this job, which begins anew: `--resume latest` goes on", "resume")
+    elif _is_requeued(facts.environ) and not job.args.has(RESUME):
+        reporter.note(
+            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
+        )
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
     return Prepared(inputs, facts, run_dir, beside, surroundings=surroundings)
@@ -145,8 +148,8 @@ def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> No
             raise Unavailable(
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "create it on the drive first"
             )
-        rundir_writer.check_writable(job.nvme_dir, "--nvme")
-    rundir_writer.check_writable(run_dir or layout.root, "--run-dir")
+        check_writable(job.nvme_dir, "--nvme")
+    check_writable(run_dir or layout.root, "--run-dir")
     if run_dir is not None:
         rundir_writer.check_unused(run_dir)
 

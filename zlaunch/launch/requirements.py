@@ -3,7 +3,7 @@
 Sizes are lower bounds, so a job that is refused for them could not have worked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,9 @@ from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_b
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags, switched_on
 from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.units import count, plural
 
@@ -82,7 +82,7 @@ class ResourceRequirements:
     crosses_hosts: bool = False
     writes: tuple[DiskUse, ...] = ()
     monitors: tuple[Tracker, ...] = ()
-    script_args: tuple[str, ...] = ()
+    args: ScriptArgs = NO_ARGS
     """Arguments that the Trainer reads; none for other scripts."""
 
 
@@ -133,7 +133,7 @@ def requirements_of(
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job)),
         monitors=tuple(reporters_of(plan.values.config(), inputs.trainer_flags, job.is_trainer)),
-        script_args=inputs.trainer_flags if job.is_trainer else (),
+        args=inputs.trainer_flags if job.is_trainer else NO_ARGS,
     )
 
 
@@ -158,18 +158,18 @@ def _job(
 
 def _is_countable(plan: LaunchPlan, inputs: PlanInputs) -> bool:
     """Whether each rank holds what ZeRO leaves to it of the whole model."""
-    script, argv = inputs.script, inputs.trainer_flags
-    split = split_by_config(plan.values, script.interface) or split_by_arguments(argv)
-    return trains_all(script, argv) and not (split or split_by_script(script))
+    script, args = inputs.script, inputs.trainer_flags
+    split = split_by_config(plan.values, script.interface) or split_by_arguments(args)
+    return trains_all(script, args) and not (split or split_by_script(script))
 
 
-def trains_all(script: Script, argv: Sequence[str]) -> bool:
+def trains_all(script: Script, args: ScriptArgs) -> bool:
     """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
     steps = script.mentions("backward") or script.mentions("train_batch") or script.has_other_modules
     if script.interface is ConfigInterface.DEEPSPEED and not steps:  # its engine only computes
         return False
     words = ("lora", "peft", "4bit", "8bit", "freeze")
-    named = any(word in name for name, _ in flags(argv) for word in words)
+    named = any(word in flag.name for flag in args.flags for word in words)
     telling = (*_QUANTIZED, *(() if script.adapts_by_option else _ADAPTED))
     return not named and not any(script.mentions(word) for word in telling)
 
@@ -209,7 +209,7 @@ def _shm_bytes(job: _Job) -> int:
 def _shm_users(job: _Job) -> Iterator[str]:
     if job.plan.accelerator == "cuda" and job.ranks > 1:
         yield "NCCL"
-    workers = job.is_trainer and dict(flags(job.inputs.trainer_flags)).get("dataloader_num_workers")
+    workers = job.is_trainer and job.inputs.trainer_flags.value("dataloader_num_workers")
     if workers and workers.isdecimal() and int(workers) > 0:
         yield plural(job.ranks * int(workers), "dataloader worker")
 
@@ -246,7 +246,7 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
 
 
 def _bytes_per_element(job: _Job) -> int:
-    return checkpoint_bytes(job.settings, bool(switched_on(job.inputs.trainer_flags, "save_only_model")))
+    return checkpoint_bytes(job.settings, bool(job.inputs.trainer_flags.is_on("save_only_model")))
 
 
 def likely_checkpoint_bytes(

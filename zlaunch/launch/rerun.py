@@ -17,6 +17,7 @@ from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.environment import Variable, inherited
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch import rundir_writer
@@ -33,6 +34,7 @@ from zlaunch.rundir.run_files import RunFiles
 from zlaunch.secrets import is_secret
 
 _SPEC = TypeAdapter(JobSpec)
+_WORDS = TypeAdapter(tuple[str, ...])
 _LAUNCHER = TypeAdapter[Launcher](Launcher)
 
 
@@ -90,12 +92,13 @@ def spec_of(files: RunFiles) -> JobSpec:
     """
     job, run_dir = files.job, RunDir(files.root)
     with _enough_is_recorded(files):
-        spec, topology, swap_dirs = job["spec"], topology_of(job), job["swap_dirs"]
+        spec, topology, swap_dirs = dict(job["spec"]), topology_of(job), job["swap_dirs"]
         devices, over_ssh = topology.hosts[0].devices, topology.spans_hosts
         here = GpuChoice(count=len(devices)) if job["accelerator"] == "cpu" else GpuChoice(devices=devices)
         return _SPEC.validate_python(
             {
                 **spec,
+                "args": ScriptArgs(_WORDS.validate_python(spec.pop("script_args"))),
                 "script": job["script"][0],
                 "python": job.get("python"),
                 "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
@@ -137,9 +140,8 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             values=expected,
             ds_config=ds_config,
             left=files.provenance["left"],
-            script=tuple(
-                arguments.get(before, moved.get(word, word))
-                for before, word in pairwise(("", *job["script"]))
+            args=ScriptArgs.of(
+                arguments.get(before, moved.get(word, word)) for before, word in pairwise(job["script"])
             ),
             environment={
                 **{
@@ -154,7 +156,7 @@ def plan_rerun(files: RunFiles, inputs: PlanInputs) -> LaunchPlan:
             module=job.get("module"),
             op_cache=inputs.op_cache,
             resume=position,
-            saves=plan_saves(inputs.script, inputs.job.script_args, position),
+            saves=plan_saves(inputs.script, inputs.job.args, position),
             limit=time_limit(inputs.job.wishes.preempt, inputs.environ, process_started()),
             shielded=shields_ranks(inputs.job.wishes.preempt, inputs.environ),
         )

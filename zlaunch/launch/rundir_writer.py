@@ -19,7 +19,7 @@ from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import PRIVATE, is_safe_word, nearest, write_whole
+from zlaunch.files import PRIVATE, is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
 from zlaunch.job.spec import JobSpec
@@ -35,13 +35,13 @@ from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 RECORDED_OPTIONS = {
-    *("script_args", "resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
+    *("resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
     *("ds_config", "overrides", "wishes"),
 }
 """Options that the plan does not show, so that the run can be planned again."""
@@ -58,16 +58,6 @@ def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[
         run_dir = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
         if not run_dir.root.exists():
             yield run_dir
-
-
-def check_writable(directory: Path, flag: str) -> None:
-    """Raise Unavailable if a directory cannot be created or written."""
-    found, said = nearest(directory), f"`{flag} {os.path.normpath(directory)}`"
-    there = os.path.normpath(found)
-    if not found.is_dir():
-        raise Unavailable(f"{said}: {there} is not a directory")
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise Unavailable(f"{said}: {there} cannot be written", f"choose another directory with `{flag}`")
 
 
 def check_unused(directory: Path) -> None:
@@ -197,6 +187,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
     values = plan.values
     devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
+    options = TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS)
     total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
     return {
         "asked": list(asked),
@@ -226,7 +217,7 @@ def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRec
         "micro_batch": micro,
         "grad_accum": accumulated,
         "train_batch_size": whole(values[TOTAL]) or total,
-        "spec": TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS),
+        "spec": {"script_args": list(spec.args.words), **options},
         "run_directory": str(plan.layout.root),
         "over_ssh": plan.topology.spans_hosts,
         "reach": plan.topology.reach.value,

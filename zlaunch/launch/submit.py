@@ -35,8 +35,7 @@ from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.save_option import told_where_to_save
-from zlaunch.resume.save_plan import plan_saves
+from zlaunch.resume.save_plan import plan_saves, with_save_directory
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -103,8 +102,8 @@ def check_elsewhere(
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
     sources = read_sources(job)
-    job = told_where_to_save(job, sources.script)
-    check_script_args(sources.script, job.script_args)
+    job = with_save_directory(job, sources.script)
+    check_script_args(sources.script, job.args)
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
@@ -117,7 +116,7 @@ def check_elsewhere(
         known = replace(sources, script=script, hosts=topology)
         inputs = check_facts(job, _facts(known, python), next(rundir_writer.candidates(None, job.name)))
         reporter.warn(make_plan(inputs).warnings)
-    saves = plan_saves(script, job.script_args, None) is not None
+    saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
 

@@ -54,7 +54,7 @@ def _parts(plan: LaunchPlan, prepared: Prepared, rendezvous: Rendezvous) -> dict
     return {
         "hosts": rendezvous.member.hosts,
         "script": f"{plan.module or script.name} {file_sha256(script)}",
-        "arguments of the script": list(prepared.inputs.job.script_args),
+        "arguments of the script": list(prepared.inputs.job.args.words),
         "ds_config": plan.values.config(),
         "launcher": plan.launcher,
         **{f"version of {name}": version for name, version in versions.items() if version is not None},

@@ -21,6 +21,7 @@ from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
 from zlaunch.hosts.cluster.placement import most_slots
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import GpuChoice, JobSpec, Offload, Precision, RunOptions, Stage
 from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import Prepared, prepare
@@ -230,7 +231,7 @@ class Guide:
         words = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
         job = JobSpec(
             script=PROGRAM,
-            script_args=(*words, "--output_dir", str(root / MEASURED)),
+            args=ScriptArgs((*words, "--output_dir", str(root / MEASURED))),
             stage=mode.stage,
             offload=mode.offload,
             nvme_dir=self.nvme if mode.on_nvme else None,

@@ -9,6 +9,7 @@ from tests.making import ODD_NAME, SHAPE, TWO_GPUS, interpreter, local, script
 from tests.making import over_ssh as over_hosts
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Unavailable
+from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.spec import JobSpec, Offload
@@ -17,7 +18,7 @@ from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
 from zlaunch.launch.preflight import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
-from zlaunch.launch.rundir_writer import check_unused, check_writable, command_script
+from zlaunch.launch.rundir_writer import check_unused, command_script
 from zlaunch.rundir.layout import RunDir
 
 

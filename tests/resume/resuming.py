@@ -1,15 +1,17 @@
-"""Jobs that go on from a checkpoint."""
+"""Jobs that resume from a checkpoint."""
 
 from pathlib import Path
 from typing import Any
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
+from zlaunch.errors import Finding
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.resume.check_resume import check_resume
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.resumption import Resumption
+from zlaunch.resume.handover import Resumption
 
 PASSES = "trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"
 TRAINER = script(PASSES)
@@ -44,3 +46,7 @@ def inputs(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, *
 
 def planned(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, **asked: Any) -> LaunchPlan:
     return make_plan(inputs(resume, told, ranks, *argv, **asked))
+
+
+def findings(plan: LaunchPlan) -> list[Finding]:
+    return list(check_resume(plan.training))

@@ -190,7 +190,7 @@ LatestRun = Annotated[
     ),
 ]
 
-Run = Annotated[
+RunName = Annotated[
     str,
     typer.Argument(
         metavar="ID",

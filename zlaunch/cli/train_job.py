@@ -12,9 +12,9 @@ from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members as run_members
-from zlaunch.cli.views.run import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.recipes import recipe_named

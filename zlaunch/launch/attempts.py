@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
@@ -16,8 +17,8 @@ from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import Prepared, prepare
 from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
-from zlaunch.resume.restart_checkpoint import beginning, newest_for_restart
-from zlaunch.resume.restart_policy import FailedAttempt, propose_retries, resumed
+from zlaunch.resume.choose import newest_for_restart
+from zlaunch.resume.restart import FailedAttempt, Retry, propose_retries, restart_point, resumed
 from zlaunch.rundir.record import Lineage
 
 
@@ -121,16 +122,27 @@ class _Attempts:
         """List the jobs to try next, their lineage, and a note for the user."""
         job, asked = attempt.prepared.inputs.job, first.job
         for proposal in propose_retries(job, attempt.ended.evidence, failures, asked.wishes.policy):
-            root, ran = attempt.plan.layout.root, attempt.ended.evidence.job
-            found = newest_for_restart(attempt.prepared.inputs, root, ran, proposal)
-            folder = None if found is None else found.checkpoint.folder
-            following = resumed(asked, proposal, folder, attempt.plan.loads_universal)
+            newest = _newest_checkpoint(attempt, proposal)
+            folder = None if newest is None else newest.checkpoint.folder
+            following = resumed(asked, proposal, folder, attempt.plan.training.loads_universal)
             if following is None:
-                why = f"{proposal.why}: there is no checkpoint to go on from"
+                why = f"{proposal.why}: there is no checkpoint to resume from"
                 self.preflight.reporter.restarting(f"not tried, {why}")
                 continue
-            lineage = Lineage(len(failures) + 1, continues=root.name, why=proposal.why)
-            yield following, lineage, f"{proposal.why}; {beginning(first, found, failures[-1].step)}"
+            if newest is None and first.resume is not None:
+                newest = first.resume.saved
+            start = restart_point(asked, first.script, newest, failures[-1].step)
+            lineage = Lineage(len(failures) + 1, continues=attempt.plan.layout.root.name, why=proposal.why)
+            yield following, lineage, f"{proposal.why}; {start}"
+
+
+def _newest_checkpoint(attempt: _Attempt, proposal: Retry) -> Summary | None:
+    """Find the checkpoint that an attempt has left for the next one."""
+    if not proposal.resumes:
+        return None
+    inputs, plan = attempt.prepared.inputs, attempt.plan
+    directory = inputs.script.known_output_dir(inputs.job.args)
+    return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload, directory)
 
 
 def _run_directory(run_dir: Path | None, number: int) -> Path | None:

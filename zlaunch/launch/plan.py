@@ -14,7 +14,6 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import Document, dotted
 from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
 from zlaunch.estimate.splits import split_by_arguments
@@ -38,8 +37,10 @@ from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.launcher import Backend, Target
 from zlaunch.launch.time_limit import TimeLimit, shields_ranks, time_limit
 from zlaunch.process import RANK_PROGRAM, ours, process_started
-from zlaunch.resume.resumption import DataPosition, Resumption, data_position
+from zlaunch.resume.handover import Resumption
+from zlaunch.resume.resumed_data import DataPosition, data_position
 from zlaunch.resume.save_plan import SavePlan, plan_saves
+from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
 
@@ -75,7 +76,7 @@ class PlanInputs:
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
     resume: Resumption | None = None
-    """The checkpoint that the job goes on from."""
+    """The checkpoint that the job resumes from."""
     address: str = LOOPBACK
     """The address of the first host, for the others."""
     started_by: str | None = None
@@ -164,7 +165,7 @@ class LaunchPlan:
     op_cache: OpCache | None = None
     """Where native ops are kept; None without torch."""
     resume: DataPosition | None = None
-    """The checkpoint that it goes on from, and where in its data."""
+    """The checkpoint that it resumes from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
     address: str = LOOPBACK
@@ -273,9 +274,17 @@ class LaunchPlan:
         return (*self.python.module(module), *words)
 
     @property
-    def loads_universal(self) -> bool:
-        """Whether its engine loads universal checkpoints, and no others."""
-        return self.values[LOAD_UNIVERSAL] is True
+    def training(self) -> PlannedTraining:
+        """What of it concerns checkpoints."""
+        return PlannedTraining(
+            self.program,
+            self.args,
+            self.values,
+            self.precision,
+            self.topology.world_size,
+            self.resume,
+            self.saves,
+        )
 
     @property
     def swap_dirs(self) -> tuple[Path, ...]:
@@ -335,7 +344,7 @@ def make_plan(inputs: PlanInputs) -> LaunchPlan:
 
 
 def position_of(inputs: PlanInputs, values: Values) -> DataPosition | None:
-    """Tell where a resumed training goes on in its data; None if it begins anew."""
+    """Where a resumed training continues in its data; None if it starts at step 0."""
     if inputs.resume is None:
         return None
     micro, pieces = whole(values[MICRO]), whole(values[ACCUMULATION])

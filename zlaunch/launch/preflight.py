@@ -6,18 +6,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable
 from zlaunch.files import nearest
 from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.script import ConfigInterface
 from zlaunch.launch.all_hosts import check_all_hosts
-from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.plan import LaunchPlan, PlanInputs
 from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.requirements import likely_checkpoint_bytes
+from zlaunch.resume.check_resume import check_resume
 from zlaunch.resume.check_saves import check_saves
-from zlaunch.resume.fit import check_resume
-from zlaunch.resume.reshard import with_conversion
+from zlaunch.resume.reshard import universal_resumption
+from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import FIRST, Lineage
 
@@ -51,7 +54,7 @@ class Preflight:
         prepared = self._estimate(prepared, auto_stage)
         if not prepared.inputs.job.allow_reshard:
             return prepared
-        return replace(prepared, inputs=with_conversion(prepared.inputs, prepared.plan()))
+        return replace(prepared, inputs=with_conversion(prepared.inputs, prepared.plan().training))
 
     def _estimate(self, prepared: Prepared, auto_stage: bool) -> Prepared:
         """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
@@ -99,14 +102,25 @@ class Preflight:
 
     def check(self, prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
         """Report what is short; raise Refused if the job cannot work, or return why if it starts anyway."""
-        of_job = [*_check_access(prepared), *check_resume(plan)]
-        findings = [*of_job, *check_all_hosts(prepared, plan), *check_saves(plan)]
+        of_job = [*_check_access(prepared), *check_resume(plan.training)]
+        findings = [*of_job, *check_all_hosts(prepared, plan), *check_saves(plan.training)]
         wrong = [finding for finding in findings if finding.severity in FATAL]
         is_refused = wrong and not self.options.force
         self.reporter.warn([one for one in findings if not (is_refused and one in wrong)])
         if is_refused:
             raise Refused(wrong, "`--force` starts it anyway")
         return wrong
+
+
+def with_conversion(inputs: PlanInputs, training: PlannedTraining) -> PlanInputs:
+    """Let a job load a universal checkpoint, one that has to be made first, if no other fits it."""
+    resumption = universal_resumption(training)
+    if resumption is None:
+        return inputs
+    job = inputs.job
+    if not training.loads_universal:
+        job = replace(job, overrides=(*job.overrides, (dotted(LOAD_UNIVERSAL), True)))
+    return replace(inputs, job=job, resume=resumption)
 
 
 def why_unchecked(prepared: Prepared) -> str | None:

@@ -15,6 +15,7 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.files import check_writable
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import (
     assign_ranks,
@@ -37,8 +38,8 @@ from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
 from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
-from zlaunch.resume.choose import find_resumption, nothing_yet
-from zlaunch.resume.save_option import told_where_to_save
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
+from zlaunch.resume.save_plan import with_save_directory
 from zlaunch.rundir.layout import RUNS, RunDir
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -111,7 +112,7 @@ def _prepare(
             "zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
         )
     sources = read_sources(job)
-    job = told_where_to_save(job, sources.script)
+    job = with_save_directory(job, sources.script)
     check_script_args(sources.script, job.args)
     layout = next(rundir_writer.candidates(run_dir, job.name, beside))
     is_imagined = surroundings.imagined is not None  # its drives cannot be checked
@@ -125,10 +126,12 @@ def _prepare(
         found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
         inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)
     elif job.resume is not None:
-        reporter.note(nothing_yet(job, facts.sources.script), "resume")
+        reporter.note(no_checkpoint_yet(job, facts.sources.script), "resume")
         inputs = replace(inputs, job=replace(job, resume=None))
     elif _is_requeued(facts.environ) and not job.args.has(RESUME):
-        reporter.note("Slurm has requeued this job, which begins anew: `--resume latest` goes on", "resume")
+        reporter.note(
+            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
+        )
     if untested := list(inputs.stack.untested()):
         reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
     return Prepared(inputs, facts, run_dir, beside, surroundings=surroundings)
@@ -144,8 +147,8 @@ def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> No
             raise Unavailable(
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "create it on the drive first"
             )
-        rundir_writer.check_writable(job.nvme_dir, "--nvme")
-    rundir_writer.check_writable(run_dir or layout.root, "--run-dir")
+        check_writable(job.nvme_dir, "--nvme")
+    check_writable(run_dir or layout.root, "--run-dir")
     if run_dir is not None:
         rundir_writer.check_unused(run_dir)
 

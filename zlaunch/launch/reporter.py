@@ -10,10 +10,10 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.record import HeartbeatRecord
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
     from zlaunch.estimate.query import Estimate
-    from zlaunch.runs.saved_by_run import SavedByRun
+    from zlaunch.resume.saved_by_run import SavedByRun
 
 
 class BuildReporter(Protocol):

@@ -19,7 +19,7 @@ from zlaunch.config.resolve.compose import OFFLOADS, to_json
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import PRIVATE, is_safe_word, nearest, write_whole
+from zlaunch.files import PRIVATE, is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
 from zlaunch.job.spec import JobSpec
@@ -35,8 +35,8 @@ from zlaunch.rundir.write import record_text, write_ending, write_record
 from zlaunch.units import whole
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
@@ -58,16 +58,6 @@ def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[
         run_dir = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
         if not run_dir.root.exists():
             yield run_dir
-
-
-def check_writable(directory: Path, flag: str) -> None:
-    """Raise Unavailable if a directory cannot be created or written."""
-    found, said = nearest(directory), f"`{flag} {os.path.normpath(directory)}`"
-    there = os.path.normpath(found)
-    if not found.is_dir():
-        raise Unavailable(f"{said}: {there} is not a directory")
-    if not os.access(found, os.W_OK | os.X_OK):
-        raise Unavailable(f"{said}: {there} cannot be written", f"choose another directory with `{flag}`")
 
 
 def check_unused(directory: Path) -> None:

@@ -34,8 +34,7 @@ from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.save_option import told_where_to_save
-from zlaunch.resume.save_plan import plan_saves
+from zlaunch.resume.save_plan import plan_saves, with_save_directory
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -102,7 +101,7 @@ def check_elsewhere(
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
     sources = read_sources(job)
-    job = told_where_to_save(job, sources.script)
+    job = with_save_directory(job, sources.script)
     check_script_args(sources.script, job.args)
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))

@@ -150,7 +150,7 @@ class JobRecord(TypedDict, total=False):
     """How zlaunch reached the hosts, a value of `Reach`."""
     script_sha256: str | None
     resumed_step: int | None
-    """The step of the checkpoint that the run was to go on from."""
+    """The step of the checkpoint that the run was to resume from."""
     inherited: dict[str, str]
     attempt: int
     continues: str | None

@@ -20,7 +20,7 @@ from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words, save_seconds
-from zlaunch.resume.resumption import DataPosition
+from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
@@ -118,7 +118,7 @@ def _resume_rows(position: DataPosition) -> Iterator[tuple[str, str]]:
 
 
 def _resumed(position: DataPosition) -> str:
-    """Write which checkpoint a job goes on from, and what of its data it sees again."""
+    """Write which checkpoint a job resumes from, and what of its data it sees again."""
     saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
     at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
     if not position.is_trainer:

@@ -15,6 +15,7 @@ from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members, to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -33,8 +34,8 @@ from zlaunch.job.spec import (
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import ds_config_of, prepare
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.surroundings import find_surroundings
 from zlaunch.runs.store import load_run
@@ -269,6 +270,7 @@ def train(
     view = LaunchView(as_json=as_json)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
+        run_dir=run_dir,
         rehearse=rehearse,
         force=force,
         dry_run=dry_run,
@@ -300,7 +302,7 @@ def train(
     surroundings = find_surroundings(
         os.environ, join_timeout, view, dry_run, chosen=chosen, on=on, is_offline=offline
     )
-    status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
+    status = run(prepare(spec, launch, view, surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))
     raise typer.Exit(status)

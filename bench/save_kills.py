@@ -1,4 +1,4 @@
-"""Kill trainings while they save, and go on from what is left.
+"""Kill trainings while they save, and resume from what is left.
 
     python -m bench.save_kills [--kills N] [--seed N] [--only NAME…]
 

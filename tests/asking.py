@@ -22,7 +22,7 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig, parse_model
 from zlaunch.job.source import Source
@@ -41,7 +41,7 @@ LLAMA = {
     "max_position_embeddings": 4096,
     "dtype": "bfloat16",
 }
-SITE = Cluster(num_hosts=1, ranks_per_host=8, gpu=GPUS["H100-80GB"])
+SITE = Cluster(num_hosts=1, ranks_per_host=8, gpu=known_gpus()["H100-80GB"])
 
 
 def model(**changes: Any) -> ModelConfig:

@@ -1,4 +1,4 @@
-"""Jobs that go on from a checkpoint."""
+"""Jobs that resume from a checkpoint."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is refused before the start of a job that goes on from a checkpoint."""
+"""What is refused before the start of a job that resumes from a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_a_script_that_would_begin_anew_is_refused_with_the_line_to_write(
     plan = planned(trainers(tmp_path / told.interface.value, 5, saved / "zero2"), told)
     found = only(plan)
     assert (found.code, found.severity, found.hint) == ("unfit-checkpoint", Severity.FAILS_LATER, hint)
-    assert found.message.endswith("so it would begin anew")
+    assert found.message.endswith(": training would restart at step 0")
 
 
 def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -
     words = ("train", "loop.py", "--resume", saved / "zero2", "--gpus", 2, "--stage", 2, "--force")
     result = zlaunch(*words, cwd=tmp_path, env=ACTIVATED)
     assert result.status == 1, result.err
-    told = "`--force` started it with 1 known problem: loop.py does not read `$ZLAUNCH_RESUME`, by which"
+    told = "`--force` started it with 1 known problem: loop.py ignores `$ZLAUNCH_RESUME`:"
     assert told in " ".join(result.err.split())
     assert told in " ".join(zlaunch("runs", "why", cwd=tmp_path).out.split())
 
@@ -205,7 +205,7 @@ def test_another_optimizer_is_refused_with_both_named(saved: Path, tmp_path: Pat
 def test_a_key_by_which_numbers_are_loaded_in_another_order_is_refused(saved: Path) -> None:
     key = "zero_optimization.round_robin_gradients"
     found = only(planned(saved / "zero2", LOOP, overrides=((key, True),)))
-    assert found.message == f"it was saved without `{key}`, by which its optimizer has another order"
+    assert found.message == f"it was saved without `{key}`, so its optimizer has another order"
     assert found.hint == f"add `--set {key}=false`"
     assert only(planned(saved / "zero2-dealt-out", LOOP)).hint == f"add `--set {key}=true`"
     assert findings(planned(saved / "zero2-dealt-out", LOOP, overrides=((key, True),))) == []

@@ -53,5 +53,5 @@ def test_what_a_trainer_does_with_its_checkpoint_is_said(argv: str, codes: list[
 def test_the_file_to_change_is_named(five: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(five.parent)
     (found,) = findings(planned(five, TRAINER, 2, "--save_steps", "100"))
-    assert found.message.endswith("the Trainer goes on with the `save_steps` of the checkpoint, which is 4")
+    assert found.message.endswith("the Trainer keeps the `save_steps` of the checkpoint, which is 4")
     assert found.hint == f"change `save_steps` in {five.name}/trainer_state.json"

@@ -50,7 +50,7 @@ def test_a_script_with_an_argument_for_it_gets_that(flag: str, tmp_path: Path) -
 
 
 def test_a_script_that_takes_no_directory_is_not_given_one(tmp_path: Path) -> None:
-    with pytest.raises(WrongUsage, match=r"own\.py decides itself where it saves"):
+    with pytest.raises(WrongUsage, match=r"own\.py has no known argument for the directory"):
         saving("out", program(tmp_path, "print('trained')"))
 
 

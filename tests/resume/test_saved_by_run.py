@@ -119,7 +119,7 @@ def test_the_commands_are_told_as_they_are_typed(
     trainers(tmp_path / "my out", 9, saved / "zero2")
     rows = list(saved_rows(saved_by_run(files(tmp_path, saved_checkpoint="my out/checkpoint-9"))))
     typed = "'my out/checkpoint-9'"
-    resume = f"`zlaunch train --resume {typed} …` goes on from step 9"
+    resume = f"`zlaunch train --resume {typed} …` resumes from step 9"
     assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` exports its model")]
 
 
@@ -152,7 +152,7 @@ def test_the_command_that_goes_on_is_the_one_that_was_typed(
     run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
     run.job["asked"] = ["/bin/zlaunch", *asked.split()]
     ((_, said),) = saved_rows(saved_by_run(run))
-    assert said.startswith(f"`zlaunch train {typed}` goes on from step 9")
+    assert said.startswith(f"`zlaunch train {typed}` resumes from step 9")
 
 
 def test_a_run_that_ended_shows_what_it_went_on_from_and_what_goes_on_from_it(

@@ -58,7 +58,7 @@ class Summary:
     cannot_load: str | None = None
     """Why DeepSpeed cannot load it in any job, if that is certain."""
     settings: frozenset[str] = frozenset()
-    """Names of the settings of the optimizer, with which another one may not be able to go on."""
+    """Names of the settings of the optimizer, with which another one may not be able to resume."""
     largest_group: int = 0
     """Most parameters in a group of the optimizer."""
     is_dealt_out: bool | None = None

@@ -98,7 +98,7 @@ def train(
         str | None,
         typer.Option(
             metavar="DIR|latest|RUN",
-            help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+            help="Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
             autocompletion=options.completed("resumed"),
         ),
     ] = None,
@@ -152,7 +152,7 @@ def train(
     on_nan: Annotated[
         Literal["report", "stop", "rollback"],
         typer.Option(
-            help="When the loss stays NaN; rollback: go on from the newest checkpoint that was saved before."
+            help="When the loss stays NaN; rollback: resume from the newest checkpoint that was saved before."
         ),
     ] = "report",
     on_preempt: Annotated[

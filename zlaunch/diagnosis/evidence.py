@@ -130,7 +130,7 @@ class SaveEvidence:
     is_limit: bool = False
     """Whether a time limit asked."""
     resumed_step: int | None = None
-    """The step of the checkpoint from which the run was to go on."""
+    """The step of the checkpoint from which the run was to resume."""
 
     @property
     def is_no_progress(self) -> bool:
@@ -206,6 +206,6 @@ class Evidence:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether it was saved as asked, so that it can go on later."""
+        """Whether it was saved as asked, so that it can be resumed later."""
         is_saved = self.save is not None and self.save.checkpoint is not None
         return is_saved and self.stopped_by != signal.SIGINT

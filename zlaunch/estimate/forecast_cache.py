@@ -28,7 +28,10 @@ MOST_BYTES: Final = 64 << 20
 """Size above which the least recently used files are deleted."""
 PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft")
 
-_SOURCES: Final = ("estimate/**/*.py", "job/*.py", "config/resolve/nvme_buffers.py", "hosts/gpu_catalog.py")
+_SOURCES: Final = (
+    *("estimate/**/*.py", "job/*.py", "job/model_families.json", "config/resolve/nvme_buffers.py"),
+    *("hosts/machine/gpu_catalog.py", "hosts/machine/gpus.json"),
+)
 """Sources of zlaunch that a forecast depends on."""
 _CODE: Final = ("**/*.py", "config.json")
 """Files that a model with its own code depends on."""

@@ -17,7 +17,7 @@ from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, start_with_pipes
 from zlaunch.units import memory
@@ -45,7 +45,6 @@ MOST_RANKS: Final = 16_384
 """Each takes 0.003 s of a core: DeepSpeed looks at all of them."""
 MOST_GPUS: Final = 10
 """A job that needs more memory than this many of the largest GPU fits nowhere."""
-MOST_BYTES: Final = MOST_GPUS * max(gpu.total_bytes for gpu in GPUS.values())
 
 Done = Callable[[int, int], None]
 """Called with the number of forecasts so far, and of all."""
@@ -211,7 +210,8 @@ def too_large(workload: Workload) -> str | None:
         return None
     least, _ = found.bounds(found.peak("gpu"))
     too_much = f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
-    return too_much if least > MOST_BYTES else None
+    largest = max(gpu.total_bytes for gpu in known_gpus().values())
+    return too_much if least > MOST_GPUS * largest else None
 
 
 def _forecast(workload: Workload, reply: _Reply) -> Found:

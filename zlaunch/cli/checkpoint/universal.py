@@ -57,17 +57,17 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
 
 
 def converted(folder: Path, *, is_written: bool, way: str = "universal") -> dict[str, object]:
-    """List the JSON members about a checkpoint that a job can go on from."""
+    """List the JSON members about a checkpoint that a job can resume from."""
     return {"directory": str(folder.absolute()), "way": way, "written": is_written}
 
 
 def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
-    """Say how a job goes on from the universal checkpoint of another one."""
+    """Say how a job resumes from the universal checkpoint of another one."""
     lost = not_restored(checkpoint)
     # Of several tags of an engine, their directory stands for the newest.
     named = typed(written if checkpoint.saved_by is SavedBy.ENGINE else written.parent)
-    yield f"`zlaunch train --resume {named} {SET_LOAD_UNIVERSAL} …` goes on from it"
-    yield "what that job saves is not universal: leave the key out again to go on from there"
+    yield f"`zlaunch train --resume {named} {SET_LOAD_UNIVERSAL} …` resumes from it"
+    yield "the checkpoints of that job are not universal: leave the key out to resume from them"
     if lost:
         count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])
         yield (

@@ -27,14 +27,14 @@ def stop(
     run: Run,
     runs_dir: RunsDir = None,
     save: Annotated[
-        bool, typer.Option("--save", help="Have the training saved first, so that it can go on later.")
+        bool, typer.Option("--save", help="Save the training first, so that it can be resumed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Stop a run and wait until it has ended.
 
     A second `stop` kills a run that is still ending. With --save, the run ends after a checkpoint of one of
-    its next steps, and `zlaunch train --resume` goes on from there.
+    its next steps, and `zlaunch train --resume` resumes from there.
     """
     root = find_run(run, runs_dir)
     found = load_run(root)

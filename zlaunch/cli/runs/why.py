@@ -1,4 +1,4 @@
-"""`zlaunch runs why`: why a run ended, in at most ten lines, and what goes on from it."""
+"""`zlaunch runs why`: why a run ended, in at most ten lines, and what resumes from it."""
 
 import time
 from dataclasses import asdict

@@ -74,7 +74,7 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
         folder = typed(found.checkpoint.folder)
         export = f"; `zlaunch checkpoint export {folder} DIR` exports its model"
         rest = shlex.join(saved.asked) or "…"
-        resume = f"`zlaunch train --resume {folder} {rest}` goes on from step {found.step}"
+        resume = f"`zlaunch train --resume {folder} {rest}` resumes from step {found.step}"
         if saved.began_with:
             place = shown(found.checkpoint.folder)
             resume = f"{place}, step {found.step}, with which the run began; it saved none"

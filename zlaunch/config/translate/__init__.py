@@ -1,7 +1,7 @@
 """Translate another launcher's command line to zlaunch, with notes on what changes.
 
-`command` parses the line as the launcher does, by the tables in `launchers` and `accelerate`, which say what
-each flag becomes. Flags that are decided together are handled in `hosts` and `ds_config`. Every flag that is
+`command` parses the line as the launcher does, by the tables in `launchers.json`, which say what each flag
+becomes. Flags that are decided together are handled in `hosts` and `ds_config`. Every flag that is
 dropped gets a note.
 """
 
@@ -25,6 +25,7 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
+from zlaunch.config.translate.launchers import ACCELERATE
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.config.translate.programs import replacement
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
@@ -88,7 +89,7 @@ def config_file(command: Command) -> str | None:
 
 def reads_default_config(command: Command) -> bool:
     """Whether accelerate reads its default config if there is one."""
-    return command.launcher is accelerate.LAUNCHER and not any(one.flag.key == "cpu" for one in command.given)
+    return command.launcher.name == ACCELERATE and not any(one.flag.key == "cpu" for one in command.given)
 
 
 def translate(
@@ -167,7 +168,7 @@ def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Gi
             notes.append(not_needed(given, "it is the default"))
             del roles[role]
     hosts = roles.get(Role.HOSTS)
-    if command.launcher is accelerate.LAUNCHER and (hosts is None or hosts.value == "1"):
+    if command.launcher.name == ACCELERATE and (hosts is None or hosts.value == "1"):
         ignored = [role for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE) if role in roles]
         notes += [not_needed(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
     return roles, notes

@@ -99,17 +99,7 @@ class Flag:
         return max(self.names, key=len).lstrip("-")
 
 
-def flag(names: str, becomes: Becomes, idle: str = "") -> Flag:
-    """Describe a flag that takes a value."""
-    return Flag(tuple(names.split()), True, becomes, tuple(idle.split()))
-
-
-def switch(names: str, becomes: Becomes) -> Flag:
-    """Describe a flag without a value."""
-    return Flag(tuple(names.split()), False, becomes)
-
-
-HELP = switch("-h --help", Untranslatable("it only prints help"))
+HELP = Flag(("-h", "--help"), False, Untranslatable("it only prints help"))
 
 
 @dataclass(frozen=True)

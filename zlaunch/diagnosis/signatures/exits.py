@@ -40,7 +40,7 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
 
 @signature("preempted", "a request to save and stop, and a complete checkpoint of the step that it named")
 def preempted(case: Case) -> Reading | None:
-    """A scheduler, a time limit or a user asked the job to save and stop, and it can go on later."""
+    """A scheduler, a time limit or a user asked the job to save and stop, and it can be resumed later."""
     save = case.evidence.save
     if save is None or not case.evidence.is_preempted:
         return None

@@ -13,7 +13,7 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.errors import Finding, Severity, WrongUsage, refuse_fatal
+from zlaunch.errors import Finding, Severity, refuse_fatal
 from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script

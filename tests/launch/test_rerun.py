@@ -30,7 +30,7 @@ from zlaunch.launch.rerun import environment_changes, script_changes
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord, Lineage
-from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.run_files import RunFiles
 
 ARGS = ("--text", "two  words", "--output_dir", "out")
 
@@ -58,7 +58,7 @@ def recorded(given: JobFacts) -> LaunchPlan:
 
 def repeated(plan: LaunchPlan, given: JobFacts) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
-    found = read_run_files(plan.layout.root)
+    found = RunFiles(plan.layout.root)
     again = make_plan(replace(given, repeats=found, layout=RunDir(plan.layout.root.parent / "second")))
     rundir_writer.claim(again)
     rundir_writer.write_run_files(again, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
@@ -140,7 +140,7 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     given = cases(tmp_path)[case]
     given = replace(given, job=replace(given.job, wishes=wishes))
     plan = recorded(given)
-    spec = recorded_job(read_run_files(plan.layout.root))
+    spec = recorded_job(RunFiles(plan.layout.root))
     again = make_plan(replace(given, job=spec))
     assert (spec.wishes, spec.args.words) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
@@ -155,7 +155,7 @@ def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Pat
     given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
     for case in ("ssh", "own"):
         plan = recorded(replace(given[case], layout=RunDir(tmp_path / case)))
-        spec = recorded_job(replace(read_run_files(plan.layout.root), root=Path("/moved")))
+        spec = recorded_job(RunFiles(Path("/moved")).holding(job=RunFiles(plan.layout.root).job))
         assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
         assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
 
@@ -164,13 +164,13 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = moved_plan(read_run_files(moved), replace(given, layout=RunDir(tmp_path / "second")))
+    again = moved_plan(RunFiles(moved), replace(given, layout=RunDir(tmp_path / "second")))
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
 def test_a_script_that_has_learned_to_read_the_variable_is_shown_without_one(tmp_path: Path) -> None:
     given = inputs(tmp_path)
-    past = read_run_files(recorded(given).layout.root)
+    past = RunFiles(recorded(given).layout.root)
     reads = Script(Path("train.py"), "", ConfigInterface.DEEPSPEED)
     assert reads.handover is Handover.VARIABLE
     again = moved_plan(past, replace(given, script=reads, layout=RunDir(tmp_path / "second")))
@@ -180,19 +180,19 @@ def test_a_script_that_has_learned_to_read_the_variable_is_shown_without_one(tmp
 @pytest.mark.parametrize("missing", ["script", "ranks", "launcher", "native_ops", "environment", "over_ssh"])
 def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, tmp_path: Path) -> None:
     given = inputs(tmp_path)
-    past = read_run_files(recorded(given).layout.root)
+    past = RunFiles(recorded(given).layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        moved_plan(replace(past, job=job), replace(given, layout=RunDir(tmp_path / "second")))
+        moved_plan(past.holding(job=job), replace(given, layout=RunDir(tmp_path / "second")))
 
 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
 def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, tmp_path: Path) -> None:
     plan = recorded(inputs(tmp_path))
-    past = read_run_files(plan.layout.root)
+    past = RunFiles(plan.layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        recorded_job(replace(past, job=job))
+        recorded_job(past.holding(job=job))
 
 
 GIT: GitRecord = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}

@@ -11,8 +11,9 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options, submission
 from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.cli.views.run import members, to_json
+from zlaunch.cli.views.run import members
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.args import ds_config_of

@@ -52,8 +52,8 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
-    words, variables = _handed_over(facts, config)
-    variables |= _op_cache(facts)
+    words, handed = _handed_over(facts, config)
+    variables = {**_op_cache(facts), **handed}
     if facts.resume is not None:
         words = (*facts.resume.words(facts.layout), *words)
         variables |= facts.resume.variables(facts.layout)

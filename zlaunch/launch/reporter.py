@@ -9,8 +9,8 @@ from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir.record import HeartbeatRecord
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
     from zlaunch.launch.plan import LaunchPlan
     from zlaunch.resume.saved_by_run import SavedByRun
 

@@ -31,8 +31,8 @@ from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.rundir.write import record_text, write_ending, write_record
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 

@@ -16,7 +16,7 @@ from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Phase
 from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
 from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
-from zlaunch.estimate.rehearse import Found
+from zlaunch.estimate.rehearse import Rehearsed
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
 from zlaunch.hosts.cluster.placement import most_slots
 from zlaunch.hosts.machine.interpreter import inspect_python
@@ -44,7 +44,7 @@ PHASES: Final = ("model", "engine", "forward", "backward", "step")
 _REHEARSED: Final = dict(zip(("load", "initialize", "forward", "backward", "step"), PHASES, strict=True))
 """Phase of a rehearsal → phase of the program."""
 
-Rehearse = Callable[[Sequence[Workload]], Sequence[Found]]
+Rehearse = Callable[[Sequence[Workload]], Sequence[Rehearsed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +306,8 @@ def take_tour(guide: Guide, rehearse: Rehearse, starts: Callable[[int, ZeroMode]
     kinds = (True,) if has_gpus else (False, True)
     workloads = [workload_of_mode(experiment, one, on_gpus=kind) for kind in kinds for one in planned]
     found = rehearse(workloads)
-    here: Sequence[Found] = found[: len(TOUR)]
-    there: Sequence[Found | None] = found[len(TOUR) :] or [None] * len(TOUR)
+    here: Sequence[Rehearsed] = found[: len(TOUR)]
+    there: Sequence[Rehearsed | None] = found[len(TOUR) :] or [None] * len(TOUR)
     stops = []
     for number, mode in enumerate(TOUR):
         starts(number, mode)
@@ -355,7 +355,7 @@ def sent_by(calls: Sequence[LoggedCall], world_size: int) -> dict[str, float]:
     return sent
 
 
-def _predicted(found: Found | None, on_gpus: bool) -> PredictedMemory | None:
+def _predicted(found: Rehearsed | None, on_gpus: bool) -> PredictedMemory | None:
     if not isinstance(found, Forecast) or found.method != "rehearsal" or found.late_error is not None:
         return None
     phases = tuple(_phase(one, on_gpus) for one in found.phases)
@@ -374,7 +374,7 @@ def _phase(phase: Phase, on_gpus: bool) -> PhaseMemory:
     return PhaseMemory(phase.name, end, peak)
 
 
-def _why_not(found: Found | None) -> str | None:
+def _why_not(found: Rehearsed | None) -> str | None:
     if isinstance(found, Forecast):
         return found.late_error or found.why_not_rehearsed
     return None if found is None else found.message

@@ -10,8 +10,8 @@ from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.spec import STAGES, JobSpec, parse_override
-from zlaunch.launch.prepare import ds_config_of
 
 
 def estimate(

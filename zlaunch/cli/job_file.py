@@ -22,10 +22,9 @@ from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.job.args import ScriptArgs
+from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-from zlaunch.launch.prepare import ds_config_of
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
 """Files of this name in the current directory are found."""

@@ -12,7 +12,7 @@ from zlaunch.cli.train_options import OutputOptions, SubmitOptions
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import schedulers
 from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit

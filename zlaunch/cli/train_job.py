@@ -17,6 +17,7 @@ from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members as run_members
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -24,8 +25,8 @@ from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, Run
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import ds_config_of, prepare
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.surroundings import find_surroundings
 from zlaunch.runs.store import load_run
@@ -62,7 +63,7 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         on=output.on,
         is_offline=output.offline,
     )
-    status = run(prepare(job, output.run_dir, view, surroundings=surroundings), launch, view)
+    status = run(prepare(job, launch, view, surroundings), launch, view)
     if output.as_json and view.run is not None:
         console.data(to_json(run_members(load_run(view.run)), indent=None))
     return status

@@ -73,7 +73,7 @@ def _pattern(plan: LaunchPlan) -> Iterator[Finding]:
         return
     # A `*` also matches itself, `[x]` does not.
     fails = bool(plan.args.is_on("load_best_model_at_end")) and "[" in str(named.absolute())
-    then = "`--load_best_model_at_end` fails" if fails else "`--resume` may need a link"
+    then = "`--load_best_model_at_end` fails" if fails else "`--resume` may find no checkpoint in it"
     yield Finding(
         "output-is-pattern",
         f"`--output_dir {named}`: DeepSpeed takes `[`, `]`, `*` and `?` in the path of a checkpoint for a "

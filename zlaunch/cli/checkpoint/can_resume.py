@@ -84,7 +84,8 @@ def _advice(found: Summary, target: ResumeTarget, way: ResumeWay) -> Iterator[st
     elif way is ResumeWay.OTHER_PATH:
         yield visible(how_to_rename(found.checkpoint))
     elif way is ResumeWay.UNKNOWN:
-        yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
+        if found.checkpoint.saved_by is not SavedBy.DCP:
+            yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
     elif way is ResumeWay.REPAIR:
         listed = typed(folder.parent)
         yield f"take another checkpoint; `zlaunch checkpoint list {listed}` shows which are complete"

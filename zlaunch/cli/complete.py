@@ -36,7 +36,7 @@ def runs(incomplete: str, directory: Path | None) -> list[str]:
 
 
 def resumed(incomplete: str, directory: Path | None) -> list[str]:
-    """Complete what a training goes on from: a run, or a directory."""
+    """Complete what a training resumes from: a run, or a directory."""
     return _beginning(incomplete, [LATEST_RUN, *runs("", directory)[1:], *_directories(incomplete)])
 
 

@@ -11,8 +11,8 @@ from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
-from zlaunch.launch.prepare import ds_config_of
 
 
 def estimate(

@@ -23,10 +23,9 @@ from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.estimate.query import parse_lora
-from zlaunch.job.args import ScriptArgs
+from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
-from zlaunch.launch.prepare import ds_config_of
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
 """Files of this name in the current directory are found."""

@@ -14,7 +14,7 @@ from zlaunch.cli.options import MOST_NODES
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec, parse_duration
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest

@@ -11,10 +11,12 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options, submission
 from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.cli.views.run import members, to_json
+from zlaunch.cli.views.run import members
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -33,8 +35,8 @@ from zlaunch.job.spec import (
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import ds_config_of, prepare
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.surroundings import find_surroundings
 from zlaunch.runs.store import load_run
@@ -97,7 +99,7 @@ def train(
         str | None,
         typer.Option(
             metavar="DIR|latest|RUN",
-            help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+            help="Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
             autocompletion=options.completed("resumed"),
         ),
     ] = None,
@@ -151,7 +153,7 @@ def train(
     on_nan: Annotated[
         Literal["report", "stop", "rollback"],
         typer.Option(
-            help="When the loss stays NaN; rollback: go on from the newest checkpoint that was saved before."
+            help="When the loss stays NaN; rollback: resume from the newest checkpoint that was saved before."
         ),
     ] = "report",
     on_preempt: Annotated[
@@ -269,6 +271,7 @@ def train(
     view = LaunchView(as_json=as_json)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
+        run_dir=run_dir,
         rehearse=rehearse,
         force=force,
         dry_run=dry_run,
@@ -300,7 +303,7 @@ def train(
     surroundings = find_surroundings(
         os.environ, join_timeout, view, dry_run, chosen=chosen, on=on, is_offline=offline
     )
-    status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
+    status = run(prepare(spec, launch, view, surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))
     raise typer.Exit(status)

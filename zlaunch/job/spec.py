@@ -30,7 +30,7 @@ SAVE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PreemptOptions:
-    """What a run does before something else ends it: it saves, stops, and can go on later."""
+    """What a run does before something else ends it: it saves, stops, and can be resumed later."""
 
     on_preempt: OnPreempt | None = None
     """What SIGTERM does; None: save if a scheduler has started zlaunch, which sends it before it kills."""
@@ -176,7 +176,7 @@ class JobSpec:
     config_flags: tuple[str, ...] = ()
     """Flags by which the user's command line named the ds_config, so the script knows them."""
     resume: str | None = None
-    """The checkpoint to go on from: a directory, `latest`, or a run."""
+    """The checkpoint to resume from: a directory, `latest`, or a run."""
     allow_reshard: bool = False
     """Convert this checkpoint, if that makes it fit."""
     save: str | None = None

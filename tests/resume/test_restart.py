@@ -13,7 +13,7 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy
-from zlaunch.resume.restart_policy import (
+from zlaunch.resume.restart import (
     DETERMINED,
     DIVERGED,
     HEALS,

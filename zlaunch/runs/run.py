@@ -69,8 +69,12 @@ class Run(RunFiles):
         if (how := self.ending.get("how")) in _ENDINGS:
             return _ENDINGS[how]
         if self.is_alive is None:
-            return State.RUNNING if self.now - self.changed < SIGN_SECONDS else State.UNKNOWN
-        return State.RUNNING if self.is_alive else State.LOST
+            if self.now - self.changed < SIGN_SECONDS:
+                return State.RUNNING
+            return State.UNKNOWN
+        if self.is_alive:
+            return State.RUNNING
+        return State.LOST
 
     @property
     def started(self) -> float | None:
@@ -169,7 +173,9 @@ class Run(RunFiles):
         if self.state is State.UNKNOWN:
             unseen = f"its zlaunch on {self.job.get('host')} cannot be seen from here"
             return f"{unseen}, and it has not written anything for a while"
-        return self._why_lost() if self.state is State.LOST else self.state.value
+        if self.state is State.LOST:
+            return self._why_lost()
+        return str(self.state.value)
 
     def _why_lost(self) -> str:
         process = f"process {self.job.get('zlaunch_pid')}"

@@ -41,17 +41,23 @@ def zero(run: Run) -> str:
     if run.stage is None:
         from zlaunch.job.script import ConfigInterface  # few runs need what reads scripts
 
-        return "-" if run.job.get("interface") == ConfigInterface.NONE.value else "?"
+        if run.job.get("interface") == ConfigInterface.NONE.value:
+            return "-"
+        return "?"
     optimizer, param = (run.offload.get(part, "-") for part in ("optimizer", "param"))
     if optimizer != param:
         return f"{run.stage} {optimizer}/{param}"
-    return str(run.stage) if param == "-" else f"{run.stage} {param}"
+    if param == "-":
+        return str(run.stage)
+    return f"{run.stage} {param}"
 
 
 def steps(run: Run) -> str:
     """Write how far a run came: `12/100`, `12`, or `-` if it reported no step."""
     if run.steps is None:
-        return str(run.step) if run.step else "-"
+        if run.step:
+            return str(run.step)
+        return "-"
     return f"{run.step or 0}/{run.steps}"
 
 
@@ -92,7 +98,9 @@ def moment(seconds: float | None, now: float) -> str:
     then, today = time.localtime(seconds), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M", then)
-    return time.strftime("%b %d", then) if then.tm_year == today.tm_year else time.strftime("%Y-%m", then)
+    if then.tm_year == today.tm_year:
+        return time.strftime("%b %d", then)
+    return time.strftime("%Y-%m", then)
 
 
 def long_moment(seconds: float | None) -> str:

@@ -45,7 +45,9 @@ def _killed(case: Case) -> str | None:
     if case.signal == signal.SIGKILL and case.error is None:
         return case.who
     lost = case.rank is None or case.rank.returncode is None
-    return "the launcher" if lost and case.evidence.launcher_returncode == -signal.SIGKILL else None
+    if lost and case.evidence.launcher_returncode == -signal.SIGKILL:
+        return "the launcher"
+    return None
 
 
 def _peaks(case: Case) -> str | None:
@@ -86,7 +88,9 @@ def pinned_memory(case: Case) -> Reading | None:
         and setting(case.job.config, "zero_optimization", key, "pin_memory") is not False
     ]
     facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
-    advice = (f"`{' '.join(pinned)}`: use pageable memory",) if pinned else ()
+    advice = []
+    if pinned:
+        advice.append(f"`{' '.join(pinned)}`: use pageable memory")
     cause = f"{case.who} could not allocate page-locked host memory; the GPU is not full"
     return Reading(cause, facts, advice)
 
@@ -123,13 +127,17 @@ def _wanted(asked: str, total: str | None, free: str | None) -> str:
 def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
     if held is None:
         allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
-        return f"{gib(allocated)} GiB in tensors at the peak" if allocated and allocated > 0 else None
+        if allocated and allocated > 0:
+            return f"{gib(allocated)} GiB in tensors at the peak"
+        return None
     return f"torch held {held} in tensors" + (f" and {between} in its cache" if between else "")
 
 
 def _predicted(case: Case) -> str | None:
     predicted = written_peak(case.job.forecast or {}, ("gpu",))
-    return f"{gib(predicted)} GiB of tensors predicted" if predicted else None
+    if predicted:
+        return f"{gib(predicted)} GiB of tensors predicted"
+    return None
 
 
 def _fits_unfragmented(

@@ -70,7 +70,9 @@ def _numbers(rank: RankEvidence | None) -> dict[str, float]:
 
 
 def _in_words(numbers: Mapping[str, float], name: str) -> str | None:
-    return f"{name}: {_word(numbers[name])}" if name in numbers else None
+    if name in numbers:
+        return f"{name}: {_word(numbers[name])}"
+    return None
 
 
 def _word(value: float) -> str:

@@ -69,7 +69,9 @@ def _what_went(host: HostEvidence) -> str:
 def port_taken(case: Case, line: str) -> Reading:
     """The rendezvous port is in use by another program, often by ranks of an earlier run."""
     port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
-    advice = (f"`ss -ltnp 'sport = :{port}'` shows the program that uses it",) if port else ()
+    advice = []
+    if port:
+        advice.append(f"`ss -ltnp 'sport = :{port}'` shows the program that uses it")
     which = f"the rendezvous port {port}" if port else "the rendezvous port"
     said = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
     return Reading(f"{which} is in use by another program", (said,), advice)
@@ -207,7 +209,9 @@ def host_unreachable(case: Case) -> Reading | None:
     if line is None:
         return None
     host = named_in(line, r"host=(\S{1,80}) was not") or named_in(line, r"connect to host (\S{1,80})")
-    advice = (f"`ssh {host} true` must work without a prompt",) if host else ()
+    advice = []
+    if host:
+        advice.append(f"`ssh {host} true` must work without a prompt")
     return Reading(f"ssh cannot connect to {host or 'a host'}", (line,), advice, is_local=False)
 
 

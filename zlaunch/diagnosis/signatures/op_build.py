@@ -91,7 +91,9 @@ def libaio_missing(case: Case) -> Reading | None:
         return None
     package = named_in(printed, r"install the (libaio\S*) package with (?:apt|yum|pacman)")
     tool = named_in(printed, r"install the libaio\S* package with (apt|yum|pacman)")
-    advice = (f"`{tool} install {package}`",) if tool in {"apt", "yum"} else ()
+    advice = []
+    if tool in {"apt", "yum"}:
+        advice.append(f"`{tool} install {package}`")
     return Reading("offload to NVMe needs libaio and its headers", (line,), advice)
 
 
@@ -129,5 +131,7 @@ def op_build_failed(case: Case) -> Reading | None:
 def op_not_loadable(case: Case, line: str) -> Reading:
     """A compiled library does not match the installed packages."""
     folder = named_in(line, r"((?:/[\w.+-]+)*/torch_extensions/[\w.+-]+/\w+)/\w+\.so")
-    advice = (f"`rm -r {folder}`: it will be rebuilt",) if folder else ()
+    advice = []
+    if folder:
+        advice.append(f"`rm -r {folder}`: it will be rebuilt")
     return Reading(f"a compiled library does not match the packages that {case.who} uses", (line,), advice)

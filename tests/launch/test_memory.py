@@ -11,9 +11,7 @@ from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.hosts.agent.ssh import HostSurveys
-from zlaunch.hosts.agent.survey import HostSurvey
-from zlaunch.hosts.machine.resources import FreeResources
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
@@ -32,8 +30,7 @@ def prepared(
     one = model()
     read = script(source, interface)
     inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, {}, PYTHON)
-    here = HostSurvey(TWO_GPUS, FreeResources(), 29500, PYTHON)
-    facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
+    facts = Facts(Sources(read, None, (), None), one, None, MachineFacts(PYTHON, TWO_GPUS), {}, {})
     return Prepared(inputs, facts, None)
 
 

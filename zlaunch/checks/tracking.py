@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from zlaunch.checks.requirements import Requirements, Tracker
+from zlaunch.checks.verdict import Verdict, found
 from zlaunch.errors import Finding
+from zlaunch.hosts.machine.facts import MachineFacts
 
 SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 """Section of the ds_config → the package that rank 0 imports for it (`deepspeed/monitor/utils.py`)."""
@@ -40,19 +42,6 @@ PROJECTS: Mapping[str, str] = {
 """Package → what to `pip install`, where that is another name or a range of releases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracker:
-    """A monitor that a job enables."""
-
-    where: str
-    """The key or flag that enables it."""
-    said: str
-    packages: tuple[str, ...]
-    """One of these is enough."""
-    instead: str
-    """How to do without it."""
-
-
 def reporters_of(
     config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
 ) -> Iterator[Tracker]:
@@ -70,16 +59,26 @@ def reporters_of(
 
 def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
     """Read the words after the last `--report_to`."""
-    found: list[str] = []
+    names: list[str] = []
     is_meant = False
     for word in script_args:
-        if word.startswith("--"):
-            name, equals, value = word.partition("=")
-            is_meant = name in ("--report_to", "--report-to")
-            found = ([value] if equals else []) if is_meant else found
+        name, equals, value = word.partition("=")
+        if name in ("--report_to", "--report-to"):
+            is_meant, names = True, [value] if equals else []
+        elif word.startswith("--"):
+            is_meant = False
         elif is_meant:
-            found.append(word)
-    return tuple(found)
+            names.append(word)
+    return tuple(names)
+
+
+def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+    """Find monitors whose packages are missing, and names that transformers does not know."""
+    findings = [*unknown_reporters(needs.script_args)]
+    for monitor in needs.monitors:
+        findings += _lacks_packages(monitor, facts.python.missing)
+    for finding in findings:
+        yield found(f"monitor {finding.where}", finding.message, finding)
 
 
 def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
@@ -92,7 +91,7 @@ def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
             yield Finding("unknown-monitor", f"transformers has no integration `{name}`", hint, "--report_to")
 
 
-def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
+def _lacks_packages(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
     """Find that none of the packages a monitor can use is installed."""
     if not missing.issuperset(monitor.packages):
         return

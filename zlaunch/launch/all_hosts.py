@@ -1,25 +1,27 @@
 """Preflight: compare what a plan needs with what is free, here and on the other hosts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shutil import which
 
-from zlaunch.checks.remote import SharedPaths, check_remote_hosts
-from zlaunch.checks.resources import check_resources
-from zlaunch.checks.same import check_same
+from zlaunch.checks.across_hosts import HostVerdict, compare
+from zlaunch.checks.findings import findings_of, findings_of_hosts
+from zlaunch.checks.host import check_host
+from zlaunch.checks.requirements import Requirements
+from zlaunch.checks.shared_paths import SharedPaths, check_paths
+from zlaunch.checks.verdict import Verdict
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.files import identities, is_safe_word
-from zlaunch.hosts.agent.ssh import HostSurveys
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.topology import Reach
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.probe import free_resources
-from zlaunch.hosts.machine.resources import Machine, local_names
+from zlaunch.hosts.machine.resources import local_names
 from zlaunch.launch.facts import Facts
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.prepare import Prepared
-from zlaunch.launch.requirements import ResourceRequirements, requirements_of
+from zlaunch.launch.requirements import requirements_of
 
 STARTERS = {"deepspeed": ("pdsh", "pdsh"), "openmpi": ("mpirun", "openmpi-bin")}
 """Launcher → the program that DeepSpeed's runner needs for several hosts, and its package."""
@@ -33,20 +35,23 @@ def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
     if plan.topology.spans_hosts and not plan.on_each_host:
         _check_runner(prepared, plan)
     forecast = None if prepared.estimate is None else prepared.estimate.forecast
-    hosts = prepared.facts.hosts
-    needs_on = partial(requirements_of, plan, prepared.inputs, prepared.facts.model, forecast)
-    missing = prepared.facts.here.room.missing
-    here = _check_this_machine(hosts.here, plan, needs_on, missing)
-    same = check_same(_to_compare(prepared.facts, plan), prepared.facts.here.hashes)
-    return [*here, *same, *_check_other_hosts(hosts, plan, needs_on, here)]
+    facts = prepared.facts
+    needs_on = partial(requirements_of, plan, prepared.inputs, facts.model, forecast)
+    here = findings_of(_check_this_machine(facts.here, plan, needs_on))
+    program = prepared.inputs.script.path.absolute()
+    devices = {host.name: host.devices for host in plan.topology.hosts}
+    hashes = {} if facts.here.files is None else facts.here.files.hashes
+    differences = compare(_to_compare(facts, plan), devices, program, hashes)
+    others = [*differences, *_check_other_hosts(facts, plan, needs_on)]
+    return [*here, *findings_of_hosts(others, here)]
 
 
-def _to_compare(facts: Facts, plan: LaunchPlan) -> dict[str, HostSurvey]:
+def _to_compare(facts: Facts, plan: LaunchPlan) -> dict[str, MachineFacts]:
     """The hosts of the job; this machine first, if it is one of them. Members compare their own plans."""
     if plan.topology.reach is Reach.JOINED:
         return {"this machine": facts.here}
-    here = {host.name: facts.here for host in plan.topology.hosts if host.name not in facts.hosts.others}
-    return {**here, **facts.hosts.others} or {"this machine": facts.here}
+    here = {host.name: facts.here for host in plan.topology.hosts if host.name not in facts.others}
+    return {**here, **facts.others} or {"this machine": facts.here}
 
 
 def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
@@ -65,35 +70,30 @@ def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
 
 
 def _check_this_machine(
-    here: Machine,
-    plan: LaunchPlan,
-    needs_on: Callable[[Machine], ResourceRequirements],
-    missing: frozenset[str],
-) -> tuple[Finding, ...]:
-    named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
-    needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
+    facts: MachineFacts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
+) -> list[Verdict]:
+    hostname = facts.machine.hostname
+    named = [host.name for host in plan.topology.hosts if host.name in local_names(hostname)]
+    needs = needs_on((*named, hostname)[0])
     if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
     free = free_resources([one.path for one in needs.writes])
-    return check_resources(needs, replace(free, missing=missing))
+    return check_host(replace(facts, free=free), needs)
 
 
 def _check_other_hosts(
-    hosts: HostSurveys,
-    plan: LaunchPlan,
-    needs_on: Callable[[Machine], ResourceRequirements],
-    here: Sequence[Finding],
-) -> list[Finding]:
+    facts: Facts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
+) -> Iterator[HostVerdict]:
+    """Check hosts like this machine, except for monitors, which run on one host only."""
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
-    run = None if plan.on_each_host else hosts.request.run
-    rooms = {name: survey.room for name, survey in hosts.others.items()}
-    needs = {name: needs_on(survey.machine) for name, survey in hosts.others.items()}
+    run = None if plan.on_each_host else next(iter(facts.question.identified), None)
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
-    locks = [lock for room in rooms.values() for lock in room.left_locks]
     shared = SharedPaths(
         run=run,
-        own=tuple(path for path in dict.fromkeys(own) if path in hosts.request.paths),
-        ops=frozenset(name for op in plan.ops for name in (op.name, *op.along)),
-        files=identities([*filter(None, [run]), *locks]),
+        own=tuple(path for path in dict.fromkeys(own) if path in facts.question.paths),
+        here={} if run is None else identities([run]),
     )
-    return check_remote_hosts(needs, rooms, shared, here)
+    for name, there in facts.others.items():
+        needs = replace(needs_on(name), monitors=(), script_args=())
+        for verdict in (*check_host(there, needs), *check_paths(there, shared)):
+            yield name, verdict

@@ -4,7 +4,7 @@ Nothing is judged, written or started here. An error means that something cannot
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,16 +15,18 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.files import is_safe_word, nearest
+from zlaunch.hosts.agent.answers import ask_hosts
 from zlaunch.hosts.agent.python_of_host import python_here
-from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
-from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
+from zlaunch.hosts.cluster.topology import Host, HostLine, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
+from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
@@ -66,14 +68,21 @@ class Facts:
     """The model the script will load, if it is known."""
     model_error: ZlaunchError | None
     """Why the model's config.json could not be fetched; InputMissing if the script cannot load the model."""
-    here: HostSurvey
-    hosts: HostSurveys
+    here: MachineFacts
+    others: Mapping[str, MachineFacts]
+    """The facts of the other hosts by name."""
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    question: Question = field(default_factory=Question)
+    """What was asked about all of them."""
     given: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     address: str | None = None
     """The address of the first host, where what started zlaunch has chosen it."""
+
+    def machines(self, hosts: Sequence[Host]) -> dict[str, Machine]:
+        """Map names of hosts to machines; this one has many names."""
+        return {host.name: self.others.get(host.name, self.here).machine for host in hosts}
 
 
 def default_recipe() -> Path:
@@ -109,7 +118,10 @@ def _count_slots(job: JobSpec, sources: Sources, machine: Machine, *, is_offline
         ]
         return replace(sources, hosts=choose_slots(job, hosts))
     uncounted = [line.host for line in sources.hostfile if not line.host.devices]
-    machines = survey_hosts(uncounted, machine).machines([host.name for host in uncounted])
+    others = ask_hosts(uncounted, Question(FOR_SLOTS))
+    machines = {
+        host.name: others[host.name].machine if host.name in others else machine for host in uncounted
+    }
     lines = count_slots(sources.hostfile, machines)
     return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
@@ -144,17 +156,16 @@ def inspect(
     topology = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
     model, model_error = _model(job, sources.script)
-    request = _survey_request(job, sources, layout)
-    here = survey(request, python, machine)
+    question = _question(job, sources, layout)
+    here = survey(question, python, machine)
+    others: Mapping[str, MachineFacts] = {}
     if sources.hosts is None:
-        topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
+        topology, others = surroundings.find_hosts(job, here, question, str(layout.root))
         sources = replace(sources, hosts=topology if topology.spans_hosts else None)
-    elif surroundings.is_offline:
-        hosts = HostSurveys(here.machine, request)
-    else:
-        hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
+    elif not surroundings.is_offline:
+        others = ask_hosts(sources.hosts.hosts, question)
     environ, given = dict(os.environ), _given(job, sources)
-    return Facts(sources, model, model_error, here, hosts, environ, given, surroundings.address)
+    return Facts(sources, model, model_error, here, others, environ, question, given, surroundings.address)
 
 
 def _given(job: JobSpec, sources: Sources) -> Mapping[str, Variable]:
@@ -173,15 +184,15 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
 
 
-def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:
+def _question(job: JobSpec, sources: Sources, layout: RunDir) -> Question:
     """Ask about everything that ranks read, write and listen on."""
     own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
     named = [sources.script.path, sources.script.output_dir(job.script_args), *swaps]
-    return SurveyRequest(
-        run=nearest(layout.root),
+    return Question(
+        identified=(nearest(layout.root),),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
         python=job.python,
         needed=_needed(job, sources.script),

@@ -38,7 +38,7 @@ def query_for(prepared: Prepared) -> EstimateQuery | None:
     hosts = inputs.topology.hosts
     args, _ = inputs.read_args()
     given = inputs.context(args)
-    machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
+    machines = prepared.facts.machines(hosts).values()
     gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
     cluster = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)

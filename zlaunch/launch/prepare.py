@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch.checks.across_hosts import gpus_used_twice
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import (
     assign_ranks,
-    gpus_used_twice,
     most_slots,
     refuse_contradictions,
     refuse_parts_of_hosts,
 )
 from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import weakest
 from zlaunch.job.argument_checks import check_script_args
@@ -153,13 +153,14 @@ def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> No
 
 def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool = False) -> PlanInputs:
     """Check a job against the facts and assign its ranks; raise what makes it impossible."""
-    script, hosts, others = facts.sources.script, facts.sources.hosts, facts.hosts.others
-    machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
+    script, hosts, others = facts.sources.script, facts.sources.hosts, facts.others
+    machines = facts.machines([] if hosts is None else hosts.hosts)
     most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
     wrong = []
     if not is_offline:  # which takes this machine for all of them
         wrong += too_many_slots(facts.sources.hostfile, most)
-        wrong += [] if hosts is None else gpus_used_twice(hosts, machines)
+        devices = {} if hosts is None else {host.name: host.devices for host in hosts.hosts}
+        wrong += gpus_used_twice(devices, machines)
     if launcher_of(job, script) != "torchrun":
         wrong += beyond_deepspeed(facts.sources.hostfile)
     wrong += wrong_sizes(facts.model) if facts.model is not None else ()
@@ -192,14 +193,15 @@ def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool 
 
 def _address(facts: Facts, topology: Topology) -> str:
     """Find the address at which the other hosts reach the first one."""
-    first, others = topology.hosts[0].name, facts.hosts.others
+    first, others = topology.hosts[0].name, facts.others
     if topology.hosts[0].addr is not None:
         return topology.hosts[0].addr
     if not others:
         return first if topology.reach is Reach.SSH else LOOPBACK
     if first in others:
-        return others[first].address or first
-    return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)
+        return others[first].connection.reached_at or first
+    addresses = (one.connection.seen_from for one in others.values())
+    return next(filter(None, addresses), os.uname().nodename)
 
 
 def _own_document(own: OwnConfig) -> Document | None:
@@ -212,17 +214,17 @@ def _own_document(own: OwnConfig) -> Document | None:
         return None
 
 
-def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> None:
-    if DEBUGGER in survey.room.missing:
+def _check_debugger(listener: Listener, facts: MachineFacts, is_remote: bool) -> None:
+    if DEBUGGER in facts.python.missing:
         where = f"on {listener.host}" if is_remote else "here"
         raise Unavailable(
             f"`--debug` needs {DEBUGGER}, which is not installed {where}",
-            f"`{survey.python.executable} -m pip install {DEBUGGER}`",
+            f"`{facts.python.executable} -m pip install {DEBUGGER}`",
         )
-    if survey.debug_error is not None:
+    if facts.ports is not None and facts.ports.debug_error is not None:
         where = f"on {listener.host}" if is_remote else "on this port"
-        other = survey.other_debug_port
+        other = facts.ports.other_debug
         raise Unavailable(
-            f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",
+            f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {facts.ports.debug_error}",
             f"write `--debug {listener.rank}:{other}`" if other else None,
         )

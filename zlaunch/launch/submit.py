@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.agent.ssh import HostSurveys
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
-from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
@@ -135,8 +134,8 @@ def _facts(sources: Sources, python: Interpreter) -> Facts:
     """Make the facts about unknown nodes."""
     gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
-    here = HostSurvey(machine, FreeResources(), 0, python)
-    return Facts(sources, None, None, here, HostSurveys(machine), os.environ)
+    here = MachineFacts(python, machine)
+    return Facts(sources, None, None, here, {}, os.environ)
 
 
 @dataclass

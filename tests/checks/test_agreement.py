@@ -12,7 +12,7 @@ from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
 from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, Amount, DiskUse, Requirements, Tracker
-from zlaunch.checks.verdict import Status
+from zlaunch.checks.result import Status
 from zlaunch.errors import FATAL, Unavailable
 from zlaunch.hosts.agent.examine import Examined
 from zlaunch.hosts.machine.facts import MachineFacts

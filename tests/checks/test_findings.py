@@ -9,7 +9,7 @@ import pytest
 
 from tests.checks.recorded import changed, machine_facts
 from tests.making import PYTHON
-from zlaunch.checks.across_hosts import HostVerdict
+from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import DiskUse, Requirements
@@ -37,10 +37,10 @@ def judged(
     return findings_of_hosts(_verdicts(hosts, demand), here)
 
 
-def _verdicts(hosts: dict[str, MachineFacts], demand: Requirements) -> Iterator[HostVerdict]:
+def _verdicts(hosts: dict[str, MachineFacts], demand: Requirements) -> Iterator[HostResult]:
     for name, facts in hosts.items():
-        for verdict in (*check_host(facts, demand), *check_paths(facts, SHARED)):
-            yield name, verdict
+        for result in (*check_host(facts, demand), *check_paths(facts, SHARED)):
+            yield name, result
 
 
 def test_hosts_that_lack_nothing_give_no_cause_for_words() -> None:

@@ -9,7 +9,7 @@ from tests.checks.recorded import GIB, cpu_host, gpu_host, machine_facts, with_p
 from zlaunch.checks.disks import HERE, TEMPORARY
 from zlaunch.checks.host import CHECKS, Check, check_host
 from zlaunch.checks.requirements import ANY_JOB, ConfigAtHand, Requirements
-from zlaunch.checks.verdict import Status, Verdict
+from zlaunch.checks.result import CheckResult, Status
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine.facts import GpuLinks, MachineFacts
 from zlaunch.hosts.machine.op_states import OpState
@@ -19,7 +19,7 @@ ANY = replace(ANY_JOB, directories={HERE: Path("/home/me"), TEMPORARY: Path("/tm
 OK, NOTE, WARNING, ERROR = Status.OK, Status.NOTE, Status.WARNING, Status.ERROR
 
 
-def row(facts: MachineFacts, name: str, needs: Requirements = ANY) -> Verdict:
+def row(facts: MachineFacts, name: str, needs: Requirements = ANY) -> CheckResult:
     (found,) = [one for one in check_host(facts, needs) if one.name == name]
     return found
 

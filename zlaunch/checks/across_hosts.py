@@ -5,8 +5,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.checks.shared_paths import missing_path
-from zlaunch.checks.verdict import Status, Verdict, found
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Machine
@@ -16,8 +16,8 @@ from zlaunch.job.trainer_releases import numbers_of
 MUST_AGREE = ("torch", "deepspeed")
 """Ranks with other releases of these may wait for each other forever, without any error."""
 
-HostVerdict = tuple[str, Verdict]
-"""Name of a host, and a verdict about it."""
+HostResult = tuple[str, CheckResult]
+"""Name of a host, and a result about it."""
 
 
 def compare(
@@ -25,7 +25,7 @@ def compare(
     devices: Mapping[str, Sequence[int]],
     program: Path | None,
     here: Mapping[Path, str | None] = MappingProxyType({}),
-) -> Iterator[HostVerdict]:
+) -> Iterator[HostResult]:
     """Compare hosts with each other, and files with their hashes here, if these are given.
 
     `devices` are the GPUs that the job uses on each host; none of them for all. The `program` must be the
@@ -49,7 +49,7 @@ def _first_with(value: Hashable, values: Mapping[str, Hashable]) -> str:
 
 def _same_machines(
     facts: Mapping[str, MachineFacts], devices: Mapping[str, Sequence[int]]
-) -> Iterator[HostVerdict]:
+) -> Iterator[HostResult]:
     """Find hosts that are one machine under several names; containers on one machine are not.
 
     On its CPU, ranks may start twice; a GPU cannot be used by two ranks of one job.
@@ -70,9 +70,9 @@ def _same_machines(
         )
         pair = {host: used[host] for host in (other, name) if host in used}
         if twice := gpus_used_twice(pair, machines):
-            yield name, found("machine", text, twice[0], hint)
+            yield name, from_finding("machine", text, twice[0], hint)
         else:
-            yield name, Verdict("machine", Status.WARNING, text, hint)
+            yield name, CheckResult("machine", Status.WARNING, text, hint)
 
 
 def _identity(facts: MachineFacts) -> Hashable:
@@ -103,7 +103,7 @@ def gpus_used_twice(devices: Mapping[str, Sequence[int]], machines: Mapping[str,
     return [*findings.values()]
 
 
-def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostVerdict]:
+def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     """Another minor release has other packages, perhaps; ranks do not send each other what depends on it."""
     versions = {name: one.python.version for name, one in facts.items()}
     common = str(usual(versions))
@@ -113,12 +113,12 @@ def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostVerdict]:
         if numbers_of(version)[:2] != numbers_of(common)[:2]:
             message = f"Python {version}, but {common} on {_first_with(common, versions)}"
             finding = Finding("other-version", message, hint, severity=Severity.ADVICE)
-            yield name, found("Python", text, finding, f"{hint}: `--python PATH`")
+            yield name, from_finding("Python", text, finding, f"{hint}: `--python PATH`")
         elif version != common:
-            yield name, Verdict("Python", Status.NOTE, text)
+            yield name, CheckResult("Python", Status.NOTE, text)
 
 
-def _packages(facts: Mapping[str, MachineFacts]) -> Iterator[HostVerdict]:
+def _packages(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     for package in TESTED:
         versions = {name: one.python.versions([package])[package] for name, one in facts.items()}
         common = usual(versions)
@@ -129,7 +129,7 @@ def _packages(facts: Mapping[str, MachineFacts]) -> Iterator[HostVerdict]:
 
 def _other_version(
     package: str, name: str, versions: Mapping[str, str | None], facts: Mapping[str, MachineFacts]
-) -> Verdict:
+) -> CheckResult:
     """Judge a version that differs from that of most hosts.
 
     Builds of one release for several CUDA releases work together, unless they come with other releases of
@@ -146,9 +146,9 @@ def _other_version(
     if package in MUST_AGREE and numbers_of(version) != numbers_of(wanted):
         severity = Severity.FAILS_LATER
     elif _without_build(version) == _without_build(wanted) and not _use_nccl(package, facts):
-        return Verdict(package, Status.NOTE, text)
+        return CheckResult(package, Status.NOTE, text)
     finding = Finding("other-version", message, pip, severity=severity)
-    return found(package, text, finding, f"on {name}: {pip}")
+    return from_finding(package, text, finding, f"on {name}: {pip}")
 
 
 def _use_nccl(package: str, facts: Mapping[str, MachineFacts]) -> bool:
@@ -160,18 +160,18 @@ def _without_build(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostVerdict]:
+def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     """Hosts with and without GPUs cannot train together; other differences are only shown."""
     counts = {name: len(one.hardware.gpus) for name, one in facts.items() if one.hardware is not None}
     for name, count in counts.items():
         if not count and any(counts.values()):
             text, hint = "none, but others have GPUs", f"remove {name} from the hosts"
-            yield name, Verdict("GPUs", Status.ERROR, text, hint)
+            yield name, CheckResult("GPUs", Status.ERROR, text, hint)
 
 
 def _files(
     facts: Mapping[str, MachineFacts], program: Path | None, here: Mapping[Path, str | None]
-) -> Iterator[HostVerdict]:
+) -> Iterator[HostResult]:
     there = {name: one.files.hashes for name, one in facts.items() if one.files is not None}
     for path in dict.fromkeys(path for hashes in there.values() for path in hashes):
         found_there = {name: hashes.get(path) for name, hashes in there.items()}
@@ -182,15 +182,15 @@ def _files(
             yield name, _file(path, value, wanted, hint, is_program=path == program)
 
 
-def _file(path: Path, value: str | None, wanted: Hashable, hint: str, *, is_program: bool) -> Verdict:
+def _file(path: Path, value: str | None, wanted: Hashable, hint: str, *, is_program: bool) -> CheckResult:
     row = f"file {path.name}"
     if value == wanted and value is not None:
-        return Verdict(row, Status.OK, "the same bytes")
+        return CheckResult(row, Status.OK, "the same bytes")
     text = "is not there" if value is None else "differs from that of the other hosts"
     if not is_program:
-        return Verdict(row, Status.WARNING, text, hint)
+        return CheckResult(row, Status.WARNING, text, hint)
     if value is None:
-        return found(row, text, missing_path(path), hint)
+        return from_finding(row, text, missing_path(path), hint)
     message = f"`{path}` is not the same as on this machine"
     finding = Finding("other-script", message, "copy it there", severity=Severity.FAILS_LATER)
-    return found(row, text, finding, hint)
+    return from_finding(row, text, finding, hint)

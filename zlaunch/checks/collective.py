@@ -4,9 +4,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zlaunch.checks.across_hosts import HostVerdict
+from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.all_reduce import LARGE_BYTES
-from zlaunch.checks.verdict import Status, Verdict
+from zlaunch.checks.result import CheckResult, Status
 from zlaunch.hosts.agent.answers import is_remote, starting
 from zlaunch.hosts.agent.conversation import Conversation, conversations
 from zlaunch.hosts.agent.examine import Examined, Targets
@@ -42,15 +42,15 @@ class _Rank:
 
 def all_reduce(
     hosts: Sequence[Examined], targets: Targets, waiting: Callable[[list[str]], None]
-) -> list[HostVerdict]:
+) -> list[HostResult]:
     """Start the ranks, wait for them, and judge what they measured."""
     facts = {one.name: one.facts for one in hosts if one.facts is not None and one.facts.hardware is not None}
     if len(facts) < len(hosts):
-        return [(hosts[0].name, Verdict(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
+        return [(hosts[0].name, CheckResult(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
     ranks = _ranks(hosts, facts)
     if not ranks:
         error = "left out: the first host has no address that all others reach"
-        return [(hosts[0].name, Verdict(NAME, Status.NOTE, error))]
+        return [(hosts[0].name, CheckResult(NAME, Status.NOTE, error))]
     commands = {}
     named = {host.name: host for host in targets.hosts}
     variables = [f"{name}={value}" for name, value in forwarded(os.environ).items()]
@@ -97,7 +97,7 @@ def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
 
 def _judge(
     talks: Sequence[Conversation], ranks: Sequence[_Rank], hosts: Sequence[Examined]
-) -> list[HostVerdict]:
+) -> list[HostResult]:
     failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
         interface = "lo" if len(hosts) == 1 else "the interface that leads to the other hosts"
@@ -106,10 +106,10 @@ def _judge(
             if ranks[0].backend == "nccl"
             else f"set GLOO_SOCKET_IFNAME to {interface}"
         )
-        return [(host, Verdict(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]
+        return [(host, CheckResult(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]
     if len(ranks) == 1:
-        return [(hosts[0].name, Verdict(NAME, Status.OK, "one rank; nothing is sent"))]
+        return [(hosts[0].name, CheckResult(NAME, Status.OK, "one rank; nothing is sent"))]
     small, large = (max(float(one[size]) for one in answers) for size in ("small", "large"))
     wire = 2 * (len(ranks) - 1) / len(ranks) * LARGE_BYTES / large
     text = (
@@ -118,7 +118,10 @@ def _judge(
     if len(hosts) == 1:
         copy = min(float(one["copy"]) for one in answers)
         return [
-            (hosts[0].name, Verdict(NAME, Status.OK, f"{text}; memory is copied at {copy / 1e9:.1f} GB/s"))
+            (
+                hosts[0].name,
+                CheckResult(NAME, Status.OK, f"{text}; memory is copied at {copy / 1e9:.1f} GB/s"),
+            )
         ]
     return [(hosts[0].name, _against_interface(text, 8 * wire / 1e6, hosts))]
 
@@ -129,13 +132,13 @@ def _why_not(talk: Conversation) -> str:
     return talk.last_line
 
 
-def _against_interface(text: str, megabits: float, hosts: Sequence[Examined]) -> Verdict:
+def _against_interface(text: str, megabits: float, hosts: Sequence[Examined]) -> CheckResult:
     interfaces = [host.interface(hosts[0]) for host in hosts]
     speeds = [one.speed for one in interfaces if one is not None and one.speed]
     if not speeds:
-        return Verdict(NAME, Status.OK, f"{text}; the speed of the interface is unknown")
+        return CheckResult(NAME, Status.OK, f"{text}; the speed of the interface is unknown")
     part = megabits / min(speeds)
     text = f"{text}; {100 * part:.0f} % of the interface's {min(speeds) / 1000:g} Gbit/s"
     if part >= _SLOW:
-        return Verdict(NAME, Status.OK, text)
-    return Verdict(NAME, Status.WARNING, text, "NCCL_DEBUG=INFO or `iperf3` shows where it is lost")
+        return CheckResult(NAME, Status.OK, text)
+    return CheckResult(NAME, Status.WARNING, text, "NCCL_DEBUG=INFO or `iperf3` shows where it is lost")

@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from zlaunch.checks.requirements import DiskUse, Requirements
-from zlaunch.checks.verdict import Status, Verdict, found
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Disk
@@ -17,7 +17,7 @@ DISK = "disk-too-small"
 LEAST_BYTES = 1 << 30
 
 
-def disks(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def disks(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find disks that are full, or that this job fills."""
     if facts.free is None:
         return
@@ -27,30 +27,30 @@ def disks(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
         if path in there:
             yield _directory(name, path, there[path], short.pop(path, None))
     for path, finding in short.items():
-        yield found(f"disk: {path}", _room(path, there[path]), finding)
+        yield from_finding(f"disk: {path}", _room(path, there[path]), finding)
 
 
 def _room(path: Path, disk: Disk) -> str:
     return f"{memory(disk.free_bytes)} of {memory(disk.total_bytes)} free in {path}"
 
 
-def _directory(name: str, path: Path, disk: Disk, finding: Finding | None) -> Verdict:
+def _directory(name: str, path: Path, disk: Disk, finding: Finding | None) -> CheckResult:
     title, text = f"disk: {name}", _room(path, disk)
     if not disk.is_writable:
         return _read_only(name, title, path)
     hint = f"`du -sh {path}/*` shows what takes the space"
     if finding is not None:
-        return found(title, text, finding, hint, disk.free_bytes)
+        return from_finding(title, text, finding, hint, disk.free_bytes)
     if disk.free_bytes < LEAST_BYTES:
-        return Verdict(title, Status.WARNING, text, hint, disk.free_bytes)
-    return Verdict(title, Status.OK, text, amount=disk.free_bytes)
+        return CheckResult(title, Status.WARNING, text, hint, disk.free_bytes)
+    return CheckResult(title, Status.OK, text, amount=disk.free_bytes)
 
 
-def _read_only(name: str, title: str, path: Path) -> Verdict:
+def _read_only(name: str, title: str, path: Path) -> CheckResult:
     text, hint = f"{path} is not writable", f"make {path} writable"
     if name == HERE:
-        return found(title, text, Finding("not-writable", text, hint, severity=Severity.FAILS_LATER))
-    return Verdict(title, Status.WARNING, text, "set TMPDIR" if name == TEMPORARY else hint)
+        return from_finding(title, text, Finding("not-writable", text, hint, severity=Severity.FAILS_LATER))
+    return CheckResult(title, Status.WARNING, text, "set TMPDIR" if name == TEMPORARY else hint)
 
 
 def _short(writes: Sequence[DiskUse], there: Mapping[Path, Disk]) -> Iterator[tuple[Path, Finding]]:

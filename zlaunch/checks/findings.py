@@ -1,11 +1,11 @@
-"""What `train` says of verdicts: those with a finding, each once, with the hosts that it is about."""
+"""What `train` says of results: those with a finding, each once, with the hosts that it is about."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from zlaunch.checks.disks import DISK
+from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import NOT_SHARED
-from zlaunch.checks.verdict import Verdict
 from zlaunch.errors import Finding, Severity
 
 MOST_HOSTS = 3
@@ -13,14 +13,14 @@ _TYPED_HERE = (NOT_SHARED, DISK)
 """These are fixed in the command line, not on the host."""
 
 
-def findings_of(verdicts: Iterable[Verdict]) -> list[Finding]:
+def findings_of(results: Iterable[CheckResult]) -> list[Finding]:
     """Return the findings, advice last."""
-    findings = [verdict.finding for verdict in verdicts if verdict.finding is not None]
+    findings = [result.finding for result in results if result.finding is not None]
     return sorted(findings, key=lambda finding: finding.severity is Severity.ADVICE)
 
 
 def findings_of_hosts(
-    verdicts: Iterable[tuple[str, Verdict]], known: Collection[Finding] = ()
+    results: Iterable[tuple[str, CheckResult]], known: Collection[Finding] = ()
 ) -> list[Finding]:
     """Return the findings about hosts; equal ones of several hosts become one.
 
@@ -28,9 +28,9 @@ def findings_of_hosts(
     """
     full = {finding for finding in known if finding.code == DISK}
     named: dict[Finding, dict[str, None]] = {}
-    for host, verdict in verdicts:
-        if verdict.finding is not None and verdict.finding not in full:
-            named.setdefault(verdict.finding, {})[host] = None
+    for host, result in results:
+        if result.finding is not None and result.finding not in full:
+            named.setdefault(result.finding, {})[host] = None
     return [_on([*hosts], finding) for finding, hosts in named.items()]
 
 

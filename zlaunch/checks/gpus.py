@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zlaunch.checks.gpu_links import slow_pairs, unreachable_pairs
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.verdict import Status, Verdict, found
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, GpuProcess
@@ -12,14 +12,14 @@ from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.units import gib, memory
 
 
-def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find GPUs that others use; whether an idle one is large enough is for the memory estimate."""
     if facts.hardware is None:
         return
     if not facts.hardware.gpus:
-        yield Verdict("GPUs", Status.NOTE, "none; jobs train on the CPU")
+        yield CheckResult("GPUs", Status.NOTE, "none; jobs train on the CPU")
     for gpu in facts.hardware.gpus:
-        yield _busy(gpu, facts, needs) if gpu.is_busy else Verdict(_name(gpu), Status.OK, _size(gpu))
+        yield _busy(gpu, facts, needs) if gpu.is_busy else CheckResult(_name(gpu), Status.OK, _size(gpu))
 
 
 def _name(gpu: Gpu) -> str:
@@ -33,14 +33,14 @@ def _size(gpu: Gpu) -> str:
     return f"{gpu.name}, {memory(gpu.free_bytes)} of {total} free"
 
 
-def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Verdict:
+def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
     users = ", ".join(map(_user, gpu.processes)) or "a process that is not visible from here"
     pids = " ".join(str(process.pid) for process in gpu.processes if process.command)
     hint = f"`kill {pids}` if it is yours" if pids else "`nvidia-smi` shows when it is free"
     text = f"{_size(gpu)}; in use by {users}"
     if needs.devices is not None and gpu.index not in needs.devices:
-        return Verdict(_name(gpu), Status.WARNING, text, hint)
-    return found(_name(gpu), text, _in_use(gpu, facts, needs), hint)
+        return CheckResult(_name(gpu), Status.WARNING, text, hint)
+    return from_finding(_name(gpu), text, _in_use(gpu, facts, needs), hint)
 
 
 def _user(process: GpuProcess) -> str:
@@ -82,7 +82,7 @@ def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
     return ", ".join(words) or "wait until `nvidia-smi` shows that it is free"
 
 
-def cuda(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Compare the driver with what torch was built for, and that with the toolkit.
 
     A driver runs programs of its own major release of CUDA and older ones (CUDA compatibility guide), and
@@ -95,19 +95,19 @@ def cuda(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
     if torch is None and not has_gpus:
         return
     if has_gpus and driver is None:
-        yield Verdict("driver", Status.NOTE, "it does not tell its version")
+        yield CheckResult("driver", Status.NOTE, "it does not tell its version")
     if driver is not None:
         text = f"{driver.release}, up to CUDA {driver.cuda}"
         if torch is not None and numbers_of(torch)[0] > numbers_of(driver.cuda)[0]:
-            yield found("driver", text, _old_driver(torch, driver.cuda))
+            yield from_finding("driver", text, _old_driver(torch, driver.cuda))
         else:
-            yield Verdict("driver", Status.OK, text)
+            yield CheckResult("driver", Status.OK, text)
     if torch is not None:
-        yield Verdict("torch's CUDA", Status.OK, torch)
+        yield CheckResult("torch's CUDA", Status.OK, torch)
     if torch is not None and facts.compilers is not None:
         yield _toolkit(torch, facts.compilers.nvcc)
     if facts.cuda.nccl is not None:
-        yield Verdict("NCCL", Status.OK, facts.cuda.nccl)
+        yield CheckResult("NCCL", Status.OK, facts.cuda.nccl)
 
 
 def _old_driver(torch: str, driver: str) -> Finding:
@@ -119,36 +119,36 @@ def _old_driver(torch: str, driver: str) -> Finding:
     )
 
 
-def _toolkit(torch: str, nvcc: str | None) -> Verdict:
+def _toolkit(torch: str, nvcc: str | None) -> CheckResult:
     major = numbers_of(torch)[0]
     hint = f"install the CUDA {major} toolkit, and set CUDA_HOME to its directory"
     if not nvcc:
         text = "no `nvcc`: native ops for GPUs cannot be compiled"
-        return Verdict("CUDA toolkit", Status.WARNING, text, hint)
+        return CheckResult("CUDA toolkit", Status.WARNING, text, hint)
     if numbers_of(nvcc)[0] != major:
         text = f"{nvcc}, but torch was built for {torch}: DeepSpeed compiles no ops for GPUs"
-        return Verdict("CUDA toolkit", Status.WARNING, text, hint)
-    return Verdict("CUDA toolkit", Status.OK, nvcc)
+        return CheckResult("CUDA toolkit", Status.WARNING, text, hint)
+    return CheckResult("CUDA toolkit", Status.OK, nvcc)
 
 
-def links(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def links(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Find pairs of GPUs that are slow to reach each other."""
     if facts.links is None:
         return
     peers, matrix = facts.links.peers, facts.links.matrix
     if peers is None:
-        yield Verdict("GPU peer access", Status.NOTE, "unknown: torch gives no answer")
+        yield CheckResult("GPU peer access", Status.NOTE, "unknown: torch gives no answer")
     elif pairs := unreachable_pairs(peers):
         text = f"not between {_pairs(pairs)}: NCCL goes through the memory of the host"
-        yield Verdict("GPU peer access", Status.WARNING, text, "`nvidia-smi topo -p2p r` says why")
+        yield CheckResult("GPU peer access", Status.WARNING, text, "`nvidia-smi topo -p2p r` says why")
     else:
-        yield Verdict("GPU peer access", Status.OK, f"between all {len(peers)} GPUs")
+        yield CheckResult("GPU peer access", Status.OK, f"between all {len(peers)} GPUs")
     if matrix is None:
         return
     if slow := slow_pairs(matrix):
-        yield Verdict("NVLink", Status.NOTE, f"no NVLink between {_pairs(slow)}")
+        yield CheckResult("NVLink", Status.NOTE, f"no NVLink between {_pairs(slow)}")
     else:
-        yield Verdict("NVLink", Status.OK, "NVLink between all GPUs")
+        yield CheckResult("NVLink", Status.OK, "NVLink between all GPUs")
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> str:

@@ -1,4 +1,4 @@
-"""The table of all checks of one host. `doctor` shows each verdict, `train` the findings among them.
+"""The table of all checks of one host. `doctor` shows each result, `train` the findings among them.
 
 An error means that no job, or not the one at hand, can train; a warning, that some jobs fail or are slow.
 """
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 from zlaunch.checks import disks, gpus, memory, network, software, tracking
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.verdict import Status, Verdict
+from zlaunch.checks.result import CheckResult, Status
 from zlaunch.hosts.machine.facts import Failure, MachineFacts
 
-Check = Callable[[MachineFacts, Requirements], Iterator[Verdict]]
+Check = Callable[[MachineFacts, Requirements], Iterator[CheckResult]]
 
 CHECKS: tuple[Check, ...] = (
     software.python,
@@ -36,15 +36,15 @@ _NAMES = {"hardware": "GPUs", "ops": "native ops", "free": "memory", "hub": "mod
 """Topic → the row of an error about it."""
 
 
-def check_host(facts: MachineFacts, needs: Requirements) -> list[Verdict]:
+def check_host(facts: MachineFacts, needs: Requirements) -> list[CheckResult]:
     """Judge a host; a topic that could not be found out is an error of its own."""
-    verdicts = []
+    results = []
     for topic, failure in _distinct(facts.failures).items():
         name = _NAMES.get(topic, topic)
-        verdicts.append(Verdict(name, Status.ERROR, failure.message, failure.hint))
+        results.append(CheckResult(name, Status.ERROR, failure.message, failure.hint))
     for check in CHECKS:
-        verdicts += check(facts, needs)
-    return verdicts
+        results += check(facts, needs)
+    return results
 
 
 def _distinct(failures: Mapping[str, Failure]) -> dict[str, Failure]:

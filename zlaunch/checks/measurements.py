@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from zlaunch.checks.across_hosts import HostVerdict, usual
+from zlaunch.checks.across_hosts import HostResult, usual
 from zlaunch.checks.network import speed_text
-from zlaunch.checks.verdict import Status, Verdict
+from zlaunch.checks.result import CheckResult, Status
 from zlaunch.hosts.agent.examine import Clock, Examined, median_offset
 
 MOST_SKEW_SECONDS = 1.0
 
 
-def judge_measurements(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
+def judge_measurements(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """Judge clocks, interfaces, and connections to the first host."""
     yield from _clocks({one.name: one.clock for one in hosts if one.clock is not None})
     yield from _networks(hosts)
@@ -18,7 +18,7 @@ def judge_measurements(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
     yield from _packets(hosts)
 
 
-def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostVerdict]:
+def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostResult]:
     middle = median_offset([*clocks.values()])
     if len(clocks) < 2:
         return
@@ -27,9 +27,9 @@ def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostVerdict]:
         text = f"{_signed(skew)} (±{_short(clock.error)})"
         if abs(skew) - clock.error > MOST_SKEW_SECONDS:
             hint = f"on {name}: `timedatectl set-ntp true`, or `chronyc makestep`"
-            yield name, Verdict("clock", Status.WARNING, f"{text} from the others", hint, amount=skew)
+            yield name, CheckResult("clock", Status.WARNING, f"{text} from the others", hint, amount=skew)
         else:
-            yield name, Verdict("clock", Status.OK, text, amount=skew)
+            yield name, CheckResult("clock", Status.OK, text, amount=skew)
 
 
 def _signed(seconds: float) -> str:
@@ -40,7 +40,7 @@ def _short(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
-def _networks(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
+def _networks(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """The interface with which each host reaches the first one."""
     found = {one.name: one.interface(hosts[0]) for one in hosts}
     used = {name: interface for name, interface in found.items() if interface is not None}
@@ -49,14 +49,14 @@ def _networks(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
         speed = speed_text(interface.speed)
         text = f"{interface.name}, MTU {interface.mtu}{speed and ', '}{speed}"
         if interface.mtu == common:
-            yield name, Verdict("interface", Status.OK, text)
+            yield name, CheckResult("interface", Status.OK, text)
         else:
             hint = f"on {name}: `ip link set {interface.name} mtu {common}`"
             what = f"{text}, but MTU {common} on the others: large messages may stall"
-            yield name, Verdict("interface", Status.WARNING, what, hint)
+            yield name, CheckResult("interface", Status.WARNING, what, hint)
 
 
-def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
+def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     first = hosts[0].name
     for one in hosts:
         if one.reach is None:
@@ -66,17 +66,19 @@ def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
             error = next(iter(addresses.values()))
             yield (
                 first,
-                Verdict("rendezvous", Status.ERROR, f"cannot listen on port {port}: {error}", "`--port N`"),
+                CheckResult(
+                    "rendezvous", Status.ERROR, f"cannot listen on port {port}: {error}", "`--port N`"
+                ),
             )
             continue
         failed = {address: error for address, error in addresses.items() if error is not None}
         if not failed:
-            yield one.name, Verdict("rendezvous", Status.OK, f"a port of {first} is reachable")
+            yield one.name, CheckResult("rendezvous", Status.OK, f"a port of {first} is reachable")
         else:
             yield one.name, _unreached(first, port, failed, addresses)
 
 
-def _packets(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
+def _packets(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """Whether packets as large as the interface allows arrive at the first host."""
     for one in hosts:
         if one.reach is not None and one.reach.mtu is not None:
@@ -84,31 +86,31 @@ def _packets(hosts: Sequence[Examined]) -> Iterator[HostVerdict]:
             yield one.name, _mtu(one.name, hosts[0].name, reached[0], *one.reach.mtu)
 
 
-def _mtu(name: str, first: str, address: str, size: int, state: str) -> Verdict:
+def _mtu(name: str, first: str, address: str, size: int, state: str) -> CheckResult:
     match state:
         case "arrives":
-            return Verdict("MTU", Status.OK, f"packets of {size} bytes reach {first}")
+            return CheckResult("MTU", Status.OK, f"packets of {size} bytes reach {first}")
         case "lost":
             text = (
                 f"packets of {size} bytes do not reach {first}, but small ones do: large messages may stall"
             )
             hint = f"on {name}: `ping -M do -s 1400 {address}`, and other sizes, show what passes"
-            return Verdict("MTU", Status.WARNING, text, hint)
+            return CheckResult("MTU", Status.WARNING, text, hint)
         case "no ping":
             hint = f"on {name}: `apt-get install iputils-ping`"
-            return Verdict("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
+            return CheckResult("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
     why = f"{first} does not answer `ping`" if state == "no answer" else f"`ping` failed: {state}"
-    return Verdict("MTU", Status.NOTE, f"not measured: {why}")
+    return CheckResult("MTU", Status.NOTE, f"not measured: {why}")
 
 
 def _unreached(
     first: str, port: int, failed: Mapping[str, str], addresses: Mapping[str, str | None]
-) -> Verdict:
+) -> CheckResult:
     errors = ", ".join(f"{address} port {port}: {error}" for address, error in failed.items())
     hint = f"open TCP ports to {first} in its firewall and on the way: `ip route get {next(iter(failed))}`"
     if len(failed) < len(addresses):
         works = next(address for address in addresses if address not in failed)
-        return Verdict(
+        return CheckResult(
             "rendezvous", Status.WARNING, f"{errors}; {works} is reachable", f"use {works} as its address"
         )
-    return Verdict("rendezvous", Status.ERROR, f"cannot connect to {first}: {errors}", hint)
+    return CheckResult("rendezvous", Status.ERROR, f"cannot connect to {first}: {errors}", hint)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Amount, Requirements
-from zlaunch.checks.verdict import Status, Verdict, found
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources
@@ -23,10 +23,10 @@ LEAST_SHM_BYTES = 2 << 20
 _MIB = 1 << 20
 
 
-def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Compare the memory that is available with what the ranks take."""
     if facts.hardware is not None:
-        yield Verdict("CPU cores", Status.OK, str(facts.hardware.num_cores))
+        yield CheckResult("CPU cores", Status.OK, str(facts.hardware.num_cores))
     free = facts.free
     if free is None or (available := free.available_bytes) is None:
         return
@@ -39,9 +39,9 @@ def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
         text = f"{memory(available)} of {memory(facts.hardware.memory_bytes)} available"
     if needs.memory is not None and needs.memory.likely > available:
         finding = _short(needs.memory, available, free.swap_bytes, group)
-        yield found("memory", text, finding, amount=available)
+        yield from_finding("memory", text, finding, amount=available)
     else:
-        yield Verdict("memory", status, text, amount=available)
+        yield CheckResult("memory", status, text, amount=available)
 
 
 def _short(need: Amount, available: int, swap: int, group: Cgroup | None) -> Finding:
@@ -71,7 +71,7 @@ def _more_memory(need: int, available: int, group: Cgroup | None) -> str:
     return f"raise the limit: `docker run --memory {limit}g`, `memory: {limit}Gi`, or `memory.max` itself"
 
 
-def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Compare /dev/shm with the buffers of CPU ranks, and with what NCCL and dataloader workers need.
 
     DeepSpeed maps whole buffers: without any free space it crashes at once, with too little as soon as a
@@ -82,19 +82,19 @@ def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]
     shm, left = facts.free.shm, facts.free.shm_left_bytes
     if shm is None:
         text = "it does not exist; NCCL and dataloader workers need it"
-        yield Verdict(SHM, Status.WARNING, text)
+        yield CheckResult(SHM, Status.WARNING, text)
         return
     text, is_small = f"{memory(shm.free_bytes)} of {memory(shm.total_bytes)} free", _is_small(shm)
     if needs.shm_bytes > shm.free_bytes:
-        yield found(SHM, text, _too_small(needs, shm, facts.free), amount=shm.free_bytes)
+        yield from_finding(SHM, text, _too_small(needs, shm, facts.free), amount=shm.free_bytes)
     elif not is_small:
-        yield Verdict(SHM, Status.OK, text, amount=shm.free_bytes)
+        yield CheckResult(SHM, Status.OK, text, amount=shm.free_bytes)
     else:
         hint = f"`docker run --shm-size {RECOMMENDED_SHM}`, or `mount -o remount,size=1g {SHM}`"
         hint += f"; `rm {SHM}/deepspeed_allreduce_buffer_*` frees {memory(left)}" if left else ""
         text += "; NCCL and dataloader workers may need more"
         finding = _of_a_container(needs, shm) if needs.shm_users else None
-        yield Verdict(SHM, Status.WARNING, text, hint, shm.free_bytes, finding)
+        yield CheckResult(SHM, Status.WARNING, text, hint, shm.free_bytes, finding)
 
 
 def _is_small(shm: Disk) -> bool:
@@ -131,13 +131,13 @@ def _of_a_container(needs: Requirements, shm: Disk) -> Finding:
     )
 
 
-def locked_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def locked_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Compare mlock'ed buffers with the limit; cudaHostAlloc does not count against it."""
     if facts.free is None:
         return
     limit, locked = facts.free.memlock_bytes, needs.locked_bytes
     if limit is None:
-        yield Verdict("locked memory", Status.OK, "no limit")
+        yield CheckResult("locked memory", Status.OK, "no limit")
         return
     finding, users = None, []
     if needs.uses_infiniband and facts.free.has_infiniband:
@@ -152,11 +152,11 @@ def locked_memory(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]
     if users:
         text += f", too little for {' and '.join(users)}"
     if finding is not None:
-        yield found("locked memory", text, finding, hint)
+        yield from_finding("locked memory", text, finding, hint)
     elif users:
-        yield Verdict("locked memory", Status.WARNING, text, hint)
+        yield CheckResult("locked memory", Status.WARNING, text, hint)
     else:
-        yield Verdict("locked memory", Status.OK, text)
+        yield CheckResult("locked memory", Status.OK, text)
 
 
 def _buffers_for_nvme(locked: int, limit: int) -> Finding:

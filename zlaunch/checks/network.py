@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.verdict import Status, Verdict, found
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 
@@ -11,25 +11,25 @@ _USED_BY = {"cuda": "NCCL_SOCKET_IFNAME", "cpu": "GLOO_SOCKET_IFNAME"}
 """Accelerator → the variable that its ranks heed, in the order of `SOCKET_VARIABLES`."""
 
 
-def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find variables that choose an interface which is not there."""
     if facts.network is None or facts.hardware is None:
         return
     names = sorted(one.name for one in facts.network.interfaces)
     for variable, value in {**facts.network.chosen, **needs.socket_variables}.items():
-        wanted = [one.lstrip("=") for one in value.lstrip("^").split(",")]
+        wanted = [one.lstrip("=").partition(":")[0] for one in value.split(",")]
         if value.startswith("^") or any(name.startswith(one) for one in wanted for name in names):
             continue
         text, hint = f"there is no such interface; there are {', '.join(names)}", f"`unset {variable}`"
         if needs.crosses_hosts and variable == _USED_BY[facts.hardware.accelerator]:
             message = f"{variable} is `{value}`, but {text}"
             finding = Finding("no-interface", message, hint, severity=Severity.FAILS_LATER)
-            yield found(variable, f"{value}, but {text}", finding)
+            yield from_finding(variable, f"{value}, but {text}", finding)
         else:
-            yield Verdict(variable, Status.WARNING, f"{value}, but {text}", hint)
+            yield CheckResult(variable, Status.WARNING, f"{value}, but {text}", hint)
 
 
-def own_name(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def own_name(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find a host whose name means the loopback to itself."""
     own, network = facts.own_addresses, facts.network
     if not needs.crosses_hosts or not own or network is None or network.chosen:
@@ -37,10 +37,10 @@ def own_name(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
     if all(one.startswith("127.") or one == "::1" for one in own):
         text = f"{network.hostname} is {own[0]} to itself: ranks on the CPU give that address to others"
         hint = "set GLOO_SOCKET_IFNAME to the interface that leads to the other hosts"
-        yield Verdict("own name", Status.NOTE, text, hint)
+        yield CheckResult("own name", Status.NOTE, text, hint)
 
 
-def model_hub(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def model_hub(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Show whether models can be downloaded."""
     hub = facts.hub
     if hub is None:
@@ -48,13 +48,13 @@ def model_hub(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
     through = f" through {hub.proxy}" if hub.proxy else ""
     if hub.offline:
         text = f"offline: {hub.offline} is set; models come from the cache"
-        yield Verdict("model hub", Status.NOTE, text)
+        yield CheckResult("model hub", Status.NOTE, text)
     elif hub.error is None:
-        yield Verdict("model hub", Status.OK, f"{hub.endpoint}{through}")
+        yield CheckResult("model hub", Status.OK, f"{hub.endpoint}{through}")
     else:
         text = f"{hub.endpoint} is not reachable{through}: {hub.error}"
         hint = "set HF_HUB_OFFLINE=1 to train with models from the cache, or HF_ENDPOINT to a mirror"
-        yield Verdict("model hub", Status.WARNING, text, hint)
+        yield CheckResult("model hub", Status.WARNING, text, hint)
 
 
 def speed_text(megabits: int | None) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.checks.across_hosts import HostVerdict, compare
+from zlaunch.checks.across_hosts import HostResult, compare
 from zlaunch.checks.host import check_host
 from zlaunch.checks.measurements import judge_measurements
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.verdict import Status, Verdict, worst
+from zlaunch.checks.result import CheckResult, Status, worst
 from zlaunch.hosts.agent.examine import Examined
 from zlaunch.units import plural
 
@@ -20,7 +20,7 @@ class DoctorReport:
     """What was found on each host."""
 
     hosts: Sequence[Examined]
-    rows: Mapping[str, tuple[Verdict, ...]]
+    rows: Mapping[str, tuple[CheckResult, ...]]
     """Host → its rows."""
 
     @property
@@ -38,27 +38,27 @@ def judge(
     hosts: Sequence[Examined],
     needs: Requirements,
     program: Path | None = None,
-    more: Iterable[HostVerdict] = (),
+    more: Iterable[HostResult] = (),
 ) -> DoctorReport:
-    """Judge the facts of all hosts; `more` are verdicts on other measurements."""
-    rows: dict[str, list[Verdict]] = {one.name: [*_own(one, needs)] for one in hosts}
+    """Judge the facts of all hosts; `more` are results on other measurements."""
+    rows: dict[str, list[CheckResult]] = {one.name: [*_own(one, needs)] for one in hosts}
     if len(hosts) > 1:
         facts = {one.name: one.facts for one in hosts if one.facts is not None}
         devices = {one.name: one.devices for one in hosts}
         more = [*compare(facts, devices, program), *judge_measurements(hosts), *more]
-    for name, verdict in more:
-        _add(rows[name], verdict)
-    return DoctorReport(hosts, {name: tuple(verdicts) for name, verdicts in rows.items()})
+    for name, result in more:
+        _add(rows[name], result)
+    return DoctorReport(hosts, {name: tuple(results) for name, results in rows.items()})
 
 
-def _own(one: Examined, needs: Requirements) -> Iterator[Verdict]:
+def _own(one: Examined, needs: Requirements) -> Iterator[CheckResult]:
     if one.failure is not None:
-        yield Verdict(one.failure.subject, Status.ERROR, one.failure.message, one.failure.hint)
+        yield CheckResult(one.failure.subject, Status.ERROR, one.failure.message, one.failure.hint)
     elif one.facts is not None:
         yield from check_host(one.facts, needs)
 
 
-def _add(rows: list[Verdict], row: Verdict) -> None:
+def _add(rows: list[CheckResult], row: CheckResult) -> None:
     """Add a row; of two about the same thing, the worse one stays."""
     for index, old in enumerate(rows):
         if old.name == row.name:
@@ -67,7 +67,7 @@ def _add(rows: list[Verdict], row: Verdict) -> None:
     rows.append(row)
 
 
-def merged(report: DoctorReport) -> list[Verdict]:
+def merged(report: DoctorReport) -> list[CheckResult]:
     """Write the rows of several hosts as one table; each distinct result is a row.
 
     Hosts without an answer come first.
@@ -77,9 +77,9 @@ def merged(report: DoctorReport) -> list[Verdict]:
     return [row for name in names for row in _of_one_name(name, report)]
 
 
-def _of_one_name(name: str, report: DoctorReport) -> Iterator[Verdict]:
+def _of_one_name(name: str, report: DoctorReport) -> Iterator[CheckResult]:
     by_host = {host: row for host, rows in report.rows.items() for row in rows if row.name == name}
-    groups: dict[tuple[Status, str], dict[str, Verdict]] = {}
+    groups: dict[tuple[Status, str], dict[str, CheckResult]] = {}
     for host, row in by_host.items():
         key = (row.status, "" if row.amount is not None else row.value)
         groups.setdefault(key, {})[host] = row
@@ -94,17 +94,17 @@ def _of_one_name(name: str, report: DoctorReport) -> Iterator[Verdict]:
         is_most = len(rows) * 2 > answered and row.status is Status.OK
         where = "" if is_all else f"{plural(len(rows), 'host') if is_most else named([*rows])}: "
         value = row.value if row.amount is None else _range(rows)
-        yield Verdict(
+        yield CheckResult(
             name, row.status, f"{where}{value}", next((one.hint for one in rows.values() if one.hint), None)
         )
 
 
-def _is_failure(rows: Mapping[str, Verdict], report: DoctorReport) -> bool:
+def _is_failure(rows: Mapping[str, CheckResult], report: DoctorReport) -> bool:
     """Whether it must be said which hosts these are: none of them has answered."""
     return any(one.failure for one in report.hosts if one.name in rows)
 
 
-def _range(rows: Mapping[str, Verdict]) -> str:
+def _range(rows: Mapping[str, CheckResult]) -> str:
     ordered = sorted(rows.items(), key=lambda item: item[1].amount or 0.0)
     (least, first), (_, last) = ordered[0], ordered[-1]
     if first.value == last.value or len(rows) == 1:

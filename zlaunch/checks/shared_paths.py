@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.checks.verdict import Verdict, found
+from zlaunch.checks.result import CheckResult, from_finding
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import Files, MachineFacts
 
@@ -23,7 +23,7 @@ class SharedPaths:
     """Path → its identity on this machine."""
 
 
-def check_paths(facts: MachineFacts, shared: SharedPaths) -> Iterator[Verdict]:
+def check_paths(facts: MachineFacts, shared: SharedPaths) -> Iterator[CheckResult]:
     """Compare the paths of a host with those here.
 
     A directory that changes in between looks like another one, so a difference is only advice.
@@ -34,7 +34,7 @@ def check_paths(facts: MachineFacts, shared: SharedPaths) -> Iterator[Verdict]:
     if shared.run is not None:
         findings = [*_run_directory(shared.run, facts.files, shared), *findings]
     for finding in findings:
-        yield found("paths", finding.message, finding)
+        yield from_finding("paths", finding.message, finding)
 
 
 def _run_directory(run: Path, files: Files, shared: SharedPaths) -> Iterator[Finding]:

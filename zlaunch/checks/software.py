@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.verdict import Status, Verdict, found
+from zlaunch.checks.result import CheckResult, Status, from_finding
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -20,12 +20,12 @@ SHOWN = ("huggingface_hub", "safetensors", "tokenizers", "bitsandbytes", "flash_
 _UNSHOWN = ("typer",)
 
 
-def python(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def python(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Show the interpreter of the ranks."""
-    yield Verdict("Python", Status.OK, f"{facts.python.version}, {facts.python.executable}")
+    yield CheckResult("Python", Status.OK, f"{facts.python.version}, {facts.python.executable}")
 
 
-def packages(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def packages(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Compare the packages with those that zlaunch was tested with."""
     for name in TESTED:
         yield _package(name, facts.python)
@@ -34,28 +34,28 @@ def packages(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
         if package is not None and name not in TESTED and name not in _UNSHOWN:
             others.append(f"{name} {package.version or ''}".strip())
     if others:
-        yield Verdict("other packages", Status.OK, ", ".join(others))
+        yield CheckResult("other packages", Status.OK, ", ".join(others))
 
 
-def _package(name: str, python: Interpreter) -> Verdict:
+def _package(name: str, python: Interpreter) -> CheckResult:
     package, pip = python.packages[name], f"{python.executable} -m pip install"
     if package is None:
         status = Status.ERROR if name in TRAINING else Status.WARNING
-        return Verdict(name, status, "not installed", f"`{pip} {name}`")
+        return CheckResult(name, status, "not installed", f"`{pip} {name}`")
     version = package.version or "unknown version"
     oldest, newest = TESTED[name]
     tested = newest if oldest == newest else f"{oldest} to {newest}"
     if stack_of(python).is_tested(name):
-        return Verdict(name, Status.OK, version)
+        return CheckResult(name, Status.OK, version)
     if numbers_of(version) > numbers_of(newest):
         text = f"{version}, newer than what zlaunch was tested with ({tested})"
-        return Verdict(name, Status.NOTE, text)
+        return CheckResult(name, Status.NOTE, text)
     text = f"{version}, older than what zlaunch was tested with ({tested})"
     status = Status.WARNING if name in {"deepspeed", "transformers"} else Status.NOTE
-    return Verdict(name, status, text, f"`{pip} --upgrade {name}`")
+    return CheckResult(name, status, text, f"`{pip} --upgrade {name}`")
 
 
-def compilers(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def compilers(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Look for what compiles native ops; without it, a job that needs them cannot start."""
     there, missing = facts.compilers, {}
     if there is None:
@@ -67,49 +67,49 @@ def compilers(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
     if not there.has_python_headers:
         missing["the headers of Python"] = "`apt-get install python3-dev`"
     if not missing:
-        yield Verdict("compilers", Status.OK, f"C++ {there.cxx}, ninja {there.ninja}".replace(" ,", ","))
+        yield CheckResult("compilers", Status.OK, f"C++ {there.cxx}, ninja {there.ninja}".replace(" ,", ","))
         return
     without, hint = f"without {', '.join(missing)}", ", ".join(missing.values())
     if any(op.state != "ready" for op in (facts.ops or {}).values()):
         text = f"{without}, the native ops of this job cannot be compiled"
         finding = Finding("no-compiler", text, hint, severity=Severity.FAILS_LATER)
-        yield found("compilers", text, finding)
+        yield from_finding("compilers", text, finding)
     else:
-        yield Verdict("compilers", Status.WARNING, f"{without}, native ops cannot be compiled", hint)
+        yield CheckResult("compilers", Status.WARNING, f"{without}, native ops cannot be compiled", hint)
 
 
-def ds_config(_: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def ds_config(_: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Name the ds_config at hand, and its first mistake."""
     config = needs.config
     if config is None:
         return
     if not config.findings:
-        yield Verdict("ds_config", Status.OK, config.name)
+        yield CheckResult("ds_config", Status.OK, config.name)
         return
     first, *rest = config.findings
     more = f", and {len(rest)} more" if rest else ""
     hint = f"`{config.shown_by or f'zlaunch config validate {config.name}'}`"
-    yield found("ds_config", f"{config.name}: {first.message}{more}", first, hint)
+    yield from_finding("ds_config", f"{config.name}: {first.message}{more}", first, hint)
 
 
-def ops(facts: MachineFacts, _: Requirements) -> Iterator[Verdict]:
+def ops(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     """Tell the native ops that a start would have to compile, and builds that were killed."""
     for name, op in (facts.ops or {}).items():
         yield _op(name, op)
 
 
-def _op(name: str, op: OpState) -> Verdict:
+def _op(name: str, op: OpState) -> CheckResult:
     title = f"op {name}"
     match op.state:
         case "ready":
-            return Verdict(title, Status.OK, "compiled")
+            return CheckResult(title, Status.OK, "compiled")
         case "missing":
             text = f"not compiled yet; the first start does it ({OPS[name].why})"
-            return Verdict(title, Status.NOTE, text)
+            return CheckResult(title, Status.NOTE, text)
         case "stale":
-            return Verdict(title, Status.NOTE, f"the first start compiles it again: {op.why}")
+            return CheckResult(title, Status.NOTE, f"the first start compiles it again: {op.why}")
         case "locked":
             who = "another user, container or host" if op.holder is None else f"process {op.holder}"
-            return Verdict(title, Status.NOTE, f"{who} is compiling it, for {duration(op.age)} so far")
+            return CheckResult(title, Status.NOTE, f"{who} is compiling it, for {duration(op.age)} so far")
     text = f"its build was killed {duration(op.age)} ago; without zlaunch, ranks wait for the lock forever"
-    return Verdict(title, Status.WARNING, text, f"`rm {op.lock}`")
+    return CheckResult(title, Status.WARNING, text, f"`rm {op.lock}`")

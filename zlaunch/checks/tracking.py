@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from zlaunch.checks.requirements import Requirements, Tracker
-from zlaunch.checks.verdict import Verdict, found
+from zlaunch.checks.result import CheckResult, from_finding
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine.facts import MachineFacts
 
@@ -72,13 +72,13 @@ def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[Verdict]:
+def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find monitors whose packages are missing, and names that transformers does not know."""
     findings = [*unknown_reporters(needs.script_args)]
     for monitor in needs.monitors:
         findings += _lacks_packages(monitor, facts.python.missing)
     for finding in findings:
-        yield found(f"monitor {finding.where}", finding.message, finding)
+        yield from_finding(f"monitor {finding.where}", finding.message, finding)
 
 
 def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ from zlaunch.checks.at_hand import AtHand, find_at_hand, with_mistakes
 from zlaunch.checks.collective import all_reduce
 from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ConfigAtHand
+from zlaunch.checks.result import Status
 from zlaunch.checks.software import SHOWN
-from zlaunch.checks.verdict import Status
 from zlaunch.cli import options
 from zlaunch.cli.job_file import find_job_file, job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 from shutil import which
 
-from zlaunch.checks.across_hosts import HostVerdict, compare
+from zlaunch.checks.across_hosts import HostResult, compare
 from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import Requirements
+from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import SharedPaths, check_paths
-from zlaunch.checks.verdict import Verdict
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.files import identities, is_safe_word
 from zlaunch.hosts.cluster.topology import Reach
@@ -71,7 +71,7 @@ def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
 
 def _check_this_machine(
     facts: MachineFacts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
-) -> list[Verdict]:
+) -> list[CheckResult]:
     hostname = facts.machine.hostname
     named = [host.name for host in plan.topology.hosts if host.name in local_names(hostname)]
     needs = needs_on((*named, hostname)[0])
@@ -83,7 +83,7 @@ def _check_this_machine(
 
 def _check_other_hosts(
     facts: Facts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
-) -> Iterator[HostVerdict]:
+) -> Iterator[HostResult]:
     """Check hosts like this machine, except for monitors, which run on one host only."""
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
     run = None if plan.on_each_host else next(iter(facts.question.identified), None)
@@ -95,5 +95,5 @@ def _check_other_hosts(
     )
     for name, there in facts.others.items():
         needs = replace(needs_on(name), monitors=(), script_args=())
-        for verdict in (*check_host(there, needs), *check_paths(there, shared)):
-            yield name, verdict
+        for result in (*check_host(there, needs), *check_paths(there, shared)):
+            yield name, result

@@ -8,7 +8,7 @@ from zlaunch.errors import FATAL, Finding
 
 
 class Status(Enum):
-    """How bad a verdict is."""
+    """How bad a result is."""
 
     OK = "ok"
     NOTE = "note"
@@ -25,7 +25,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CheckResult:
     """One result of a check."""
 
     name: str
@@ -39,14 +39,14 @@ class Verdict:
     """What `train` says, if its plan is affected."""
 
 
-def found(
+def from_finding(
     name: str, value: str, finding: Finding, hint: str | None = None, amount: float | None = None
-) -> Verdict:
+) -> CheckResult:
     """Judge by a finding: an error is what `train` refuses, anything else a warning."""
     status = Status.ERROR if finding.severity in FATAL else Status.WARNING
-    return Verdict(name, status, value, hint or finding.hint, amount, finding)
+    return CheckResult(name, status, value, hint or finding.hint, amount, finding)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Status:
-    """The status of the worst verdict."""
-    return max((one.status for one in verdicts), key=lambda status: status.rank, default=Status.OK)
+def worst(results: Iterable[CheckResult]) -> Status:
+    """The status of the worst result."""
+    return max((one.status for one in results), key=lambda status: status.rank, default=Status.OK)

@@ -63,13 +63,8 @@ def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostResult]:
             continue
         port, addresses = one.reach.port, one.reach.addresses
         if one.name == first:
-            error = next(iter(addresses.values()))
-            yield (
-                first,
-                CheckResult(
-                    "rendezvous", Status.ERROR, f"cannot listen on port {port}: {error}", "`--port N`"
-                ),
-            )
+            text = f"cannot listen on port {port}: {next(iter(addresses.values()))}"
+            yield first, CheckResult("rendezvous", Status.ERROR, text, "`--port N`")
             continue
         failed = {address: error for address, error in addresses.items() if error is not None}
         if not failed:

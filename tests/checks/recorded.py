@@ -1,5 +1,6 @@
 """Recorded machines: the facts of hosts as the program on a host tells them, one JSON file for each.
 
+A file that says which other machine it is `like` has only what differs.
 `python -m tests.checks.recorded > tests/checks/machines/NAME.json` records the machine that it runs on.
 """
 
@@ -23,7 +24,18 @@ _FACTS = TypeAdapter(MachineFacts)
 
 def machine_facts(name: str) -> MachineFacts:
     """The facts of a recorded machine."""
-    return _FACTS.validate_json((FOLDER / f"{name}.json").read_text())
+    return _FACTS.validate_python(_recorded(name))
+
+
+def _recorded(name: str) -> Any:
+    given = json.loads((FOLDER / f"{name}.json").read_text())
+    return _merged(_recorded(given.pop("like")), given) if "like" in given else given
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not (isinstance(old, dict) and isinstance(new, dict) and new):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
 
 
 def all_recorded() -> list[str]:

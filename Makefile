@@ -7,11 +7,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test fast check docs deaths releases matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test test-all fast check docs deaths releases matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
-	@echo "make test      set up, then run all tests (make fast: only the fast ones)"
+	@echo "make test      set up, then run the tests (make fast: only the fast ones; make test-all: all of them)"
 	@echo "make check     set up, then run the linters and the type checker"
 	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
@@ -31,8 +31,12 @@ test: .venv/installed-for-tests system-packages
 	$(BIN)/python -m tools.build_ops
 	$(BIN)/python -m tools.run_tests
 
+test-all: .venv/installed-for-tests system-packages
+	$(BIN)/python -m tools.build_ops
+	$(BIN)/python -m tools.run_tests --all
+
 fast: .venv/installed-for-tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts and not packages"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts and not packages and not program"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check
@@ -40,6 +44,7 @@ check: .venv/installed-for-tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/python -m tools.report
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
@@ -114,8 +119,9 @@ programs: .venv/installed
 	$(BIN)/python -m compileall -q zlaunch
 	@touch $@
 
-.venv/installed-for-tests: .venv/installed
+.venv/installed-for-tests: .venv/installed tests/startup.pth
 	$(PIP) --editable '.[test,check]'
+	cp tests/startup.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zlaunch_tests.pth"
 	@touch $@
 
 # System packages for tests on several hosts and on NVMe. Only root can install them.

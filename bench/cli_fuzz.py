@@ -182,7 +182,7 @@ import os, deepspeed
 engine, *_ = deepspeed.initialize(model=net, config=os.environ["ZLAUNCH_DS_CONFIG"])
 engine.load_checkpoint(os.environ["ZLAUNCH_RESUME"])
 """
-"""A script that goes on from a checkpoint."""
+"""A script that resumes from a checkpoint."""
 TRAINER_ARGS = (
     ("--bf16",),
     ("--fp16", "--bf16"),

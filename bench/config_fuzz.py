@@ -37,6 +37,7 @@ from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.releases import REMOVED
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import FATAL, Finding, Refused, Severity
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments
@@ -122,7 +123,7 @@ CLASSES = ("error", "fails later", MISTAKE, "ignored", "valid")
 
 def originals() -> Iterator[tuple[Config, int]]:
     """List valid ds_configs with the ranks they are for: files, and the repaired examples of all rules."""
-    args, _ = read_arguments(["--max_steps", "100"])
+    args, _ = read_arguments(ScriptArgs.of(["--max_steps", "100"]))
     model = ModelConfig({"hidden_size": 256}, "", "config.json")
     configs = [json.loads(file.read_text()) for file in [*sorted(CONFIGS.glob("*.json")), *CORPUS]]
     configs += [mended(rule) for rule in RULES]

@@ -1,10 +1,10 @@
-"""Kill trainings while they save, and go on from what is left.
+"""Kill trainings while they save, and resume from what is left.
 
     python -m bench.save_kills [--kills N] [--seed N] [--only NAME…]
 
 Two real ranks train with DeepSpeed on the CPU and save at each step. At a random moment during a save they
 get SIGKILL: both at once, or one a while after the other, as if a launcher had ended it. Then a complete
-checkpoint has to be there, zlaunch has to find the newest one, and the training that goes on from it has to
+checkpoint has to be there, zlaunch has to find the newest one, and the training that resumes from it has to
 have the losses of one that was not killed.
 """
 
@@ -26,8 +26,8 @@ from typing import Any
 
 from tests.running import ACTIVATED, ROOT, zlaunch
 from zlaunch.checkpoint.find import LATEST, find, latest_tag
-from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.resume.newest import newest_complete
 
 STEPS, RANKS = 5, 2
 FIRST, LAST = 2, 4

@@ -22,7 +22,8 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig, parse_model
 from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
@@ -40,7 +41,7 @@ LLAMA = {
     "max_position_embeddings": 4096,
     "dtype": "bfloat16",
 }
-SITE = Cluster(num_hosts=1, ranks_per_host=8, gpu=GPUS["H100-80GB"])
+SITE = Cluster(num_hosts=1, ranks_per_host=8, gpu=known_gpus()["H100-80GB"])
 
 
 def model(**changes: Any) -> ModelConfig:
@@ -48,14 +49,14 @@ def model(**changes: Any) -> ModelConfig:
 
 
 def question(*argv: str, options: Options | None = None, micro: int = 8, **job: Any) -> EstimateQuery:
-    spec = JobSpec(script=Path(), script_args=argv, **job)
+    spec = JobSpec(script=Path(), args=ScriptArgs.of(argv), **job)
     args = TrainerArgs(
         {"per_device_train_batch_size": Argument(micro, Source.option("--micro-batch"), given=True)}
     )
     one = model()
     machine = _machine_with("H100-80GB", True, 8)
     given = ResolveContext(None, args, one, machine, world_size=8)
-    return EstimateQuery(spec, given, one, training_of(one, argv, options or Options()), SITE)
+    return EstimateQuery(spec, given, one, training_of(one, ScriptArgs.of(argv), options or Options()), SITE)
 
 
 def forecast(gpu: float, reserved: float | None = None, pageable: float = 0, **changes: Any) -> Forecast:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import settings
 
 from tests.abilities import unable
-from tests.distribution import PACKAGES, Units, seconds, unit_of
+from tests.distribution import PACKAGES, RECORDED_FROM, SECONDS, Units, left_out, seconds_of_units, unit_of
 from tests.running import end_servers
-from tools.run_tests import PART
+from tools.run_tests import NODE, PART
 
 # Thousands of tests on top of torch and transformers: the collector would search all of that again and again.
 gc.set_threshold(100_000, 20, 100)
@@ -28,21 +28,40 @@ settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("same-every-time")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put first what takes longest, and tell the report which part of the tests each belongs to."""
-    items.sort(key=lambda item: -seconds(item.nodeid))
+PROGRAM = "program"
+"""The marker of a test that no other part has, and that is slow, nearly always because it starts a program."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--short", action="store_true", help="leave out what is marked `full`")
+    parser.addoption(
+        "--also", action="append", default=[], metavar="PATH", help="but none of these, if short"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `--short` does, put first what takes longest, and tell the report the part of each test."""
+    if config.option.short:
+        full = [item.nodeid for item in items if item.get_closest_marker("full")]
+        left = {*left_out(full, tuple(config.option.also))}
+        items[:] = [item for item in items if item.nodeid not in left]
+    total = seconds_of_units(item.nodeid for item in items)
+    items.sort(key=lambda item: -total[unit_of(item.nodeid)])
     for item in items:
-        if unit_of(item.nodeid) == PACKAGES:
-            item.add_marker(PACKAGES)
-        item.user_properties.append((PART, part_of(item)))
+        part = part_of(item)
+        if part in (PACKAGES, PROGRAM):
+            item.add_marker(part)
+        item.user_properties += [(PART, part), (NODE, item.nodeid)]
 
 
 def part_of(item: pytest.Item) -> str:
     if item.get_closest_marker("hosts"):
         return "hosts"
-    if not item.get_closest_marker("job"):
-        return PACKAGES if item.get_closest_marker(PACKAGES) else "fast"
-    return "deaths" if item.nodeid.startswith("tests/deaths/") else "jobs"
+    if item.get_closest_marker("job"):
+        return "deaths" if item.nodeid.startswith("tests/deaths/") else "jobs"
+    if unit_of(item.nodeid) == PACKAGES:
+        return PACKAGES
+    return PROGRAM if SECONDS.get(item.nodeid, 0) >= RECORDED_FROM else "fast"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None:

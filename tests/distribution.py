@@ -2,8 +2,13 @@
 
 `--dist loadfile` makes a unit of each file; here a death is a unit too, and so are all tests that ask the installed
 packages, because each worker that runs one imports them. What takes longest begins first, so that no worker waits
-for another at the end.
+for another at the end. `python -m tools.run_tests --record` writes the durations.
 """
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
@@ -15,17 +20,12 @@ IMPORTS_PACKAGES = (
     "tests/job/test_model_families.py",
 )
 DEATHS = "tests/deaths/test_deaths.py"
-SECONDS = {
-    "tests/estimate/rehearsal/test_equal_to_real_ranks.py": 120,
-    "tests/jobs/test_recipes.py": 70,
-    "tests/contract/test_late_rules.py": 60,
-    "tests/jobs/test_training.py": 120,
-    "tests/resume/test_can_resume.py": 90,
-    "tests/checkpoint/test_verify.py": 50,
-    "tests/test_learn.py": 40,
-    PACKAGES: 50,
-}
-"""What takes long: a file or a unit, and about how many seconds of two cores. The rest takes one."""
+DURATIONS = Path(__file__).with_name("durations.json")
+RECORDED_FROM = 0.3
+"""Tests that took so many seconds are recorded; the others are fast."""
+MOST_CALLED_FOR = 240
+"""Seconds, on one worker, of the tests marked `full` that a change calls for."""
+SECONDS: dict[str, float] = json.loads(DURATIONS.read_text("utf-8"))
 
 
 def unit_of(nodeid: str) -> str:
@@ -33,13 +33,26 @@ def unit_of(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file == DEATHS:
         return nodeid
-    return PACKAGES if file.startswith(IMPORTS_PACKAGES) and file not in SECONDS else file
+    return PACKAGES if file.startswith(IMPORTS_PACKAGES) else file
 
 
-def seconds(nodeid: str) -> int:
-    """Say about how long the unit of a test takes."""
-    unit = unit_of(nodeid)
-    return SECONDS.get(unit, SECONDS.get(unit.partition("::")[0], 1))
+def seconds_of_units(nodeids: Iterable[str]) -> Counter[str]:
+    """Add up how long the tests of each unit take on one worker."""
+    total: Counter[str] = Counter()
+    for nodeid in nodeids:
+        total[unit_of(nodeid)] += SECONDS.get(nodeid, 0)  # type: ignore[assignment]
+    return total
+
+
+def left_out(full: Iterable[str], also: tuple[str, ...]) -> list[str]:
+    """Name those of the tests marked `full` that are left out; of those called for, the ones that take longest."""
+    spent, left = 0.0, []
+    for node in sorted(full, key=lambda node: SECONDS.get(node, 0)):
+        is_called_for = node.startswith(also)
+        spent += SECONDS.get(node, 0) if is_called_for else 0
+        if not is_called_for or spent > MOST_CALLED_FOR:
+            left.append(node)
+    return left
 
 
 class Units(LoadScopeScheduling):  # type: ignore[misc]

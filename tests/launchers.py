@@ -4,8 +4,14 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 LAUNCHERS = ("torchrun", "deepspeed")
 EVERY_LAUNCHER = "ZLAUNCH_EVERY_LAUNCHER"
+
+FIRST_OF_EACH = [LAUNCHERS[0], pytest.param(LAUNCHERS[1], marks=pytest.mark.full)]
+LAST_OF_EACH = [pytest.param(LAUNCHERS[0], marks=pytest.mark.full), LAUNCHERS[1]]
+"""The launchers, of which `make test` takes one."""
 
 Launcher = TypeVar("Launcher")
 

@@ -135,9 +135,11 @@ LONG = "the run directory `/data/a-path/with-many/hyphens-in-it/and-more` has no
 
 def shown_on(screen: int) -> Iterator[str]:
     """Read all that was written to a terminal that has been closed: then a read fails."""
+    parts = []
     with contextlib.suppress(OSError):
         while part := os.read(screen, 4096):
-            yield part.decode()
+            parts.append(part)
+    yield b"".join(parts).decode()  # a read may end within a character
     os.close(screen)
 
 
@@ -174,8 +176,7 @@ def test_a_terminal_does_not_obey_what_stands_in_a_name(
         monkeypatch.setattr(sys, "stdout", terminal)
         monkeypatch.setattr(sys, "stderr", terminal)
         show(text)
-    assert os.read(ours, 4096).decode().replace("\r\n", "\n") == f"{shown}\n"
-    os.close(ours)
+    assert "".join(shown_on(ours)).replace("\r\n", "\n") == f"{shown}\n"
 
 
 def test_a_pipe_gets_a_result_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,7 @@ def test_a_cell_that_dies_stops_no_other(tmp_path: Path, monkeypatch: pytest.Mon
     assert measured == [{"error": "it ended with SIGSEGV"}, figures(1)]
 
 
+@pytest.mark.full
 @pytest.mark.job
 def test_real_processes_measure_the_predicted_memory_of_training_saving_and_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

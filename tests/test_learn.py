@@ -45,7 +45,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
 
 
 @pytest.mark.job
-@pytest.mark.parametrize(("command", "lines"), SHOWN, ids=[command for command, _ in SHOWN])
+@pytest.mark.parametrize(
+    ("command", "lines"),
+    [
+        pytest.param(*shown, id=shown[0], marks=pytest.mark.full if number else ())
+        for number, shown in enumerate(SHOWN)
+    ],
+)
 def test_what_the_book_shows_is_what_is_printed(
     command: str, lines: list[str], environment: Mapping[str, str], tmp_path: Path
 ) -> None:

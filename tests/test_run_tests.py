@@ -1,10 +1,12 @@
 """`make test` runs everything and sums up by part, whatever failed before."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tools.run_tests import main
+from tools.report import ROOT
+from tools.run_tests import TOUCHED, called_for, run
 
 CONFTEST = """
 def pytest_collection_modifyitems(items):
@@ -21,13 +23,24 @@ def test_what_fails_or_cannot_be_collected_stops_nothing_else(
     (tmp_path / "test_two.py").write_text("def test_c():\n    pass\n")
     (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
     here = ("-n", "0", "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "--continue-on-collection-errors")
-    assert main((*here, str(tmp_path))) == 1
+    assert run((*here, str(tmp_path)), tmp_path / "minutes.json") == 1
     *_, no_part, one, two, last = capsys.readouterr().out.splitlines()
-    rows = [line.rsplit(maxsplit=4)[:4] for line in (no_part, one, two)]
+    rows = [line.rsplit(maxsplit=5)[:4] for line in (no_part, one, two)]
     assert rows == [["no part", "0", "1", "0"], ["one", "1", "1", "0"], ["two", "1", "0", "0"]]
     assert last.startswith("2 passed, 2 failed, 0 skipped in ")
+    assert list(json.loads((tmp_path / "minutes.json").read_text())) == ["no part", "one", "two"]
+
+
+def test_what_changed_calls_for_tests_of_it() -> None:
+    found = called_for(["zlaunch/hosts/agent/ssh.py", "tests/cli/test_json.py", "README.md"])
+    assert found == ["tests/cli/test_json.py", "tests/cluster/"]
+
+
+def test_what_may_change_and_what_it_calls_for_exist() -> None:
+    named = {*TOUCHED, *(path for paths in TOUCHED.values() for path in paths)}
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_a_pytest_that_cannot_start_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(("-n", "0", str(tmp_path / "test_nothing.py"))) == 4
+    assert run(("-n", "0", str(tmp_path / "test_nothing.py")), tmp_path / "minutes.json") == 4
     assert capsys.readouterr().out.endswith("pytest ended with 4\n")

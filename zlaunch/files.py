@@ -103,6 +103,22 @@ def nearest(path: Path) -> Path:
     return found
 
 
+def why_not_writable(directory: Path) -> str | None:
+    """Say why nothing can be created in a directory, or the directory itself; None if it can."""
+    found = nearest(directory)
+    if not found.is_dir():
+        return f"{os.path.normpath(found)} is not a directory"
+    return None if os.access(found, os.W_OK | os.X_OK) else f"{os.path.normpath(found)} cannot be written"
+
+
+def check_writable(directory: Path, flag: str) -> None:
+    """Raise Unavailable if the directory that a flag names cannot be created or written."""
+    if (reason := why_not_writable(directory)) is not None:
+        raise _unavailable(
+            f"`{flag} {os.path.normpath(directory)}`: {reason}", f"choose another directory with `{flag}`"
+        )
+
+
 def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     """Identify files by inode and the time it last changed; hosts that share a file system agree on both.
 

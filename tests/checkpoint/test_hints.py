@@ -9,7 +9,7 @@ import pytest
 
 from tests.checkpoint.swapping import put_on_nvme
 from tests.running import zlaunch
-from zlaunch.resume.can_resume import ResumeWay
+from zlaunch.resume.fit import ResumeWay
 
 pytestmark = pytest.mark.job
 
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, Change, str, ResumeWay, str]] = {
     "BF16_Optimizer": ("bf16-optimizer", as_it_is, "--ranks 1", ResumeWay.UNIVERSAL, ""),
     "damage": ("zero2", without_a_shard, "--ranks 2", ResumeWay.REPAIR, ""),
 }
-"""Checkpoint, what is done to it, the job, what fits it, and the nearest job that can go on."""
+"""Checkpoint, what is done to it, the job, what fits it, and the nearest job that can resume."""
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -90,7 +90,7 @@ def test_what_is_said_can_be_typed(case: str, copied: Callable[[str], Path], tmp
     assert asked(tag, options, tmp_path) is way
     said = zlaunch("checkpoint", "can-resume", tag, *options.split(), cwd=tmp_path).out
     said = " ".join(said.split())
-    assert re.findall("a job with `(.*?)` can go on", said) == ([nearest] if nearest else [])
+    assert re.findall("a job with `(.*?)` can resume", said) == ([nearest] if nearest else [])
     if nearest:
         assert asked(tag, f"{options} {nearest}", tmp_path) in (ResumeWay.AS_IT_IS, ResumeWay.UNIVERSAL)
     for command in re.findall("`zlaunch (checkpoint .*?)`", said):

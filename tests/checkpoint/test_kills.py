@@ -47,7 +47,10 @@ def after_latest(pids: Sequence[int], folder: Path) -> None:
     kill(pids[0])
 
 
-@pytest.mark.parametrize(("attack", "latest"), [(at_once, "complete"), (after_latest, "half-written")])
+@pytest.mark.parametrize(
+    ("attack", "latest"),
+    [pytest.param(at_once, "complete", marks=pytest.mark.full), (after_latest, "half-written")],
+)
 def test_ranks_that_are_killed_during_a_save_go_on_from_the_one_before_with_equal_losses(
     attack: Callable[[Sequence[int], Path], None], latest: str, host: Host, reference: Path, tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def test_one_number_is_read_as_torch_reads_it(dtype: str, tmp_path: Path) -> Non
         archive.first(archive.value["none"])
 
 
+@pytest.mark.job
 def test_a_checkpoint_is_summarized_where_neither_torch_nor_numpy_is_installed(saved: Path) -> None:
     hidden = "import sys; sys.modules.update(torch=None, numpy=None); from pathlib import Path"
     used = (

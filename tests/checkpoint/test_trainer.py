@@ -1,4 +1,4 @@
-"""A real Trainer goes on from a checkpoint that was saved by other ranks, at another stage."""
+"""A real Trainer resumes from a checkpoint that was saved by other ranks, at another stage."""
 
 import re
 from pathlib import Path
@@ -17,6 +17,7 @@ def losses(folder: Path) -> list[float]:
     return [float(loss) for loss in re.findall(r"'loss': '?([0-9.]+)", log)]
 
 
+@pytest.mark.full
 def test_a_trainer_goes_on_with_one_rank_at_stage_3_where_two_at_stage_2_have_stopped(tmp_path: Path) -> None:
     saving = ("--save_strategy", "steps", "--save_steps", 2, "--per_device_train_batch_size", 2)
     flags = ("--gpus", 2, "--stage", 2, "--run-dir", "two")
@@ -26,7 +27,7 @@ def test_a_trainer_goes_on_with_one_rank_at_stage_3_where_two_at_stage_2_have_st
     result = zlaunch("checkpoint", "reshard", *options, cwd=tmp_path, env=ACTIVATED)
     assert result.status == 0, result.err
     asked = " ".join(result.err.split())
-    (typed,) = re.findall("`zlaunch (train --resume moved .*?) …` goes on from it", asked)
+    (typed,) = re.findall("`zlaunch (train --resume moved .*?) …` resumes from it", asked)
     one_rank = ("--gpus", 1, "--stage", 3, "--run-dir", "one", "--save", "out-2")
     batch = ("--per_device_train_batch_size", 4)
     one = zlaunch(*typed.split(), *one_rank, "--", *STEPS, *batch, cwd=tmp_path, env=ACTIVATED)

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.trainers import trainers
-from tests.resume.resuming import planned
+from tests.resume.resuming import findings, planned
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import checkpoint_at
-from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.errors import Severity
-from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
-from zlaunch.resume.fit import check_resume
+from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.newest import newest_complete
 
 pytestmark = pytest.mark.job
 
@@ -77,6 +76,6 @@ def test_a_job_goes_on_from_an_unknown_layout_and_is_told_of_it(saved: Path, tmp
     found = newest_complete(tmp_path)
     assert found is not None
     assert found.checkpoint.folder == newest
-    told = check_resume(planned(tmp_path))
+    told = findings(planned(tmp_path))
     assert {one.severity for one in told} == {Severity.ADVICE}
     assert all("its layout is not known to zlaunch" in one.message for one in told)

@@ -16,10 +16,10 @@ from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import SavedBy, find, recognize
-from zlaunch.checkpoint.newest import newest_complete
 from zlaunch.checkpoint.safetensors import write_header
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.verify import verify
+from zlaunch.resume.newest import newest_complete
 
 pytestmark = pytest.mark.job
 

@@ -18,6 +18,7 @@ from zlaunch.hosts.agent.examine import Examined
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING
 from zlaunch.hosts.machine.resources import weakest
+from zlaunch.job.args import ScriptArgs
 
 GIB = 1 << 30
 HOME = Path("/home/me")
@@ -38,7 +39,7 @@ LARGE = Requirements(
     monitors=(
         Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
-    script_args=("--report_to", "tensorbord"),
+    args=ScriptArgs.of(("--report_to", "tensorbord")),
 )
 JOBS = {"an unknown job": UNKNOWN, "a large job": LARGE, "one that sends nothing": replace(UNKNOWN, ranks=1)}
 

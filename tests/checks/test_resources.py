@@ -3,17 +3,19 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.asking import forecast, model
 from tests.each import each
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, gpu, local, machine, over_ssh, script
+from tests.facts import facts_of
+from tests.making import CPU_MACHINE, PYTHON, gpu, local, machine, over_ssh, script
 from zlaunch.checks.findings import findings_of
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import Amount, DiskUse, Requirements, Tracker
-from zlaunch.checks.tracking import REPORTERS, parse_report_to
+from zlaunch.checks.tracking import REPORTERS
 from zlaunch.errors import Finding, Severity
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
@@ -21,10 +23,11 @@ from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.requirements import requirements_of, trains_all
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -44,7 +47,7 @@ DEMAND = Requirements(
     monitors=(
         Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
-    script_args=("--report_to", "tensorboard"),
+    args=ScriptArgs.of(("--report_to", "tensorboard")),
 )
 CPU_DEMAND = replace(DEMAND, devices=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
 HEALTHY = MachineFacts(
@@ -180,7 +183,7 @@ AILMENTS: dict[str, tuple[Requirements, MachineFacts, str, Severity, str, str]] 
         *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),
     ),
     "a monitor that transformers does not know": (
-        *(replace(DEMAND, script_args=("--report_to", "tensorbord")), HEALTHY, "unknown-monitor"),
+        *(replace(DEMAND, args=ScriptArgs.of(("--report_to", "tensorbord"))), HEALTHY, "unknown-monitor"),
         *(Severity.ERROR, "`tensorbord`", "did you mean `tensorboard`?"),
     ),
 }
@@ -227,11 +230,16 @@ def demand(
     environ: dict[str, str] | None = None,
     **job: Any,
 ) -> Requirements:
-    inputs = PlanInputs(
-        *(JobSpec(Path("train.py"), argv, **job), script(source, interface), None, None, on),
-        *(at or local(0, 1), 29500, LAYOUT, environ or {}, PYTHON),
+    facts = facts_of(
+        JobSpec(Path("train.py"), ScriptArgs.of(argv), **job),
+        script(source, interface),
+        machine=on,
+        model=model(),
+        topology=at or local(0, 1),
+        environ=environ or {},
+        estimate=None if told is None else SimpleNamespace(forecast=told),
     )
-    return requirements_of(make_plan(inputs), inputs, model(), told, on.hostname)
+    return requirements_of(make_plan(facts), on.hostname)
 
 
 def checkpoint_of(one: Requirements) -> int:
@@ -297,7 +305,7 @@ def test_adapters_that_an_argument_turns_on_do_not_count_without_it(
 ) -> None:
     file = tmp_path / "train.py"
     file.write_text(f"class Arguments:\n    {option}\n\nmodel = get_peft_model(model, LoraConfig())\n")
-    assert trains_all(read_script(file), argv) == is_whole
+    assert trains_all(read_script(file), ScriptArgs.of(argv)) == is_whole
 
 
 def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training() -> None:
@@ -374,11 +382,6 @@ def test_a_busy_gpu_that_the_job_leaves_alone_is_neither_a_finding_nor_offered()
     assert [(each.code, each.hint) for each in findings(one, facts)] == [
         ("gpu-busy", "`--gpus 1,` uses idle GPUs")
     ]
-
-
-def test_all_words_after_report_to_are_monitors() -> None:
-    assert parse_report_to(("--report_to", "wandb", "mlflow", "--seed", "1")) == ("wandb", "mlflow")
-    assert parse_report_to(("--report-to=wandb",)) == ("wandb",)
 
 
 def test_every_monitor_of_transformers_is_known() -> None:

@@ -199,7 +199,7 @@ def test_the_ds_config_at_hand_is_not_one_that_the_program_knows_by_name(
     job = job_at_hand()
     assert job is not None
     assert job.ds_config == (Path(named) if is_a_file else None)
-    assert job.script_args == (() if is_a_file else ("--deepspeed", named))
+    assert job.args.words == (() if is_a_file else ("--deepspeed", named))
 
 
 def test_an_estimate_takes_what_it_knows_and_leaves_the_options_of_train(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def said_in(run: Path) -> dict[str, Any]:
     return {slot["host"]: (run / "logs" / f"rank-{slot['rank']}.log").read_text() for slot in ranks}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("launcher", taken(("deepspeed", "openmpi", "torchrun"), 0))
 def test_run_sh_repeats_a_run_in_a_directory_that_has_to_be_quoted(
     launcher: str, bed: Bed, tmp_path: Path

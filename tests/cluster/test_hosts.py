@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cluster.bed import NAMES, Bed
+from tests.launchers import FIRST_OF_EACH
 from tests.making import ODD_NAME
 from tests.running import ZLAUNCH, start, the_run, zlaunch
 
@@ -20,9 +21,10 @@ SHORT = ["--max_steps", "8", "--logging_steps", "2", "--sequence_length", "16"]
 SLEEP = "print('ready', flush=True)\nimport time\ntime.sleep(1000)\n"
 
 
-EACH_LAUNCHER = pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+EACH_LAUNCHER = pytest.mark.parametrize("launcher", FIRST_OF_EACH)
 
 
+@pytest.mark.full
 @EACH_LAUNCHER
 def test_a_job_trains_on_two_hosts(launcher: str, bed: Bed, tmp_path: Path) -> None:
     odd = ["--run_name", 'two  words; $HOME {"a": 1}']
@@ -75,7 +77,10 @@ def test_a_rank_that_fails_ends_the_other_host_and_gives_the_status(bed: Bed, tm
     assert result.status == 7
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_no_rank_is_left_on_any_host(number: signal.Signals, bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "sleep.py").write_text(SLEEP)
     run_dir = tmp_path / "r"

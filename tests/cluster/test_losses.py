@@ -107,12 +107,20 @@ HOSTS: list[Way] = [
 ]
 
 
+ASKED_ELSEWHERE = (one_zlaunch_in_an_allocation, variables_on_each_node, lines_by_hand)
+"""Ways of which another test says that they start the ranks and connect them; `make test` trains in the others."""
+
+
 def each(ways: Sequence[Callable[..., Result]]) -> pytest.MarkDecorator:
     """One stage a way; both in `make deaths`."""
-    cases = [(way, stage) for number, way in enumerate(ways) for stage in taken((2, 3), number)]
-    return pytest.mark.parametrize(
-        ("way", "stage"), cases, ids=[f"{way.__name__}-{stage}" for way, stage in cases]
-    )
+    cases = [
+        pytest.param(
+            way, stage, id=f"{way.__name__}-{stage}", marks=pytest.mark.full if way in ASKED_ELSEWHERE else ()
+        )
+        for number, way in enumerate(ways)
+        for stage in taken((2, 3), number)
+    ]
+    return pytest.mark.parametrize(("way", "stage"), cases)
 
 
 def check(result: Result, folder: Path, stage: int) -> None:
@@ -134,6 +142,7 @@ def test_nodes_of_slurm_train_as_one_host_does(
     check(way(slurm, tmp_path, words(stage)), tmp_path, stage)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", taken((3, 2), 0))
 def test_hosts_with_different_numbers_of_slots_train_as_one_does(
     stage: int, bed: Bed, tmp_path: Path

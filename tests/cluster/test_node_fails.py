@@ -27,7 +27,7 @@ def trains(folder: Path) -> bool:
     return all(log.exists() for log in logs) and all(len(losses(folder / "r", rank)) > 3 for rank in (0, 1))
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.full)])
 def test_a_node_that_slurm_sets_down_is_the_verdict(number: int, slurm: Slurm, tmp_path: Path) -> None:
     job, node = submit(slurm, tmp_path, "--no-requeue"), slurm.nodes[number]
     wait_until(lambda: trains(tmp_path), 180)
@@ -41,6 +41,7 @@ def test_a_node_that_slurm_sets_down_is_the_verdict(number: int, slurm: Slurm, t
     assert (verdict["code"], verdict["host"]) == ("host-lost", node)
 
 
+@pytest.mark.full
 def test_a_node_that_slurm_drains_lets_the_training_end(slurm: Slurm, tmp_path: Path) -> None:
     job = submit(slurm, tmp_path, "--no-requeue", steps=300)
     wait_until(lambda: trains(tmp_path), 180)

@@ -16,6 +16,7 @@ import pytest
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.slurm_bed import Slurm
 from tests.cluster.test_hosts import wait_until, working_in
+from tests.launchers import FIRST_OF_EACH, LAST_OF_EACH
 from tests.running import ZLAUNCH, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.hosts
@@ -121,10 +122,7 @@ def sleeping(bed: Bed, folder: Path, launcher: str = "torchrun") -> Iterator[Run
         job.zlaunch.wait()
 
 
-EACH_LAUNCHER = pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
-
-
-@EACH_LAUNCHER
+@pytest.mark.parametrize("launcher", FIRST_OF_EACH)
 def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(
     launcher: str, bed: Bed, tmp_path: Path
 ) -> None:
@@ -136,7 +134,7 @@ def test_a_host_whose_link_is_down_is_named_and_nothing_is_left(
         wait_until(lambda: not working_in(tmp_path), 15)
 
 
-@EACH_LAUNCHER
+@pytest.mark.parametrize("launcher", LAST_OF_EACH)
 def test_a_host_whose_ssh_is_killed_is_named_with_what_went(launcher: str, bed: Bed, tmp_path: Path) -> None:
     with sleeping(bed, tmp_path, launcher) as job:
         ssh = [
@@ -152,7 +150,10 @@ def test_a_host_whose_ssh_is_killed_is_named_with_what_went(launcher: str, bed: 
         wait_until(lambda: not working_in(tmp_path), 15)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGINT, signal.SIGTERM))],
+)
 def test_no_rank_is_left_on_any_host_under_torchrun(number: signal.Signals, bed: Bed, tmp_path: Path) -> None:
     with sleeping(bed, tmp_path) as job:
         job.zlaunch.send_signal(number)

@@ -65,6 +65,7 @@ def test_each_host_makes_the_ops_of_its_own_cache_ready_before_ranks_start(bed: 
         assert len(losses(tmp_path / "r", rank)) == 4
 
 
+@pytest.mark.full
 def test_of_hosts_that_share_a_cache_one_makes_it_ready(bed: Bed, tmp_path: Path) -> None:
     fill(cache := tmp_path / "cache")
     own = (Path.home() / ".cache" / "torch_extensions").glob("*-*")

@@ -49,6 +49,7 @@ def losses(folder: Path, *flags: object, inputs: Path, env: dict[str, str]) -> l
     return re.findall(r"'loss': '?([\d.]+)", (folder / "r" / "logs" / "rank-0.log").read_text())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", taken((3, 2), 0))
 def test_sft_of_trl_trains_on_two_hosts_as_on_one(stage: int, bed: Bed, inputs: Path, tmp_path: Path) -> None:
     env = {**bed.environment(), "HF_HUB_OFFLINE": "1"}

@@ -75,6 +75,7 @@ def test_a_python_without_zlaunch_is_refused_with_its_host(bed: Bed, tmp_path: P
     assert NAMES[0] not in said
 
 
+@pytest.mark.full
 def test_the_python_of_a_host_is_kept_when_its_run_is_repeated(bed: Bed, tmp_path: Path) -> None:
     own = with_packages(tmp_path / "own")
     (tmp_path / "show.py").write_text(SHOW)

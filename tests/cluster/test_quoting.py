@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.cluster.bed import NAMES, Bed
 from tests.cluster.conftest import require
 from tests.cluster.network import missing
+from tests.launchers import FIRST_OF_EACH
 from tests.running import zlaunch
 from zlaunch.hosts.agent.conversation import remote_words
 from zlaunch.hosts.agent.ssh import remote_line, ssh_command, with_python_variables
@@ -150,7 +151,7 @@ print("seen", json.dumps(seen), flush=True)
 """
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", FIRST_OF_EACH)
 @settings(SAME_EVERY_TIME, max_examples=2, phases=[Phase.generate])
 @given(job=JOBS)
 def test_a_job_has_the_names_it_was_given(launcher: str, bed: Bed, job: Job) -> None:

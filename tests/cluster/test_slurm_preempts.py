@@ -83,6 +83,7 @@ def test_a_preempted_job_saves_and_goes_on_with_the_same_losses(slurm: Slurm, fo
     assert losses(folder) == uninterrupted(folder)
 
 
+@pytest.mark.full
 def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_losses(
     slurm: Slurm, folder: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_lo
     assert losses(folder) == uninterrupted(folder, ("--gpus", "2", *more))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("number", "launcher"), [("TERM", "deepspeed"), ("TERM", "torchrun"), ("USR1", "torchrun")]
 )
@@ -117,6 +119,7 @@ def test_a_signal_to_all_processes_of_a_job_saves_it_and_its_script_requeues_it(
     assert losses(folder) == uninterrupted(folder)
 
 
+@pytest.mark.full
 def test_the_time_limit_of_a_job_is_known_and_saves_in_time(slurm: Slurm, folder: Path) -> None:
     limit = ("--slurm", "time=2", "--no-requeue", "--save-within", "60")
     number = submitted(slurm, folder, *limit, "--", "--steps", "4000")

@@ -134,6 +134,7 @@ def test_values_with_spaces_and_quotes_reach_slurm_as_they_are(slurm: Slurm, tmp
     assert (f"JobName={name}\n" in shown, f"WorkDir={folder}\n" in shown) == (True, True), shown
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", ["2", "3"])
 def test_two_nodes_train_one_job(stage: str, slurm: Slurm, tmp_path: Path) -> None:
     words = ("--submit", "slurm", "--nodes", "2", "--gpus", "1", "--stage", stage)

@@ -15,6 +15,7 @@ from zlaunch.config.resolve.lr_schedule import schedule_of
 from zlaunch.config.resolve.resolve import batch_equation, resolve_file
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import dotted
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 
 
@@ -30,11 +31,13 @@ def told(
     file, model = folder / "ds_config.json", folder / "config.json"
     file.write_text(json.dumps(config))
     model.write_text(json.dumps({"hidden_size": hidden}))
-    context, findings = context_of(argv, ranks, model, interface.value, None)
+    context, findings = context_of(ScriptArgs.of(argv), ranks, model, interface.value, None)
     assert not findings
     resolved = resolve_file(read(file), context)
     batch = batch_equation(resolved.values, context)
-    return json.loads("".join(as_json(resolved, batch, schedule_of(resolved, interface, argv))))
+    return json.loads(
+        "".join(as_json(resolved, batch, schedule_of(resolved, interface, ScriptArgs.of(argv))))
+    )
 
 
 @CELLS

@@ -11,7 +11,7 @@ from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Refused
-from zlaunch.job.trainer_args import MATCHED, take_ds_config
+from zlaunch.job.trainer_args import MATCHED
 
 COMPARED_BY_RULE = {"train_batch_size"}
 """Held against its three factors by `zlaunch.config.rules.batch`, whose numbers are the Trainer's by then."""
@@ -119,5 +119,5 @@ def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
         plan = planned(config, line)
     except Refused:
         return
-    argv, _ = take_ds_config(plan.script[1:])
-    assert trainer_fills(plan.values.config(), argv, world_size=2).mismatched == set()
+    rest, _ = plan.args.take_ds_config()
+    assert trainer_fills(plan.values.config(), rest.words, world_size=2).mismatched == set()

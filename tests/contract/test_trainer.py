@@ -19,6 +19,7 @@ from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.hosts.machine.probe import installed_stack
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.trainer_args import read_arguments
 from zlaunch.job.trainer_releases import ADDED, REMOVED
@@ -68,7 +69,7 @@ CELLS = each(
 
 
 def resolved(config: dict[str, Any], argv: list[str], hidden: int, ranks: int) -> ResolvedAutos:
-    args, findings = read_arguments(argv, release=INSTALLED)
+    args, findings = read_arguments(ScriptArgs.of(argv), release=INSTALLED)
     assert findings == []
     model = ModelConfig({"hidden_size": hidden}, "", "config.json")
     return resolve_autos(Values.of(config, WRITTEN), Context(ranks, args, model))
@@ -114,7 +115,7 @@ def test_training_arguments_lack_what_they_are_said_to_lack_and_nothing_else() -
 )
 def test_a_command_line_is_read_as_the_trainer_reads_it(line: str) -> None:
     theirs = vars(parser().parse_args([*line.split(), *NEEDED]))
-    args, _ = read_arguments(line.split(), release=INSTALLED)
+    args, _ = read_arguments(ScriptArgs.of(line.split()), release=INSTALLED)
     names = [name for name in INSTALLED.defaults if theirs[name] is not None]
     assert {name: args[name].value for name in names} == {name: theirs[name] for name in names}
 

@@ -15,10 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
 from zlaunch.config.translate.flags import HELP, Command, Flag, LauncherSyntax, Role
-from zlaunch.config.translate.launchers import DEEPSPEED, OLD_TORCHRUN, TORCHRUN
+from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
 from zlaunch.errors import WrongUsage
 
 
@@ -32,10 +31,7 @@ def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
 
 
 LAUNCHERS: Mapping[str, LauncherSyntax] = {
-    "deepspeed": DEEPSPEED,
-    "torchrun": TORCHRUN,
-    "torch.distributed.launch": OLD_TORCHRUN,
-    "accelerate launch": accelerate.LAUNCHER,
+    name: syntax_of(name) for name in (DEEPSPEED, TORCHRUN, OLD_TORCHRUN, ACCELERATE)
 }
 
 
@@ -97,23 +93,25 @@ def test_an_idle_value_is_the_launchers_own(name: str, one: Flag) -> None:
 def test_torchruns_variables_are_those_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.run import get_args_parser
 
-    for one in TORCHRUN.flags:
-        monkeypatch.setenv(f"{TORCHRUN.variables}{one.key.upper()}", "7" if one.takes_value else "1")
+    for one in LAUNCHERS[TORCHRUN].flags:
+        monkeypatch.setenv(
+            f"{LAUNCHERS[TORCHRUN].variables}{one.key.upper()}", "7" if one.takes_value else "1"
+        )
     parser = get_args_parser()
-    read = {one.key for one in TORCHRUN.flags if parser.get_default(one.key) in ("7", True)}
-    assert read == {one.key for one in TORCHRUN.flags} - {"logs_specs", "numa_binding"}
+    read = {one.key for one in LAUNCHERS[TORCHRUN].flags if parser.get_default(one.key) in ("7", True)}
+    assert read == {one.key for one in LAUNCHERS[TORCHRUN].flags} - {"logs_specs", "numa_binding"}
 
 
 def test_torchrun_starts_as_many_ranks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.run import get_args_parser
 
-    assert get_args_parser().get_default("nproc_per_node") == TORCHRUN.ranks
+    assert get_args_parser().get_default("nproc_per_node") == LAUNCHERS[TORCHRUN].ranks
 
 
 def test_deepspeed_looks_for_the_same_hostfile() -> None:
     from deepspeed.launcher import runner
 
-    assert DEEPSPEED.hostfile == runner.DLTS_HOSTFILE
+    assert LAUNCHERS[DEEPSPEED].hostfile == runner.DLTS_HOSTFILE
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -214,7 +212,7 @@ def test_the_script_and_its_arguments_are_those_that_the_launcher_finds(case: tu
     real, found = really(name, words), ours(name, words)
     script = None if real is None else getattr(real, "user_script", getattr(real, "training_script", None))
     args = () if real is None else getattr(real, "user_args", getattr(real, "training_script_args", ()))
-    understood = (None, ()) if found is None else (found.script, found.args)
+    understood = (None, ()) if found is None else (found.script, found.args.words)
     assert understood == (script, tuple(args))
 
 
@@ -247,6 +245,6 @@ def test_a_value_is_the_one_that_the_launcher_finds(case: tuple[str, list[str]])
 )
 def test_what_is_refused_is_what_the_launcher_refuses(line: str) -> None:
     program, *words = shlex.split(line)
-    name = PROGRAMS[program].name
+    name = PROGRAMS[program]
     found = ours(name, words)
     assert (really(name, words), found and found.script) == (None, None)

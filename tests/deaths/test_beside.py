@@ -106,7 +106,7 @@ def test_a_run_that_dies_leaves_the_other_in_the_same_folder_alone(
     assert (lives.ending()["how"], list(drive.iterdir())) == ("stopped", [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_the_buffers_that_deepspeed_leaves_in_shared_memory_are_deleted(
     number: signal.Signals, start: Start
 ) -> None:
@@ -163,7 +163,7 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
     assert not (ops / name / "lock").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
 def test_a_zlaunch_that_ends_while_ops_compile_leaves_no_compiler_and_no_lock(
     tmp_path: Path, start: Start, number: signal.Signals
 ) -> None:

@@ -18,6 +18,7 @@ from zlaunch.estimate.query import (
     workload_of,
 )
 from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import Offload
 
 
@@ -140,7 +141,7 @@ def test_anything_else_is_no_adapter(text: str) -> None:
 def test_a_length_is_the_option_then_the_scripts_then_what_the_model_takes(
     argv: tuple[str, ...], option: int | None, changes: dict[str, Any], length: int
 ) -> None:
-    assert training_of(model(**changes), argv, Options(seq_len=option)).seq_len.value == length
+    assert training_of(model(**changes), ScriptArgs.of(argv), Options(seq_len=option)).seq_len.value == length
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_length_is_the_option_then_the_scripts_then_what_the_model_takes(
     ],
 )
 def test_checkpointing_is_read_from_the_scripts_arguments(argv: tuple[str, ...], on: bool) -> None:
-    assert training_of(model(), argv, Options()).activation_checkpointing is on
+    assert training_of(model(), ScriptArgs.of(argv), Options()).activation_checkpointing is on
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_checkpointing_is_read_from_the_scripts_arguments(argv: tuple[str, ...],
 def test_weights_are_loaded_in_the_format_that_somebody_named(
     argv: tuple[str, ...], changes: dict[str, Any], dtype: str
 ) -> None:
-    assert training_of(model(**changes), argv, Options()).load_dtype == dtype
+    assert training_of(model(**changes), ScriptArgs.of(argv), Options()).load_dtype == dtype
 
 
 def test_no_auto_is_left_for_deepspeed() -> None:

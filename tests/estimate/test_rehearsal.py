@@ -68,9 +68,9 @@ OFFLOADED = {name: {"device": "cpu", "pin_memory": True} for name in ("offload_o
 @pytest.mark.parametrize(
     "asked",
     [
-        workload(0),
-        workload(2, activation_checkpointing=True),
-        workload(3),
+        pytest.param(workload(0), marks=pytest.mark.full),
+        pytest.param(workload(2, activation_checkpointing=True), marks=pytest.mark.full),
+        pytest.param(workload(3), marks=pytest.mark.full),
         workload(3, OFFLOADED, world_size=6, ranks_per_host=2),
     ],
     ids=["stage 0", "stage 2", "stage 3", "stage 3 offloaded"],
@@ -162,7 +162,7 @@ def test_an_optimizer_that_cannot_be_rehearsed_is_named_in_the_reason() -> None:
     assert forecast.why_not_rehearsed == "the Trainer's `--optim adamw_8bit` cannot be rehearsed"
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [3, *(pytest.param(one, marks=pytest.mark.full) for one in (0, 2))])
 def test_a_step_needs_six_operations_for_each_weight_and_token(stage: int) -> None:
     (forecast,) = rehearse([workload(stage, seq_len=16)])
     matrices = forecast.parameters - LLAMA["vocab_size"] * LLAMA["hidden_size"]  # type: ignore[operator]

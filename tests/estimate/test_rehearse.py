@@ -19,7 +19,7 @@ from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, too_large
 from zlaunch.estimate.workload import Workload
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 
 
 def program_of(rehearser: Rehearser) -> object:
@@ -112,7 +112,9 @@ def test_what_is_not_rehearsed_for_its_size_fits_on_no_gpu(seq_len: int, micro_b
     workload = llama(seq_len=seq_len, micro_batch=micro_batch)
     found = closed_form.forecast(workload)
     if too_large(workload) is not None:
-        assert all(found.bounds(found.peak("gpu"))[0] > 9 * gpu.usable_bytes()[1] for gpu in GPUS.values())
+        assert all(
+            found.bounds(found.peak("gpu"))[0] > 9 * gpu.usable_bytes()[1] for gpu in known_gpus().values()
+        )
 
 
 @pytest.mark.job

@@ -7,6 +7,7 @@ import pytest
 
 from tests.making import script
 from zlaunch.job.answer import apply_answer
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Stage
 from zlaunch.job.trainer_releases import TrainerRelease
@@ -50,7 +51,7 @@ def test_a_program_that_parses_its_command_line_gets_the_ds_config_there() -> No
 
 
 def test_an_argument_has_the_value_that_the_program_gave_it_and_names_its_class() -> None:
-    args, findings = trainer(learning_rate=3e-4).trainer_args((), TrainerRelease())
+    args, findings = trainer(learning_rate=3e-4).trainer_args(ScriptArgs.of(()), TrainerRelease())
     assert (args["learning_rate"].value, str(args["learning_rate"].source)) == (
         3e-4,
         "`learning_rate` of SFTConfig",
@@ -59,7 +60,7 @@ def test_an_argument_has_the_value_that_the_program_gave_it_and_names_its_class(
 
 
 def test_arguments_are_reported_as_flags_unless_they_are_the_trainers_defaults() -> None:
-    assert trainer(learning_rate=3e-4, weight_decay=0.0).reported == ("--learning_rate", "0.0003")
+    assert trainer(learning_rate=3e-4, weight_decay=0.0).reported == ScriptArgs(("--learning_rate", "0.0003"))
 
 
 @pytest.mark.parametrize("own", ["ds.json", {"zero_optimization": {"stage": 1}}])

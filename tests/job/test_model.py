@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.making import json_values
 from zlaunch.errors import InputMissing, Place, Refused
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag, read_model
 
 _keys = st.sampled_from(
@@ -19,15 +20,15 @@ configs = st.dictionaries(_keys, st.integers(-1, 9) | json_values) | json_values
 
 @pytest.mark.parametrize("flag", MODEL_FLAGS)
 def test_a_command_line_names_the_model_in_many_ways(flag: str) -> None:
-    assert model_flag(["--lr", "1", f"--{flag.replace('_', '-')}", "org/name"]) == "org/name"
+    assert model_flag(ScriptArgs.of(["--lr", "1", f"--{flag.replace('_', '-')}", "org/name"])) == "org/name"
 
 
 def test_a_flag_without_a_value_names_no_model() -> None:
-    assert model_flag(["--model", "--lr", "1"]) is None
+    assert model_flag(ScriptArgs.of(["--model", "--lr", "1"])) is None
 
 
 def test_the_last_of_two_models_counts() -> None:
-    assert model_flag(["--model=a", "--model=b"]) == "b"
+    assert model_flag(ScriptArgs.of(["--model=a", "--model=b"])) == "b"
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.each import each
-from zlaunch.job.model_families import FAMILIES, LINEAR, SHAPES
+from zlaunch.job.model_families import LINEAR, SHAPES, families
 from zlaunch.job.transformer import read_transformer
 
 _DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
@@ -35,7 +35,7 @@ def made(kind: str, given: dict[str, Any]) -> Any:
         return getattr(transformers, next(name for name in names if name))(config)
 
 
-@each("kind", FAMILIES)
+@each("kind", families())
 def test_a_family_has_the_parameters_that_transformers_makes(kind: str) -> None:
     given = shallow(kind)
     parameters = dict(made(kind, given).named_parameters())
@@ -46,7 +46,7 @@ def test_a_family_has_the_parameters_that_transformers_makes(kind: str) -> None:
     )
 
 
-@each("kind", FAMILIES)
+@each("kind", families())
 def test_adapters_find_a_familys_matrices_by_name(kind: str) -> None:
     given = shallow(kind)
     ends = {name.rsplit(".", 1)[-1] for name, _ in made(kind, given).named_modules()}
@@ -59,7 +59,7 @@ def test_adapters_find_a_familys_matrices_by_name(kind: str) -> None:
 def test_every_name_in_the_table_has_a_shape() -> None:
     words = {
         word.rstrip("+?")
-        for family in FAMILIES.values()
+        for family in families().values()
         for part in (family.embedding, family.layer, family.decoder, family.head)
         for word in part.split()
     }

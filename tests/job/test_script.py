@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.making import script
 from zlaunch.errors import InputMissing, Place, Refused, WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.source import Source, SourceKind
@@ -289,7 +290,7 @@ def test_any_bytes_are_a_script_or_are_refused(tmp_path_factory: pytest.TempPath
 def test_the_trainer_writes_where_the_command_line_says_or_the_source(
     file: Path, source: str, argv: list[str], directory: str
 ) -> None:
-    assert _read(file, source).output_dir(argv) == Path(directory)
+    assert _read(file, source).output_dir(ScriptArgs.of(argv)) == Path(directory)
 
 
 LOOP = "engine, *_ = deepspeed.initialize({})\nengine.backward(engine(x))\nengine.step()"

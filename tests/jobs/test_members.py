@@ -155,7 +155,7 @@ def asleep(cwd: Path) -> Iterator[tuple[Node, Node]]:
         yield nodes
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [1, pytest.param(0, marks=pytest.mark.full)])
 def test_a_signal_to_either_node_stops_both(number: int, tmp_path: Path) -> None:
     with asleep(tmp_path) as nodes:
         nodes[number].process.send_signal(signal.SIGTERM)
@@ -218,7 +218,7 @@ def test_nodes_that_a_person_starts_by_hand_join(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_two_nodes_train_as_one_host_does(stage: int, tmp_path: Path) -> None:
     with two(tmp_path, *words(stage), "--gpus", "1") as nodes:
         assert [one.wait() for one in nodes] == [0, 0], nodes[0].said

@@ -176,7 +176,8 @@ def said(result: Result) -> str:
 
 
 @pytest.mark.parametrize(
-    ("stage", "number", "env"), [("3", signal.SIGUSR1, {}), ("2", signal.SIGTERM, KUBERNETES)]
+    ("stage", "number", "env"),
+    [pytest.param("3", signal.SIGUSR1, {}, marks=pytest.mark.full), ("2", signal.SIGTERM, KUBERNETES)],
 )
 def test_a_trainer_saves_on_a_signal_and_goes_on_with_the_same_losses(
     folder: Path, stage: str, number: int, env: dict[str, str]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.launchers import FIRST_OF_EACH
 from tests.running import Result, zlaunch
 
 pytestmark = pytest.mark.job
@@ -142,7 +143,12 @@ def test_an_accelerate_script_trains_with_zero_on_a_cpu_each_rank_on_its_own_dat
     ("source", "words", "ds_config"),
     [
         (SWITCH, ["--deepspeed", "--ds_config", "ds.json"], {"train_batch_size": 4, "optimizer": ADAM}),
-        (PLUGIN, [], {"train_micro_batch_size_per_gpu": "auto", "zero_allow_untested_optimizer": True}),
+        pytest.param(
+            PLUGIN,
+            [],
+            {"train_micro_batch_size_per_gpu": "auto", "zero_allow_untested_optimizer": True},
+            marks=pytest.mark.full,
+        ),
         (
             DUMMY,
             ["--ds-config", "ds.json"],
@@ -188,7 +194,7 @@ def test_a_script_that_wants_its_local_rank_gets_it_and_keeps_its_own_ds_config(
     assert program(tmp_path)["engine"]["stage"] == 1
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", FIRST_OF_EACH)
 def test_files_named_like_modules_of_python_are_imported_only_by_the_script(
     tmp_path: Path, launcher: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_adapters_are_trained_alone_and_evaluated(tmp_path: Path) -> None:
     assert "model.safetensors" not in saved
 
 
+@pytest.mark.full
 def test_chats_are_learned(tmp_path: Path) -> None:
     said = trained(copied("sft", tmp_path), ["--stage", "2"], ["--chats", "64", *SHORT], tmp_path)
     assert falls(said)
@@ -87,6 +88,7 @@ def test_a_loop_with_accelerate_leaves_optimizer_and_schedule_to_deepspeed(tmp_p
     assert written[-1]["learning_rate"] < 2e-4
 
 
+@pytest.mark.full
 def test_a_loop_with_accelerate_trains_on_one_process_without_deepspeed(tmp_path: Path) -> None:
     argv = [sys.executable, RECIPE.with_name("accelerate_loop.py"), "--output_dir", "out"]
     args = ["--steps", "6", "--warmup_steps", "1", "--batch_size", "4", "--sequence_length", "64"]
@@ -97,6 +99,7 @@ def test_a_loop_with_accelerate_trains_on_one_process_without_deepspeed(tmp_path
     assert (tmp_path / "out" / "model" / "model.safetensors").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stage", taken([3, 2], 0))
 def test_a_mixture_of_experts_is_trained(stage: int, tmp_path: Path) -> None:
     args = ["--samples", "64", "--sequence_length", "64", *SHORT]
@@ -106,6 +109,7 @@ def test_a_mixture_of_experts_is_trained(stage: int, tmp_path: Path) -> None:
     assert any("leaf modules: MixtralSparseMoeBlock" in log for log in logs) == (stage == 3)
 
 
+@pytest.mark.full
 def test_texts_are_classified(tmp_path: Path) -> None:
     said = trained(
         copied("classification", tmp_path),
@@ -161,6 +165,7 @@ def generated(offload: dict[str, object], group: Path, folder: Path) -> Result:
         cleanup.delete((), [cleanup.buffer_of(0, environment)])
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("libaio")
 def test_a_model_larger_than_memory_generates_from_nvme_and_not_from_the_cpu(
     small_memory: Path, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A real training that goes on from a checkpoint of another run."""
+"""A real training that resumes from a checkpoint of another run."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path:
     end = " ".join(whole.err.partition("model: ")[2].split())
     typed = "`zlaunch train --resume whole/checkpoint-6 --stage 2 --save whole -- --max_steps 6 "
     assert end.startswith(f"whole, for `from_pretrained` checkpoint: {typed}")
-    assert end.endswith("` goes on from step 6, its last step: ask for more steps")
+    assert end.endswith("` resumes from step 6, its last step: ask for more steps")
     shown = zlaunch("runs", "show", "a", cwd=tmp_path)
     assert "model       whole, for `from_pretrained`" in shown.out
     again = train(tmp_path, "--resume", "whole/checkpoint-4", "--save", "again", "--run-dir", "b")

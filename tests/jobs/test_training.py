@@ -59,6 +59,9 @@ class Training:
 PRESETS = ("zero1", "zero2", "zero2_cpu", "zero3_cpu", "zero3", "ddp")
 """In an order that gives each launcher a preset with and without ZeRO-3, and with and without offload."""
 
+TRAINED = ("zero1", "zero3_cpu")
+"""The presets that `make test` trains with; what the others say is read by their contract tests."""
+
 Train = Callable[[str, str], Training]
 
 
@@ -80,7 +83,11 @@ def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
 
 @pytest.mark.parametrize(
     ("preset", "launcher"),
-    [(preset, launcher) for turn, preset in enumerate(PRESETS) for launcher in taken(LAUNCHERS, turn)],
+    [
+        pytest.param(preset, launcher, marks=() if preset in TRAINED else pytest.mark.full)
+        for turn, preset in enumerate(PRESETS)
+        for launcher in taken(LAUNCHERS, turn)
+    ],
 )
 def test_every_preset_trains_with_exactly_the_ds_config_that_was_shown(
     preset: str, launcher: str, training: Train
@@ -159,6 +166,7 @@ def test_the_weights_of_a_checkpoint_of_nvme_are_those_of_the_saved_model(
     assert [name for name in saved if not saved[name].equal(ours[name])] == []
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("libaio")
 def test_parameters_that_stay_on_nvme_are_used_again_in_the_backward_pass(
     swapped_model: Path, tmp_path: Path
@@ -223,7 +231,7 @@ def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) ->
     assert last < first
 
 
-@pytest.mark.parametrize("by", ["stage", "file"])
+@pytest.mark.parametrize("by", ["stage", pytest.param("file", marks=pytest.mark.full)])
 def test_a_loop_of_its_own_trains_with_what_it_is_handed(by: str, tmp_path: Path) -> None:
     file = tmp_path / "ds_config.json"
     file.write_text('{"zero_optimization": {"stage": 1}, "train_micro_batch_size_per_gpu": 16}')

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.launchers import FIRST_OF_EACH
 from tests.running import ZLAUNCH, Result, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
@@ -247,7 +248,7 @@ def test_a_log_that_is_not_there_names_those_that_are(folder: Path) -> None:
     assert "launcher.log, rank-0.log, rank-1.log" in result.err
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "deepspeed"])
+@pytest.mark.parametrize("launcher", FIRST_OF_EACH)
 def test_a_repetition_does_what_the_run_did(launcher: str, folder: Path) -> None:
     words = ["--launcher", launcher, "--stage", "3", "--", "two  words", "$HOME"]
     then = {"NCCL_WORD": "as it was"}

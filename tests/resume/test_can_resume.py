@@ -27,7 +27,7 @@ from zlaunch.checkpoint.torch_file import Archive
 from zlaunch.checkpoint.universal import CONVERSION, disk_need_of, plan_universal
 from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.errors import Refused, WrongUsage
-from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume, nearest_that_fits
+from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 
 pytestmark = pytest.mark.job
 
@@ -357,14 +357,15 @@ def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied("zero3-cpu") / "global_step3"
-    as_before = nearest_that_fits(summarize(checkpoint_at(folder)), ResumeTarget(offload="nvme"))
-    assert as_before == ResumeTarget(offload="cpu")
+    nearest = can_resume(summarize(checkpoint_at(folder)), ResumeTarget(offload="nvme")).nearest
+    assert nearest is not None
+    assert nearest.target == ResumeTarget(offload="cpu")
     put_on_nvme(folder)
     result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)
     said = " ".join(result.out.split())
     assert result.status == 65
     assert (
-        "DeepSpeed loads no moments of Adam to NVMe, and not all weights a job with `--offload cpu` can go on: `zlaunch"
+        "DeepSpeed loads no moments of Adam to NVMe, and not all weights a job with `--offload cpu` can resume: `zlaunch"
         in said
     )
 
@@ -421,7 +422,7 @@ def test_a_universal_checkpoint_has_a_small_state_goes_on_with_the_loss_scale_an
     result = zlaunch("checkpoint", "universal", trainer, "else", cwd=tmp_path)
     assert result.status == 0, result.err
     said = " ".join(result.err.split())
-    assert "`zlaunch train --resume else --set checkpoint.load_universal=true …` goes on from it" in said
+    assert "`zlaunch train --resume else --set checkpoint.load_universal=true …` resumes from it" in said
     assert "3 tensors, such as `scale`, `frozen.weight`, keep the values that the script gives them" in said
     file = tmp_path / "else" / "global_step3_universal" / "zero" / "optimizer_state.pt"
     assert vars(torch.load(file, weights_only=False)["loss_scaler"]) == vars(scaler)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.checks.findings import findings_of
 from zlaunch.checks.host import check_host
@@ -14,22 +15,23 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Disk, FreeResources
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.resume.check_saves import check_saves
 
 MIB = 1 << 20
 
 
-def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any) -> PlanInputs:
-    return PlanInputs(
-        job=JobSpec(Path("train.py"), argv, **asked),
+def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any) -> JobFacts:
+    return facts_of(
+        job=JobSpec(Path("train.py"), ScriptArgs.of(argv), **asked),
         script=script(source),
-        base=None if config is None else parse(config, "ds.json"),
+        ds_config=None if config is None else parse(config, "ds.json"),
         model=SHAPE,
         machine=CPU_MACHINE,
         topology=local(0, 1),
-        port=2950,
         layout=LAYOUT,
         environ={},
         python=PYTHON,
@@ -52,7 +54,7 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     asked: dict[str, Any], hinted: int
 ) -> None:
     given = inputs(**asked)
-    found = list(check_saves(make_plan(given)))
+    found = list(check_saves(make_plan(given).training))
     assert [one.severity for one in found] == [Severity.ADVICE] * hinted
     assert all("stage3_gather_16bit_weights_on_model_save=true`" in (one.hint or "") for one in found)
 
@@ -72,12 +74,12 @@ def test_a_directory_that_cannot_be_saved_to_or_loaded_from_is_told_before_the_s
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    (found,) = check_saves(make_plan(inputs(*argv.split(), stage=2)))
+    (found,) = check_saves(make_plan(inputs(*argv.split(), stage=2)).training)
     assert (found.severity, said in found.message) == (severity, True)
 
 
 def test_a_directory_that_can_be_written_is_passed_over_in_silence(tmp_path: Path) -> None:
-    assert list(check_saves(make_plan(inputs("--output_dir", str(tmp_path / "out"), stage=2)))) == []
+    assert list(check_saves(make_plan(inputs("--output_dir", str(tmp_path / "out"), stage=2)).training)) == []
 
 
 @each(
@@ -94,7 +96,7 @@ def test_an_optimizer_on_nvme_is_not_saved_over_an_earlier_one(
 ) -> None:
     (tmp_path / "checkpoint-8" / "global_step8" / "offloaded_tensors").mkdir(parents=True, exist_ok=True)
     given = inputs(*argv.split(), "--output_dir", str(tmp_path), stage=3, nvme_dir=Path("/nvme"), **asked)
-    found = list(check_saves(make_plan(given)))
+    found = list(check_saves(make_plan(given).training))
     assert [one.severity for one in found] == severities
     assert all("/checkpoint-8 --offload cpu --allow-reshard`" in (one.hint or "") for one in found)
 
@@ -117,7 +119,7 @@ def test_a_checkpoint_of_more_ranks_or_another_stage_is_not_silently_saved_over(
         (folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     (folder / "mp_rank_00_model_states.pt").touch()
     plan = make_plan(inputs(*argv.split(), "--output_dir", str(folder.parents[1]), **asked))
-    assert [one.code for one in check_saves(plan)] == codes
+    assert [one.code for one in check_saves(plan.training)] == codes
 
 
 def test_a_disk_with_room_for_one_checkpoint_of_many_is_worth_a_warning() -> None:

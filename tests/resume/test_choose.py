@@ -12,7 +12,7 @@ from tests.resume.resuming import LOOP, TRAINER, job, resumption
 from tests.running import zlaunch
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.script import RESUME
-from zlaunch.resume.choose import find_resumption, nothing_yet
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 
 pytestmark = pytest.mark.job
 
@@ -96,16 +96,18 @@ def test_latest_begins_anew_if_there_is_nothing_complete_yet_and_says_so(
     asked = job("latest", "--output_dir", "out")
     assert find_resumption(asked, TRAINER) is None
     assert (
-        nothing_yet(asked, TRAINER)
-        == "there is no complete checkpoint in `out` yet: the training begins anew"
+        no_checkpoint_yet(asked, TRAINER)
+        == "there is no complete checkpoint in `out` yet: the training starts at step 0"
     )
     next(trainers(tmp_path / "out", 10, saved / "zero2").glob("*/*rank_1*")).write_bytes(b"PK")
     assert find_resumption(asked, TRAINER) is None
-    assert nothing_yet(asked, TRAINER).endswith(
-        "; `zlaunch checkpoint verify out` says what is wrong with those that are there"
+    assert no_checkpoint_yet(asked, TRAINER).endswith(
+        "; `zlaunch checkpoint verify out` shows what is wrong with those that are there"
     )
     assert find_resumption(job("latest"), LOOP) is None
-    assert nothing_yet(job("latest"), LOOP).startswith("no run of train.py has a complete checkpoint yet")
+    assert no_checkpoint_yet(job("latest"), LOOP).startswith(
+        "no run of train.py has a complete checkpoint yet"
+    )
     begun = zlaunch("train", "--dry-run", "--resume", "latest", "--", "--output_dir", "out", cwd=tmp_path)
     assert begun.status == 0, begun.err
     assert begun.err.startswith("resume  there is no complete checkpoint in `out` yet")
@@ -146,7 +148,7 @@ def test_a_later_step_of_an_earlier_training_is_not_that_of_a_run(
     assert resumption("old").saved.checkpoint.folder == nine
     assert resumption("latest", TRAINER, "--output_dir", "out").saved.checkpoint.folder == five
     run(tmp_path, "failed", out, -5)
-    with pytest.raises(InputMissing, match="no checkpoint that `failed` has saved in `out`"):
+    with pytest.raises(InputMissing, match="no complete checkpoint that `failed` has saved in `out`"):
         resumption("failed")
     resumed = run(tmp_path, "resumed", None, -5)
     spec = {"spec": {"resume": str(five)}, "script": ["train.py", "--output_dir", "out"]}
@@ -154,7 +156,7 @@ def test_a_later_step_of_an_earlier_training_is_not_that_of_a_run(
     (resumed / "job.json").write_text(json.dumps(record))
     with pytest.raises(InputMissing) as caught:
         resumption("resumed")
-    assert caught.value.hint == "`--resume out/checkpoint-5` names the one that it went on from"
+    assert caught.value.hint == "`--resume out/checkpoint-5` names the one that it resumed from"
     assert resumption("latest", TRAINER, "--output_dir", "out").saved.checkpoint.folder == five
 
 
@@ -182,4 +184,4 @@ def test_latest_of_a_loop_is_that_of_its_newest_run_with_the_same_arguments(
     with pytest.raises(InputMissing, match="no run with these arguments") as caught:
         resumption("latest", LOOP, "--lr", "2")
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("`--resume mine` goes on from one with others;")
+    assert caught.value.hint.startswith("`--resume mine` resumes from a run with others;")

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.trainers import trainers
-from tests.making import CPU_MACHINE, SHAPE, script
-from tests.resume.resuming import inputs
+from tests.making import CPU_MACHINE, script
+from tests.resume.resuming import findings, inputs
 from tests.running import the_run, zlaunch
 from zlaunch.checkpoint.universal import disk_need_of
 from zlaunch.job.script import RESUME, ConfigInterface
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.preflight import with_conversion
 from zlaunch.launch.requirements import requirements_of
-from zlaunch.resume.fit import check_resume
-from zlaunch.resume.reshard import with_conversion
 
 pytestmark = pytest.mark.job
 
 
-def converting(job: PlanInputs) -> PlanInputs:
-    return with_conversion(job, make_plan(job))
+def converting(job: JobFacts) -> JobFacts:
+    return with_conversion(job)
 
 
 def test_the_plan_says_what_will_be_converted_and_a_dry_run_converts_nothing(
@@ -46,7 +46,7 @@ def test_nothing_is_converted_for_a_job_that_is_refused(saved: Path, tmp_path: P
     words = ("train", "loop.py", "--resume", base, "--gpus", "1", "--stage", "2", "--allow-reshard")
     result = zlaunch(*words, cwd=tmp_path)
     assert result.status == 65, result.err
-    assert "does not read `$ZLAUNCH_RESUME`" in " ".join(result.err.split())
+    assert "ignores `$ZLAUNCH_RESUME`" in " ".join(result.err.split())
     assert not (base / "global_step3_universal").exists()
 
 
@@ -63,7 +63,7 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
     assert job.resume is not None
-    needs = requirements_of(make_plan(job), job, SHAPE, None, CPU_MACHINE.hostname)
+    needs = requirements_of(make_plan(job), CPU_MACHINE.hostname)
     asked = {one.path: one.num_bytes for one in needs.writes}
     assert asked[five / "global_step3_universal"] == disk_need_of(job.resume.saved.checkpoint).certain > 0
 
@@ -71,10 +71,10 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
 def test_what_is_in_the_way_of_the_conversion_is_refused(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
-    assert check_resume(make_plan(job)) == []
+    assert findings(make_plan(job)) == []
     (five / "global_step3_universal").mkdir()
-    (found,) = check_resume(make_plan(job))
-    assert "global_step3_universal exists, and is no conversion of it" in found.message
+    (found,) = findings(make_plan(job))
+    assert "global_step3_universal exists and is not a conversion of it" in found.message
 
 
 def test_a_checkpoint_of_accelerate_is_loaded_from_the_directory_it_is_converted_to(
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_accelerate_is_loaded_from_the_directory_it_is_converted
     job = converting(inputs(base, loads, stage=3))
     plan = make_plan(job)
     assert plan.environment["ZLAUNCH_RESUME"].value == str(tmp_path / "step_3_universal")
-    assert check_resume(plan) == []
+    assert findings(plan) == []
 
 
 def test_the_python_of_the_ranks_converts_when_the_job_starts(saved: Path, tmp_path: Path) -> None:

@@ -7,9 +7,8 @@ import pytest
 
 from tests.checkpoint.trainers import trainers
 from tests.each import each
-from tests.resume.resuming import TRAINER, planned
+from tests.resume.resuming import TRAINER, findings, planned
 from zlaunch.errors import Severity
-from zlaunch.resume.fit import check_resume
 
 pytestmark = pytest.mark.job
 
@@ -46,13 +45,13 @@ def five(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_what_a_trainer_does_with_its_checkpoint_is_said(argv: str, codes: list[str], five: Path) -> None:
-    found = check_resume(planned(five, TRAINER, 2, *argv.split()))
+    found = findings(planned(five, TRAINER, 2, *argv.split()))
     assert [one.code for one in found] == codes
     assert {one.severity for one in found} <= {Severity.ADVICE}
 
 
 def test_the_file_to_change_is_named(five: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(five.parent)
-    (found,) = check_resume(planned(five, TRAINER, 2, "--save_steps", "100"))
-    assert found.message.endswith("the Trainer goes on with the `save_steps` of the checkpoint, which is 4")
+    (found,) = findings(planned(five, TRAINER, 2, "--save_steps", "100"))
+    assert found.message.endswith("the Trainer keeps the `save_steps` of the checkpoint, which is 4")
     assert found.hint == f"change `save_steps` in {five.name}/trainer_state.json"

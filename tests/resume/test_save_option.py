@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
-from zlaunch.resume.save_option import told_where_to_save
+from zlaunch.resume.save_plan import with_save_directory
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -23,9 +24,9 @@ def program(tmp_path: Path, source: str) -> Path:
 
 
 def saving(directory: str, script: Path, argv: tuple[str, ...] = ()) -> tuple[str, ...]:
-    told = told_where_to_save(JobSpec(script, argv, save=directory), read_script(script))
+    told = with_save_directory(JobSpec(script, ScriptArgs.of(argv), save=directory), read_script(script))
     assert told.save is None
-    return told.script_args
+    return told.args.words
 
 
 def test_the_recipe_saves_the_model_and_the_newest_checkpoints() -> None:
@@ -49,7 +50,7 @@ def test_a_script_with_an_argument_for_it_gets_that(flag: str, tmp_path: Path) -
 
 
 def test_a_script_that_takes_no_directory_is_not_given_one(tmp_path: Path) -> None:
-    with pytest.raises(WrongUsage, match=r"own\.py decides itself where it saves"):
+    with pytest.raises(WrongUsage, match=r"own\.py has no known argument for the directory"):
         saving("out", program(tmp_path, "print('trained')"))
 
 

@@ -9,13 +9,14 @@ from tests.checkpoint.trainers import trainers
 from tests.each import each
 from tests.making import script
 from tests.resume.resuming import TRAINER, planned
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.resume.save_plan import SavePlan, plan_saves
 
 
 def saves(argv: str, source: str = "") -> SavePlan:
-    found = plan_saves(script(source), argv.split(), None)
+    found = plan_saves(script(source), ScriptArgs.of(argv.split()), None)
     assert found is not None
     return found
 
@@ -63,14 +64,14 @@ def test_what_the_script_sets_once_is_known(tmp_path: Path) -> None:
         "class Own(TrainingArguments):\n    save_steps: int = 10\n    save_total_limit: int = 3\n"
         "HfArgumentParser(Own).parse_args_into_dataclasses()\nTrainer()\n"
     )
-    found = plan_saves(read_script(own), ["--max_steps", "100"], None)
+    found = plan_saves(read_script(own), ScriptArgs.of(["--max_steps", "100"]), None)
     assert found is not None
     assert (found.every, found.limit, found.count, found.most) == (10, 3, 10, 4)
 
 
 @pytest.mark.parametrize("argv", ["--save_strategy no", "--save_strategy=no"])
 def test_a_trainer_that_saves_nothing_has_no_plan_for_it(argv: str) -> None:
-    assert plan_saves(script(), argv.split(), None) is None
+    assert plan_saves(script(), ScriptArgs.of(argv.split()), None) is None
 
 
 @pytest.mark.parametrize(
@@ -81,11 +82,11 @@ def test_a_trainer_that_saves_nothing_has_no_plan_for_it(argv: str) -> None:
     ],
 )
 def test_a_trainer_whose_source_only_mentions_no_saves(source: str) -> None:
-    assert plan_saves(script(source), [], None) is not None
+    assert plan_saves(script(source), ScriptArgs.of([]), None) is not None
 
 
 def test_a_loop_decides_itself_when_it_saves() -> None:
-    assert plan_saves(script(interface=ConfigInterface.DEEPSPEED), [], None) is None
+    assert plan_saves(script(interface=ConfigInterface.DEEPSPEED), ScriptArgs.of([]), None) is None
 
 
 @pytest.mark.job

@@ -87,6 +87,19 @@ class CheckpointFolder:
                 sizes[found.st_dev, found.st_ino] = found.st_size
         return sum(sizes.values())
 
+    @property
+    def written(self) -> float:
+        """When its files were last written, in seconds since 1970; a conversion of it does not count."""
+        folders = {self.folder, self.engine or self.folder}
+        files = [file for folder in folders for file in folder.glob("*") if file.name != LATEST_UNIVERSAL]
+        return max((_changed(file) for file in files if file.is_file()), default=0.0)
+
+
+def _changed(file: Path) -> float:
+    with contextlib.suppress(OSError):  # a running training deletes its oldest checkpoints
+        return file.stat().st_mtime
+    return 0.0
+
 
 def find(folder: Path) -> list[CheckpointFolder]:
     """Find the checkpoints at a path and two levels below it, those of earlier steps first."""

@@ -1,4 +1,4 @@
-"""Which optimizers can go on with the settings that another one has saved.
+"""Which optimizers can load the settings that another one has saved.
 
 `load_state_dict` of an optimizer takes the settings of its groups from the checkpoint. The first step fails
 with a `KeyError` if one that it needs is not among them. Source: `step` and `__setstate__` in torch.optim and

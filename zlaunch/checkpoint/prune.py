@@ -8,7 +8,6 @@ from itertools import groupby
 from pathlib import Path
 
 from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_state
-from zlaunch.checkpoint.newest import written
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.errors import Unavailable
 
@@ -66,7 +65,7 @@ def _superfluous(run: Sequence[Summary], keep: int) -> list[Summary]:
 
 
 def _written(one: Summary) -> float:
-    return written(one.checkpoint)
+    return one.checkpoint.written
 
 
 def _best(one: Summary) -> str:

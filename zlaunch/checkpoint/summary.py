@@ -58,7 +58,7 @@ class Summary:
     cannot_load: str | None = None
     """Why DeepSpeed cannot load it in any job, if that is certain."""
     settings: frozenset[str] = frozenset()
-    """Names of the settings of the optimizer, with which another one may not be able to go on."""
+    """Names of the settings of the optimizer, with which another one may not be able to resume."""
     largest_group: int = 0
     """Most parameters in a group of the optimizer."""
     is_dealt_out: bool | None = None
@@ -143,9 +143,10 @@ def _num_parameters(model: ModelFile) -> int | None:
     return sum(one.numel for one in once.values()) or None
 
 
-def steps_taken(checkpoint: CheckpointFolder) -> int | None:
-    """Read how many steps had been taken; None if neither its files nor its name tell."""
-    return _step(checkpoint, _model(checkpoint))
+def age(checkpoint: CheckpointFolder) -> tuple[int, bool, float]:
+    """Sort key: the steps taken, which a name may not tell; what was saved goes before its conversion."""
+    step = _step(checkpoint, _model(checkpoint)) or 0
+    return step, checkpoint.saved_by is not SavedBy.UNIVERSAL, checkpoint.written
 
 
 def _step(checkpoint: CheckpointFolder, model: ModelFile | None) -> int | None:

@@ -127,7 +127,7 @@ def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universa
 
 
 def how_to_take_weights(checkpoint: CheckpointFolder) -> str:
-    """Say what to type for a training that begins anew from the weights of a checkpoint."""
+    """Say what to type for a training that starts with the weights of a checkpoint."""
     if checkpoint.saved_by is SavedBy.WEIGHTS or (
         checkpoint.engine is None and weight_files(checkpoint.folder)
     ):

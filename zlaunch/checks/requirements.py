@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.errors import Finding
+from zlaunch.job.args import NO_ARGS, ScriptArgs
 
 RUN_BYTES: Final = 4 << 20
 """Disk space for zlaunch's own files in a run directory, and the first logs."""
@@ -86,7 +87,7 @@ class Requirements:
     directories: Mapping[str, Path] = field(default_factory=dict)
     """Name → a directory that jobs write to, in unknown amounts."""
     monitors: tuple[Tracker, ...] = ()
-    script_args: tuple[str, ...] = ()
+    args: ScriptArgs = NO_ARGS
     """Arguments that the Trainer reads; none for other scripts."""
     config: ConfigAtHand | None = None
 

@@ -1,7 +1,7 @@
 """The packages that a job's monitors need: those of the ds_config and of `--report_to`."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -9,6 +9,7 @@ from zlaunch.checks.requirements import Requirements, Tracker
 from zlaunch.checks.result import CheckResult, from_finding
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.job.args import ScriptArgs
 
 SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
 """Section of the ds_config → the package that rank 0 imports for it (`deepspeed/monitor/utils.py`)."""
@@ -42,48 +43,31 @@ PROJECTS: Mapping[str, str] = {
 """Package → what to `pip install`, where that is another name or a range of releases."""
 
 
-def reporters_of(
-    config: Mapping[str, Any], script_args: Sequence[str], is_trainer: bool
-) -> Iterator[Tracker]:
+def reporters_of(config: Mapping[str, Any], args: ScriptArgs, is_trainer: bool) -> Iterator[Tracker]:
     """List the monitors that the ds_config and, for a Trainer script, its arguments enable."""
     for section, package in SECTIONS.items():
         values = config.get(section)
         if isinstance(values, Mapping) and values.get("enabled") is True:
             key = f"{section}.enabled"
             yield Tracker(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
-    for name in parse_report_to(script_args) if is_trainer else ():
+    for name in args.words_of("report_to") if is_trainer else ():
         for packages in REPORTERS.get(name, ()):
             said = f"`--report_to {name}`"
             yield Tracker("--report_to", said, packages, "`-- --report_to none`")
 
 
-def parse_report_to(script_args: Sequence[str]) -> tuple[str, ...]:
-    """Read the words after the last `--report_to`."""
-    names: list[str] = []
-    is_meant = False
-    for word in script_args:
-        name, equals, value = word.partition("=")
-        if name in ("--report_to", "--report-to"):
-            is_meant, names = True, [value] if equals else []
-        elif word.startswith("--"):
-            is_meant = False
-        elif is_meant:
-            names.append(word)
-    return tuple(names)
-
-
 def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find monitors whose packages are missing, and names that transformers does not know."""
-    findings = [*unknown_reporters(needs.script_args)]
+    findings = [*unknown_reporters(needs.args)]
     for monitor in needs.monitors:
         findings += _lacks_packages(monitor, facts.python.missing)
     for finding in findings:
         yield from_finding(f"monitor {finding.where}", finding.message, finding)
 
 
-def unknown_reporters(script_args: Sequence[str]) -> Iterator[Finding]:
+def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
     """Find names that transformers does not know, which it reports only when it makes the Trainer."""
-    for name in parse_report_to(script_args):
+    for name in args.words_of("report_to"):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
             known = f"choose one of {', '.join(REPORTERS)}, or `none`"

@@ -54,7 +54,7 @@ COMMANDS = (
         LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
         LazyCommand("checkpoint.verify", "Find files that are missing, damaged or of different saves."),
         LazyCommand(
-            "checkpoint.can_resume:can_resume_from", "Say whether a job can go on from a checkpoint."
+            "checkpoint.can_resume:can_resume_from", "Check whether a job can resume from a checkpoint."
         ),
         LazyCommand("checkpoint.universal", "Convert a checkpoint so that any number of ranks can load it."),
         LazyCommand("checkpoint.reshard", "Convert a checkpoint for other ranks, stage or offload."),

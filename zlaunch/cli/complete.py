@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import ALL
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.job.public_models import public_names
 from zlaunch.job.recipes import recipe_names
 from zlaunch.runs.store import LATEST_RUN, all_runs
@@ -36,7 +36,7 @@ def runs(incomplete: str, directory: Path | None) -> list[str]:
 
 
 def resumed(incomplete: str, directory: Path | None) -> list[str]:
-    """Complete what a training goes on from: a run, or a directory."""
+    """Complete what a training resumes from: a run, or a directory."""
     return _beginning(incomplete, [LATEST_RUN, *runs("", directory)[1:], *_directories(incomplete)])
 
 
@@ -60,7 +60,7 @@ def overrides(incomplete: str, _: Path | None) -> list[str]:
 def gpus(incomplete: str, _: Path | None) -> list[str]:
     """Complete the name of a GPU, with the count before it."""
     count = re.match(r"\d+[xX*]", incomplete)
-    return _beginning(incomplete, [f"{count[0] if count else ''}{name}" for name in GPUS])
+    return _beginning(incomplete, [f"{count[0] if count else ''}{name}" for name in known_gpus()])
 
 
 def releases(incomplete: str, _: Path | None) -> list[str]:

@@ -11,8 +11,8 @@ from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
-from zlaunch.launch.prepare import ds_config_of
 
 
 def estimate(
@@ -69,11 +69,11 @@ def estimate(
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
     told, _ = trainer_args(trainer.args, python)
-    argv, ds_config = ds_config_of(told, ds_config)
+    typed, ds_config = ds_config_of(told, ds_config)
     spec = JobSpec(
         script=Path(),
         python=python,
-        script_args=argv,
+        args=typed,
         stage=None if stage is None else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else nvme.absolute(),

@@ -5,11 +5,12 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli.passthrough import ScriptCommand
+from zlaunch.job.args import ScriptArgs
 
 NO_FILE = "none"
 """The value of `--job` with which no file is read."""
 
-_TOLD = "zlaunch.job_file"
+_TOLD, _PLACES = "zlaunch.job_file", "zlaunch.job_file.args"
 
 
 class JobCommand(ScriptCommand):
@@ -34,6 +35,7 @@ class JobCommand(ScriptCommand):
         together = [*words.options, *own, *behind]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)
         ctx.meta[_TOLD] = {"places": words.places, "asked": asked}
+        ctx.meta[_PLACES] = words.arg_places
         return super().parse_args(ctx, together)
 
 
@@ -41,3 +43,8 @@ def told_by_file(context: Any) -> dict[str, Any]:
     """Return what a JobSpec keeps of the file, as its members."""
     told: dict[str, Any] = context.meta.get(_TOLD, {})
     return told
+
+
+def typed_args(context: Any) -> ScriptArgs:
+    """Return the words for the script, of the file and of the command line."""
+    return ScriptArgs(tuple(context.args), context.meta.get(_PLACES, {}))

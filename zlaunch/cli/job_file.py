@@ -23,10 +23,9 @@ from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.estimate.query import parse_lora
+from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
-from zlaunch.job.trainer_args import flags, take_ds_config
-from zlaunch.launch.prepare import ds_config_of
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
 """Files of this name in the current directory are found."""
@@ -89,6 +88,8 @@ class FileWords:
     """The keys that count: the command line and the command leave the others out."""
     places: Mapping[str, str]
     """Dotted key → file and line."""
+    arg_places: Mapping[str, str]
+    """Name of a flag of the script → file and line."""
 
 
 def find_job_file() -> Path | None:
@@ -119,10 +120,10 @@ def job_at_hand() -> JobSpec | None:
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
     named, offload, nvme = given.get("ds_config"), given.get("offload"), given.get("nvme")
-    script_args, ds_config = ds_config_of(words.args, None if named is None else Path(named))
+    args, ds_config = ds_config_of(ScriptArgs(words.args), None if named is None else Path(named))
     return JobSpec(
         script=Path(given.get("script") or "train.py"),
-        script_args=script_args,
+        args=args,
         stage=STAGES.get(given.get("stage") or ""),
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else Path(nvme).absolute(),
@@ -184,6 +185,7 @@ class _Translation:
     own: Mapping[str, Any]
     findings: list[Finding] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
+    arg_places: dict[str, str] = field(default_factory=dict)
 
     def words(self) -> FileWords:
         given = self.line.given
@@ -192,7 +194,7 @@ class _Translation:
         is_another = self._names_another_program()
         if is_another:
             left |= {*PROGRAMS, ARGS}
-        if take_ds_config(self.line.rest)[1] is not None:
+        if ScriptArgs(self.line.rest).take_ds_config()[1] is not None:
             left.add("ds_config")
         options: list[str] = []
         used: list[str] = []
@@ -207,7 +209,9 @@ class _Translation:
             options += [] if key == ARGS else words
             self.places.setdefault(key, self._place((written,)))
         args = [] if is_another else [*self._args()]
-        return FileWords((*options, *self._model(args, used)), tuple(args), tuple(used), self.places)
+        return FileWords(
+            (*options, *self._model(args, used)), tuple(args), tuple(used), self.places, self.arg_places
+        )
 
     def _names_another_program(self) -> bool:
         given = [self.line.given.get(key) for key in PROGRAMS]
@@ -221,7 +225,7 @@ class _Translation:
         """Name the model of an estimate as the script's arguments do, if nothing else names one."""
         if "model" not in self.own or "model" in used or "model" in self.line.given:
             return []
-        model = model_flag(args)
+        model = model_flag(ScriptArgs.of(args))
         return [] if model is None else [model]
 
     def _checked(self, written: str, key: str, value: object) -> Iterator[str]:
@@ -354,14 +358,17 @@ class _Translation:
         except _Wrong as error:
             self._wrong((ARGS,), "bad-option", str(error), error.hint)
             return
-        typed = {name for name, _ in flags(self.line.rest)}
+        typed = ScriptArgs(self.line.rest)
         names_config = "ds_config" in self.line.given or "ds_config" in self.document.value
         for words, path in chunks:
-            name = next((name for name, _ in flags(words[:1])), None)
-            if name in typed or (names_config and take_ds_config(words)[1] is not None):
+            args = ScriptArgs.of(words)
+            if names_config and args.take_ds_config()[1] is not None:
                 continue
-            if name is not None:
-                self.places[f"{ARGS}.{name}"] = self._place(path)
+            if args.flags and args.flags[0].index == 0:
+                name = args.flags[0].name
+                if typed.has(name):
+                    continue
+                self.arg_places[name] = self._place(path)
             yield from words
 
     def _flag(self, name: str, value: object) -> list[str]:

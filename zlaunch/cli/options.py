@@ -183,7 +183,7 @@ LatestRun = Annotated[
     ),
 ]
 
-Run = Annotated[
+RunName = Annotated[
     str,
     typer.Argument(
         metavar="ID",

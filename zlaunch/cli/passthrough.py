@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.job.args import ScriptArgs
 
 
 class ScriptCommand(TyperCommand):
@@ -89,14 +90,14 @@ def _translated(found: Any) -> WrongUsage:
     return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
-def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[list[str], str | None]:
+def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, str | None]:
     """Return the Trainer arguments after `--`; if a program is named there, the ones that it has.
 
     Also returns what reads the ds_config of that program, as `--for` names it; None if nobody knows.
     `python` is the interpreter of the program; None for the one that runs zlaunch.
     """
     if not argv or (argv[0].startswith("-") and argv[0] != "-m"):
-        return list(argv), None
+        return ScriptArgs.of(argv), None
     from zlaunch.cli.views.launch import LaunchView  # what asks a program is rarely needed
     from zlaunch.launch.ask import ask_command
 

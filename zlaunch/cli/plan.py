@@ -11,8 +11,8 @@ from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import take_ds_config
 
 
 def plan(
@@ -51,13 +51,13 @@ def plan(
     fast configurations, chooses the one with the lower stage and less offload. Prints the choice
     and the reasons; -o FILE writes the ds_config.
     """
-    argv, named = take_ds_config(trainer.args)
+    typed, named = ScriptArgs.of(trainer.args).take_ds_config()
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
     spec = JobSpec(
         script=Path(),
         python=python,
-        script_args=argv,
+        args=typed,
         nvme_dir=None if nvme is None else nvme.absolute(),
         precision=precision,
         hostfile=hostfile,

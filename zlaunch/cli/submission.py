@@ -14,7 +14,7 @@ from zlaunch.cli.options import MOST_NODES
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec, parse_duration
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import SCHEDULERS, Scheduler
 from zlaunch.launch.schedulers.request import SubmitRequest
@@ -206,7 +206,7 @@ def submit_job(
         raise WrongUsage(
             f"`--array {asked.array}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
         )
-    note_secrets(job.script_args, "what is submitted", reporter)
+    note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked, job, on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.SHARES_FILES)
     left_out = {*NAMES, *_NOT_THERE} - ({"time_limit"} if not scheduler.HAS_TIME_LIMIT else set())

@@ -10,11 +10,13 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options, submission
-from zlaunch.cli.job_command import told_by_file
+from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.cli.views.run import members, to_json
+from zlaunch.cli.views.run import members
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import find_module_in
+from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -30,12 +32,11 @@ from zlaunch.job.spec import (
     parse_offload,
     parse_override,
 )
-from zlaunch.job.trainer_args import config_flags, flags
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import ds_config_of, prepare
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.surroundings import find_surroundings
 from zlaunch.runs.store import load_run
@@ -98,7 +99,7 @@ def train(
         str | None,
         typer.Option(
             metavar="DIR|latest|RUN",
-            help="Go on from a checkpoint: a directory, the newest of this job (latest), or that of a run.",
+            help="Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
             autocompletion=options.completed("resumed"),
         ),
     ] = None,
@@ -152,7 +153,7 @@ def train(
     on_nan: Annotated[
         Literal["report", "stop", "rollback"],
         typer.Option(
-            help="When the loss stays NaN; rollback: go on from the newest checkpoint that was saved before."
+            help="When the loss stays NaN; rollback: resume from the newest checkpoint that was saved before."
         ),
     ] = "report",
     on_preempt: Annotated[
@@ -222,14 +223,14 @@ def train(
     Options that zlaunch does not know, and everything after `--`, go to the script. With --json, the
     last line of the output is an object about the run; with --dry-run, the output is the plan.
     """
-    script_args, ds_config = ds_config_of(context.args, ds_config)
-    named = () if script_args == tuple(context.args) else config_flags(context.args)
-    _check_resume(resume, allow_reshard, dict(flags(script_args)).get(RESUME.removeprefix("--")))
+    typed = typed_args(context)
+    args, ds_config = ds_config_of(typed, ds_config)
+    _check_resume(resume, allow_reshard, args.value(RESUME))
     program = _program(script, module, python)
     spec = JobSpec(
         script=program,
         python=python,
-        script_args=script_args,
+        args=args,
         stage=None if stage in (None, "auto") else STAGES[stage],
         offload=None if offload is None else parse_offload(offload),
         nvme_dir=None if nvme is None else nvme.absolute(),
@@ -249,7 +250,7 @@ def train(
         allow_reshard=allow_reshard,
         save=save,
         may_ask=not no_ask,
-        config_flags=named,
+        config_flags=() if args == typed else typed.config_flags,
         wishes=RunOptions(
             show_ranks,
             on_stall,
@@ -270,6 +271,7 @@ def train(
     view = LaunchView(as_json=as_json)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
+        run_dir=run_dir,
         rehearse=rehearse,
         force=force,
         dry_run=dry_run,
@@ -290,7 +292,7 @@ def train(
         )
     submission.refuse_alone(context.params, spec)
     if no_ssh and node_rank is None:
-        submission.note_secrets(spec.script_args, "the commands", view)
+        submission.note_secrets(spec.args.words, "the commands", view)
         told = list(commands(spec, spec.asked or sys.argv))
         if as_json:
             console.data(json.dumps([{"host": name, "command": typed} for name, typed in told], indent=2))
@@ -301,7 +303,7 @@ def train(
     surroundings = find_surroundings(
         os.environ, join_timeout, view, dry_run, chosen=chosen, on=on, is_offline=offline
     )
-    status = run(prepare(spec, run_dir, view, surroundings=surroundings), launch, view)
+    status = run(prepare(spec, launch, view, surroundings), launch, view)
     if as_json and view.run is not None:
         console.data(to_json(members(load_run(view.run)), indent=None))
     raise typer.Exit(status)
@@ -317,11 +319,11 @@ def _check_resume(resume: str | None, allow_reshard: bool, given: str | None) ->
 
 def _asks_for_help(job: JobSpec) -> bool:
     """Whether a script would show its help; `-h` among others may be an argument that it defines."""
-    if not {"--help", "-h"} & {*job.script_args}:
+    if not {"--help", "-h"} & {*job.args.words}:
         return False
     source = read_script(job.script).source  # a file of another kind is an error
     is_own = "'-h'" in source or '"-h"' in source
-    return "--help" in job.script_args or job.script_args[-1] == "-h" or not is_own
+    return "--help" in job.args.words or job.args.words[-1] == "-h" or not is_own
 
 
 def _program(script: str | None, module: str | None, python: Path | None) -> Path:

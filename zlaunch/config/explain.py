@@ -9,7 +9,7 @@ from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Subject
 from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.keys.auto_keys import FILLED, Fate, is_own_word
-from zlaunch.dsconfig.keys.effects import EFFECTS
+from zlaunch.dsconfig.keys.effects import effects
 from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.keys.search import older_keys
 from zlaunch.dsconfig.keys.type_text import Node, in_words
@@ -59,7 +59,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
             key, f"Only older releases read it; {remedy}.", releases=since, rules=_rules_about(key)
         )
     nodes = catalog().keys[key]
-    effect = EFFECTS.get(key)
+    effect = effects().get(key)
     return Explanation(
         key,
         " ".join(dict.fromkeys(node["description"] for node in nodes)),
@@ -170,7 +170,7 @@ def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
 def _example(key: str, nodes: Sequence[Node]) -> Mapping[str, object] | None:
     if "*" in key or any(node.get("deprecated") for node in nodes):
         return None
-    effect = EFFECTS.get(key)
+    effect = effects().get(key)
     value = effect.example if effect and effect.example is not None else _sample(nodes)
     if value is None:
         return None

@@ -4,7 +4,6 @@ import difflib
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,10 +34,11 @@ from zlaunch.files import write_back
 from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
-from zlaunch.job.trainer_args import absent_arguments, read_arguments, take_ds_config
+from zlaunch.job.trainer_args import absent_arguments, read_arguments
 from zlaunch.process import ours, output_of
 from zlaunch.units import plural
 
@@ -126,7 +126,7 @@ class LoadedConfig:
 
 
 def context_of(
-    argv: Sequence[str],
+    typed: ScriptArgs,
     world_size: int | None,
     model: Path | None,
     runner: str | None,
@@ -139,9 +139,9 @@ def context_of(
     Strict JSON is only required of a file if its reader was named.
     """
     interface = ConfigInterface(runner or "trainer")
-    rest, _ = take_ds_config(argv)
+    rest, _ = typed.take_ds_config()
     stack = stack_of(inspect_python(python))
-    args, findings = read_arguments(rest, release=stack.trainer) if rest else (None, [])
+    args, findings = read_arguments(rest, release=stack.trainer) if rest.words else (None, [])
     if interface is not ConfigInterface.DEEPSPEED:
         findings += absent_arguments(rest, stack.trainer)
         findings += precision_conflicts(args) if args is not None else []

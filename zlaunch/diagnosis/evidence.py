@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.job.script import ConfigInterface, Handover, Setting, setting_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
@@ -98,20 +99,6 @@ class HostEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class StallEvidence:
-    """A run that made no progress."""
-
-    seconds: float
-    step: int = 0
-    where: Mapping[int, str] = field(default_factory=dict)
-    """Rank → `file:line function`."""
-    odd: tuple[int, ...] = ()
-    """The ranks whose stacks differ from those of most."""
-    ended_job: bool = True
-    """Whether the job was stopped for it; otherwise it was only reported."""
-
-
-@dataclass(frozen=True, slots=True)
 class SaveEvidence:
     """A request to save and stop, and what came of it."""
 
@@ -130,7 +117,7 @@ class SaveEvidence:
     is_limit: bool = False
     """Whether a time limit asked."""
     resumed_step: int | None = None
-    """The step of the checkpoint from which the run was to go on."""
+    """The step of the checkpoint from which the run was to resume."""
 
     @property
     def is_no_progress(self) -> bool:
@@ -206,6 +193,6 @@ class Evidence:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether it was saved as asked, so that it can go on later."""
+        """Whether it was saved as asked, so that it can be resumed later."""
         is_saved = self.save is not None and self.save.checkpoint is not None
         return is_saved and self.stopped_by != signal.SIGINT

@@ -1,15 +1,15 @@
 """What splits a model or its sequences otherwise than ZeRO does. No such job is rehearsed."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Unavailable
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags
 from zlaunch.units import whole
 
 
@@ -77,17 +77,19 @@ def split_by_config(values: Values, interface: ConfigInterface) -> Split | None:
     for section, does in _SWITCHED.items():
         if values[section, "enabled"] is True:
             return Split(section, does)
-    is_piped = interface is ConfigInterface.DEEPSPEED and values.has(("pipeline",))
-    return Split("pipeline", _STAGES) if is_piped else None
+    if interface is ConfigInterface.DEEPSPEED and values.has(("pipeline",)):
+        return Split("pipeline", _STAGES)
+    return None
 
 
-def split_by_arguments(argv: Sequence[str]) -> Split | None:
+def split_by_arguments(typed: ScriptArgs) -> Split | None:
     """Find an argument that splits the job."""
-    return next(_among(argv), None)
+    return next(_among(typed), None)
 
 
-def _among(argv: Sequence[str]) -> Iterator[Split]:
-    for name, value in flags(argv):
+def _among(typed: ScriptArgs) -> Iterator[Split]:
+    for flag in typed.flags:
+        name, value = flag.name, flag.value
         if name == "parallelism_config":
             yield Split(f"--{name}", _MESH)
         elif value is not None and re.fullmatch(r"0*([2-9]|[1-9]\d+)", value):
@@ -101,5 +103,6 @@ def split_by_script(script: Script) -> Split | None:
     for word, does in _WORDS.items():
         if script.mentions(word):
             return Split(word, does)
-    has_mpu = re.search(r"\bmpu\s*=\s*(?!None\b)\w", script.source)
-    return Split("mpu", _MESH) if has_mpu else None
+    if re.search(r"\bmpu\s*=\s*(?!None\b)\w", script.source):
+        return Split("mpu", _MESH)
+    return None

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypedDict
 
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import MODEL_FLAGS
 from zlaunch.job.script import ConfigInterface, OwnConfig, Script
 from zlaunch.job.source import Source, SourceKind
@@ -83,7 +84,7 @@ def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Sc
     return replace(
         script,
         interface=ConfigInterface.TRAINER,
-        reported=tuple(_words(answer)),
+        reported=ScriptArgs.of(_words(answer)),
         defaults=arguments,
         config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
         own_config=own_config,

@@ -1,11 +1,11 @@
 """Checks that a script understands its arguments."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags
 from zlaunch.job.trainer_releases import DEFAULTS
 
 INSTEAD: Mapping[str, str] = {
@@ -54,17 +54,17 @@ OF_THE_TRAINER: Mapping[str, str] = {
 """Options of `estimate` and `plan` → Trainer arguments."""
 
 
-def check_script_args(script: Script, argv: Sequence[str]) -> None:
+def check_script_args(script: Script, args: ScriptArgs) -> None:
     """Raise WrongUsage for a launcher flag that the script certainly does not define.
 
     Raise InputMissing if the Trainer would read a ds_config that does not exist.
     Only scripts that contain a parser are checked, and know all of its arguments: others may read their flags
     anywhere, and reject them when they are asked.
     """
-    named = [value for name, value in flags(argv) if name == "deepspeed" and value is not None]
+    named = [flag.value for flag in args.flags if flag.name == "deepspeed" and flag.value is not None]
     if named and script.takes_trainer_args:
         raise InputMissing(f"cannot read the ds_config `{named[0]}`: No such file or directory")
-    names = (name for name, _ in flags(argv))
+    names = (flag.name for flag in args.flags)
     unknown = [name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))]
     has_parser = any(map(script.mentions, ("ArgumentParser", "HfArgumentParser", "TrlParser")))
     if has_parser or not script.mentions("argv"):

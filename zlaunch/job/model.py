@@ -3,7 +3,7 @@
 import json
 import os
 from collections import ChainMap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, InputMissing, Place, Refused, ZlaunchError
-from zlaunch.job.trainer_args import flags
+from zlaunch.job.args import ScriptArgs
 
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
 """Names of the flag for a model in training scripts."""
@@ -97,9 +97,9 @@ class ModelConfig:
         return parse(self.text, self.file).locate(finding)
 
 
-def model_flag(argv: Sequence[str]) -> str | None:
+def model_flag(args: ScriptArgs) -> str | None:
     """Return the model that a script's command line names; None if there is none."""
-    given = {name: value for name, value in flags(argv) if value is not None}
+    given = {flag.name: flag.value for flag in args.flags if flag.value is not None}
     return next((given[name] for name in MODEL_FLAGS if name in given), None)
 
 

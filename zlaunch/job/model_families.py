@@ -1,11 +1,17 @@
-"""The structure of each `model_type` in transformers 5: its weights in order, and what affects memory.
+"""The structure of each `model_type` in transformers 5, as `model_families.json` has it.
 
-A layer is a list of names from `SHAPES`. `+` after a name means that it has a bias, `?` that the config key
-in `biased` decides.
+A layer is a list of weights in order, with names from `SHAPES`. `+` after a name means that it has a bias,
+`?` that the config key in `biased` decides. A family that is `like` another has its other values.
 """
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+FILE: Final = Path(__file__).with_name("model_families.json")
 
 SHAPES: Final[dict[str, tuple[str, str]]] = {
     "q": ("hidden", "query"),
@@ -49,14 +55,9 @@ LINEAR: Final = frozenset(
 Names = tuple[tuple[str, str], ...]
 
 
-def _names(text: str) -> Names:
-    """Parse `q=q_proj k=k_proj`."""
-    return tuple((weight, module) for weight, _, module in (word.partition("=") for word in text.split()))
-
-
-_LLAMA_NAMES: Final = _names(
-    "q=q_proj k=k_proj v=v_proj qkv=qkv_proj o=o_proj gate=gate_proj up=up_proj gate_up=gate_up_proj "
-    "down=down_proj"
+_LLAMA_NAMES: Final = (
+    *(("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("qkv", "qkv_proj"), ("o", "o_proj")),
+    *(("gate", "gate_proj"), ("up", "up_proj"), ("gate_up", "gate_up_proj"), ("down", "down_proj")),
 )
 
 
@@ -96,149 +97,20 @@ class Family:
     """Whether attention has no fused kernel and computes its scores as fp32 tensors."""
 
 
-_LLAMA = Family("q? k? v? o? gate up down norm norm")
-_GEMMA = Family("q? k? v? o? gate up down norm norm", norm="gemma", tied=True, activation="gelu_pytorch_tanh")
-_GPT2 = Family(
-    "norm+ qkv+ o+ norm+ up+ down+",
-    embedding="tokens positions",
-    head="norm+ lm",
-    norm="layer",
-    rotary="none",
-    tied=True,
-    activation="gelu_new",
-    dropouts=(("resid_pdrop", 0.1), ("resid_pdrop", 0.1)),
-    module_names=_names("qkv=c_attn o=c_proj up=c_fc down=c_proj"),
-)
-_BERT = Family(
-    "q+ k+ v+ o+ norm+ up+ down+ norm+",
-    embedding="tokens positions types norm+",
-    head="vocab_bias dense+ norm+ lm",
-    norm="layer",
-    rotary="none",
-    tied=True,
-    activation="gelu",
-    dropouts=(("hidden_dropout_prob", 0.1), ("hidden_dropout_prob", 0.1)),
-    upcasts_logits=False,
-    module_names=_names("q=query k=key v=value o=dense up=dense down=dense"),
-)
-_T5 = Family(
-    "q k v o norm up down norm",
-    embedding="tokens relative relative",
-    decoder="q k v o norm q k v o norm up down norm",
-    head="norm norm lm",
-    norm="t5",
-    rotary="none",
-    tied=True,
-    activation="relu",
-    dropouts=(("dropout_rate", 0.1), ("dropout_rate", 0.1)),
-    upcasts_logits=False,
-    module_names=_names("q=q k=k v=v o=o gate=wi_0 up=wi down=wo"),
-)
-_MIXTRAL = Family(
-    "q k v o router experts_up experts_down norm norm",
-    expert_names=_names("router=gate experts_up=w1 experts_down=w2"),
-)
+@cache
+def families() -> Mapping[str, Family]:
+    """Read the families by `model_type`."""
+    found: dict[str, Family] = {}
+    for kind, row in json.loads(FILE.read_text("utf-8")).items():
+        values = {name: _value(value) for name, value in row.items() if name != "like"}
+        found[kind] = replace(found[row["like"]], **values) if "like" in row else Family(**values)
+    return found
 
-FAMILIES: Final[dict[str, Family]] = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "granite": _LLAMA,
-    "smollm3": replace(_LLAMA, tied=True),
-    "qwen2": replace(_LLAMA, layer="q+ k+ v+ o gate up down norm norm"),
-    "qwen3": replace(_LLAMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm"),
-    "olmo2": replace(_LLAMA, layer="q? k? v? o? query_norm key_norm gate up down norm norm", norm="gemma"),
-    "gemma": _GEMMA,
-    "gemma2": replace(_GEMMA, layer="q? k? v? o? gate up down norm norm norm norm"),
-    "gemma3_text": replace(_GEMMA, layer="q? k? v? o? head_norm head_norm gate up down norm norm norm norm"),
-    "phi3": Family(
-        "o qkv gate_up down norm norm", rotary="part", dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0))
-    ),
-    "phi": Family(
-        "q+ k+ v+ o+ up+ down+ norm+",
-        head="norm+ lm+",
-        norm="layer",
-        rotary="part",
-        parallel=True,
-        activation="gelu_new",
-        dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        module_names=_names("q=q_proj k=k_proj v=v_proj o=dense up=fc1 down=fc2"),
-    ),
-    "starcoder2": Family(
-        "q? k? v? o? up? down? norm+ norm+",
-        head="norm+ lm",
-        norm="layer",
-        tied=True,
-        biased=("use_bias", True),
-        activation="gelu_pytorch_tanh",
-        dropouts=(("residual_dropout", 0.0), ("residual_dropout", 0.0)),
-        module_names=(*_LLAMA_NAMES[:5], *_names("up=c_fc down=c_proj")),
-    ),
-    "stablelm": Family(
-        "q? k? v? o gate up down norm+ norm+",
-        head="norm+ lm",
-        norm="layer",
-        rotary="part",
-        biased=("use_qkv_bias", False),
-    ),
-    "cohere": Family("q? k? v? o? gate up down norm", norm="upcast", parallel=True, tied=True),
-    "gpt2": _GPT2,
-    "gptj": Family(
-        "norm+ k v q o up+ down+",
-        head="norm+ lm+",
-        norm="layer",
-        rotary="part",
-        parallel=True,
-        activation="gelu_new",
-        dropouts=(("resid_pdrop", 0.0), ("resid_pdrop", 0.0)),
-        module_names=(*_LLAMA_NAMES[:3], *_names("o=out_proj up=fc_in down=fc_out")),
-        eager=True,
-    ),
-    "gpt_neox": Family(
-        "norm+ norm+ qkv? o? up+ down+",
-        head="norm+ lm",
-        norm="layer",
-        rotary="part",
-        parallel=True,
-        biased=("attention_bias", True),
-        activation="gelu",
-        dropouts=(("hidden_dropout", 0.0), ("hidden_dropout", 0.0)),
-        module_names=_names("qkv=query_key_value o=dense up=dense_h_to_4h down=dense_4h_to_h"),
-    ),
-    "opt": Family(
-        "k? v? q? o? norm+ up? down? norm+",
-        embedding="tokens positions",
-        head="norm+ lm",
-        norm="layer",
-        rotary="none",
-        tied=True,
-        biased=("enable_bias", True),
-        activation="relu",
-        dropouts=(("dropout", 0.1), ("dropout", 0.1)),
-        offset=2,
-        module_names=(*_LLAMA_NAMES[:3], *_names("o=out_proj up=fc1 down=fc2")),
-    ),
-    "mixtral": _MIXTRAL,
-    "qwen3_moe": replace(
-        _MIXTRAL,
-        layer="q? k? v? o? head_norm head_norm router experts_up experts_down norm norm",
-        expert_names=_names("router=gate experts_up=gate_proj experts_down=down_proj"),
-    ),
-    "qwen2_moe": replace(
-        _MIXTRAL,
-        layer="q? k? v? o router experts_up experts_down "
-        "shared_gate shared_up shared_down shared_router norm norm",
-        biased=("qkv_bias", True),
-        module_names=(
-            *_LLAMA_NAMES,
-            *_names("shared_gate=gate_proj shared_up=up_proj shared_down=down_proj"),
-            ("shared_router", "shared_expert_gate"),
-        ),
-        expert_names=(),
-    ),
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "camembert": _BERT,
-    "t5": _T5,
-    "mt5": replace(_T5, tied=False),
-}
+
+def _value(value: Any) -> Any:
+    """Turn objects into pairs and lists into tuples, which do not change."""
+    if isinstance(value, dict):
+        return tuple(value.items())
+    if isinstance(value, list):
+        return tuple(map(_value, value))
+    return value

@@ -1,15 +1,16 @@
 """A training script: how it takes a ds_config, and which defaults it sets."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import Finding, Place
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.source import Source
-from zlaunch.job.trainer_args import Argument, TrainerArgs, flags, read_arguments
+from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
 from zlaunch.job.trainer_releases import TrainerRelease, Value
 
 
@@ -86,7 +87,7 @@ class Script:
     """Whether it is certain how the script takes a ds_config."""
     defaults: Mapping[str, Argument] = field(default_factory=dict)
     """Arguments of the Trainer that the script sets, or all of them if it was asked."""
-    reported: tuple[str, ...] | None = None
+    reported: ScriptArgs | None = None
     """Its arguments as flags of the Trainer, if the script itself reported them."""
     own_config: OwnConfig | None = None
     config_flags: tuple[str, ...] = ()
@@ -131,29 +132,30 @@ class Script:
         """Whether arguments of the Trainer can be added to its command line."""
         return self.interface is ConfigInterface.TRAINER and self.handover is Handover.ARGUMENTS
 
-    def trainer_args(self, argv: Sequence[str], release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
+    def trainer_args(self, typed: ScriptArgs, release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
         if self.reported is None:
-            args, findings = read_arguments(argv, self.defaults, release)
+            args, findings = read_arguments(typed, self.defaults, release)
             return args, findings if self.interface is ConfigInterface.TRAINER else []
-        given = {name for name, _ in flags(argv)} if self.config_flags else set()
-        told = {
-            name: Argument(one.value, Source.argument(name), given=True) if name in given else one
-            for name, one in self.defaults.items()
-        }
-        return TrainerArgs(told, release), []
+        arguments = dict(self.defaults)
+        if self.config_flags:
+            for flag in typed.flags:
+                if (known := self.defaults.get(flag.name)) is not None:
+                    source = Source.argument(flag.name, flag.place)
+                    arguments[flag.name] = Argument(known.value, source, given=True)
+        return TrainerArgs(arguments, release), []
 
-    def trainer_flags(self, argv: Sequence[str]) -> tuple[str, ...]:
+    def trainer_flags(self, typed: ScriptArgs) -> ScriptArgs:
         """Return its arguments as flags of the Trainer: its command line, or all that it reported."""
-        return tuple(argv) if self.reported is None else self.reported
+        return typed if self.reported is None else self.reported
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
         return num_mentions(word, self.source) > 0
 
-    def said(self, argv: Sequence[str], name: str, default: str) -> str | None:
+    def said(self, typed: ScriptArgs, name: str, default: str) -> str | None:
         """Return an argument of its Trainer as text, or the default; None if only the script knows it."""
-        given = dict(flags(self.trainer_flags(argv))).get(name)
+        given = self.trainer_flags(typed).value(name)
         if given is not None:
             return given
         if self.reported is not None or not self.mentions(name):
@@ -171,11 +173,10 @@ class Script:
         is_here = re.search(rf"--{name}|^\s*{name}\w*\s*:", self.source, re.MULTILINE)
         return self.has_other_modules or is_here is not None
 
-    def output_dir(self, argv: Sequence[str]) -> Path:
+    def output_dir(self, typed: ScriptArgs) -> Path:
         """Return where its Trainer writes checkpoints, given its command line."""
-        return Path(
-            dict(flags(self.trainer_flags(argv))).get("output_dir") or self.own_output_dir or "trainer_output"
-        )
+        given = self.trainer_flags(typed).value("output_dir")
+        return Path(given or self.own_output_dir or "trainer_output")
 
     @property
     def how_to_save(self) -> str:
@@ -184,14 +185,16 @@ class Script:
             return "`--save DIR` names a directory"
         return "have the script save now and then, with `engine.save_checkpoint(DIR)`: zlaunch sees where"
 
-    def known_output_dir(self, argv: Sequence[str]) -> Path | None:
+    def known_output_dir(self, typed: ScriptArgs) -> Path | None:
         """Return where it certainly saves, given its command line; None if only the script knows."""
-        given = dict(flags(self.trainer_flags(argv)))
-        own = given.get(self.save_flag.removeprefix("--").replace("-", "_"))
+        given = self.trainer_flags(typed)
+        own = given.value(self.save_flag)
         if own is not None:
             return Path(own).absolute()
-        is_known = given.get("output_dir") or self.own_output_dir or self.interface is ConfigInterface.TRAINER
-        return self.output_dir(argv).absolute() if is_known else None
+        is_trainer = self.interface is ConfigInterface.TRAINER
+        if given.value("output_dir") or self.own_output_dir or is_trainer:
+            return self.output_dir(typed).absolute()
+        return None
 
 
 def num_mentions(word: str, source: str) -> int:

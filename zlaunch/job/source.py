@@ -37,6 +37,8 @@ class Source:
     text: str
     flag: str = field(default="", compare=False)
     """The option or argument, with its dashes."""
+    place: str = field(default="", compare=False)
+    """File and line of `zlaunch.yaml` where this argument is."""
 
     def __str__(self) -> str:
         """Write the text."""
@@ -48,9 +50,9 @@ class Source:
         return cls(SourceKind.OPTION, f"`{flag}`", flag)
 
     @classmethod
-    def argument(cls, name: str) -> "Source":
+    def argument(cls, name: str, place: str = "") -> "Source":
         """Name an argument of the script by its name in TrainingArguments."""
-        return cls(SourceKind.ARGUMENT, f"`--{name}`", f"--{name}")
+        return cls(SourceKind.ARGUMENT, f"`--{name}`", f"--{name}", place)
 
     @classmethod
     def computed(cls, how: str) -> "Source":
@@ -61,9 +63,12 @@ class Source:
         """Name the line of `zlaunch.yaml` that set the value of a ds_config key, if one did."""
         name = self.flag.partition(" ")[0].removeprefix("--").replace("-", "_")
         if self.kind is SourceKind.ARGUMENT:
-            keys = [f"args.{name}"]
-        else:  # `--set` may have set the key, or a section around it
-            parts = [name, *path.split(".")] if name == "set" else [name]
-            keys = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
-        found = next((key for key in keys if key in places), None) if name else None
-        return self if found is None else replace(self, text=f"`{found}` in {places[found]}")
+            return replace(self, text=f"`args.{name}` in {self.place}") if self.place else self
+        parts = [name]
+        if name == "set":  # which may have set the key, or a section around it
+            parts += path.split(".")
+        for end in range(len(parts), 0, -1):
+            key = ".".join(parts[:end])
+            if key in places:
+                return replace(self, text=f"`{key}` in {places[key]}")
+        return self

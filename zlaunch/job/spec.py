@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
@@ -29,7 +30,7 @@ SAVE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PreemptOptions:
-    """What a run does before something else ends it: it saves, stops, and can go on later."""
+    """What a run does before something else ends it: it saves, stops, and can be resumed later."""
 
     on_preempt: OnPreempt | None = None
     """What SIGTERM does; None: save if a scheduler has started zlaunch, which sends it before it kills."""
@@ -152,7 +153,8 @@ class JobSpec:
 
     script: Path
     """The file of the training script, or of the module."""
-    script_args: tuple[str, ...] = ()
+    args: ScriptArgs = NO_ARGS
+    """What was typed for the script."""
     stage: Stage | None = None
     is_chosen: bool = False
     """Whether zlaunch chose stage and offload (`--stage auto`)."""
@@ -174,7 +176,7 @@ class JobSpec:
     config_flags: tuple[str, ...] = ()
     """Flags by which the user's command line named the ds_config, so the script knows them."""
     resume: str | None = None
-    """The checkpoint to go on from: a directory, `latest`, or a run."""
+    """The checkpoint to resume from: a directory, `latest`, or a run."""
     allow_reshard: bool = False
     """Convert this checkpoint, if that makes it fit."""
     save: str | None = None
@@ -187,7 +189,7 @@ class JobSpec:
     """Variables for the ranks: `NAME=VALUE`, or `NAME` for the value that zlaunch itself has."""
     wishes: RunOptions = field(default_factory=RunOptions)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """Where `zlaunch.yaml` has what it set: `stage`, `set.gradient_clipping`, `args.bf16` → file and line."""
+    """Where `zlaunch.yaml` has the options that it set: `stage`, `set.gradient_clipping` → file and line."""
     asked: tuple[str, ...] = field(default=(), compare=False)
     """The command line with `zlaunch.yaml` written out; empty if there was none."""
 

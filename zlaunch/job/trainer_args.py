@@ -5,17 +5,14 @@ installed `transformers.TrainingArguments`.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zlaunch.errors import Finding
+from zlaunch.job.args import FALSE, TRUE, ScriptArgs
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_releases import DEFAULTS, TrainerRelease, Value
-
-_TRUE = {"yes", "true", "t", "y", "1"}
-_FALSE = {"no", "false", "f", "n", "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +149,7 @@ def _agreeing(match: Match, value: object) -> str:
 
 
 def read_arguments(
-    argv: Sequence[str],
+    args: ScriptArgs,
     script_defaults: Mapping[str, Argument] | None = None,
     release: TrainerRelease | None = None,
 ) -> tuple[TrainerArgs, list[Finding]]:
@@ -161,7 +158,8 @@ def read_arguments(
     defaults = release.defaults
     arguments = {name: one for name, one in (script_defaults or {}).items() if name in defaults}
     findings: list[Finding] = []
-    for name, text in flags(argv):
+    for flag in args.flags:
+        name, text = flag.name, flag.value
         if name not in defaults:
             continue
         value = _convert(defaults[name], text)
@@ -170,71 +168,14 @@ def read_arguments(
             message = f"`--{name}` needs {kind}" if text is None else f"`--{name} {text}` is not {kind}"
             findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
-            arguments[name] = Argument(value, Source.argument(name), given=True)
+            arguments[name] = Argument(value, Source.argument(name, flag.place), given=True)
     return TrainerArgs(arguments, release), findings
 
 
-def absent_arguments(argv: Sequence[str], release: TrainerRelease | None = None) -> list[Finding]:
+def absent_arguments(args: ScriptArgs, release: TrainerRelease | None = None) -> list[Finding]:
     """Find the arguments that a release of transformers has removed, or does not have yet."""
     release = release or TrainerRelease()
-    return [found for name, _ in flags(argv) if (found := release.lacks(name)) is not None]
-
-
-def flags(argv: Sequence[str]) -> list[tuple[str, str | None]]:
-    """Split a command line into flags and values; `-` in a name becomes `_`."""
-    found: list[tuple[str, str | None]] = []
-    for position, word in enumerate(argv):
-        if not word.startswith("--") or len(word) == 2:
-            continue
-        name, equals, text = word[2:].partition("=")
-        following = argv[position + 1] if position + 1 < len(argv) else "--"
-        value = text if equals else None if following.startswith("--") else following
-        found.append((name.replace("-", "_"), value))
-    return found
-
-
-def switched_on(argv: Sequence[str], *names: str) -> bool | None:
-    """Whether the first of these flags that is given is true; None if none is given."""
-    given = {name: value or "true" for name, value in flags(argv)}
-    return next((given[name].lower() in _TRUE for name in names if name in given), None)
-
-
-def fsdp_flag(argv: Sequence[str]) -> str | None:
-    """Return the words with which a command line has the Trainer use FSDP; None if it does not."""
-    for name, value in flags(argv):
-        if name == "fsdp" and (value is None or value.lower() not in ("", "false")):
-            return f"--fsdp {value}" if value else "--fsdp"
-    return None
-
-
-_CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
-
-
-def config_flags(argv: Sequence[str]) -> tuple[str, ...]:
-    """List the flags by which a command line names a ds_config, in the order in which a file follows them."""
-    given = {word.partition("=")[0] for word in argv}
-    return tuple(flag for flag in _CONFIG_FLAGS if flag in given)
-
-
-def take_ds_config(argv: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
-    """Split `--deepspeed FILE` or `--deepspeed_config FILE` off a command line; return the rest and FILE.
-
-    Beside the second, the first is a switch.
-    """
-    is_switch = not {*config_flags(argv)}.isdisjoint(_CONFIG_FLAGS[1:])
-    rest: list[str] = []
-    taken: str | None = None
-    words = deque(argv)
-    while words:
-        name, equals, text = words[0].partition("=")
-        word = words.popleft()
-        if name not in _CONFIG_FLAGS:
-            rest.append(word)
-        elif equals:
-            taken = text
-        elif words and not words[0].startswith("--") and not (is_switch and name == _CONFIG_FLAGS[0]):
-            taken = words.popleft()
-    return tuple(rest), taken
+    return [found for flag in args.flags if (found := release.lacks(flag.name)) is not None]
 
 
 def _kind(default: Value) -> str:
@@ -245,7 +186,7 @@ def _convert(default: Value, text: str | None) -> Value | None:
     match default:
         case bool():
             word = "true" if text is None else text.lower()
-            return True if word in _TRUE else False if word in _FALSE else None
+            return word in TRUE if word in TRUE | FALSE else None
         case str():
             return text
         case int() | float():

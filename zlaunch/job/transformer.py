@@ -1,6 +1,6 @@
 """A transformer as sizes, read from config.json: its weights in order, and the widths of its activations.
 
-The number of parameters is exact for the types in `model_families.FAMILIES`. Any other type is treated like
+The number of parameters is exact for the types in `model_families.json`. Any other type is treated like
 the most similar known one, and `known` is False.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from zlaunch.errors import Finding, Refused
-from zlaunch.job.model_families import FAMILIES, SHAPES, Family
+from zlaunch.job.model_families import SHAPES, Family, families
 from zlaunch.units import whole
 
 _KEYS: Final = {
@@ -152,7 +152,7 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
     given = _text_config(config)
     kind = str(given.get("model_type", ""))
     sizes = _read_sizes(given, kind)
-    family = FAMILIES.get(kind) or _like(given, sizes)
+    family = families().get(kind) or _like(given, sizes)
     widths = _widths_of(sizes)
     family = _as_configured(family, given)
     stacks = [_stack(family, family.layer, given, widths, sizes["layers"])]
@@ -164,7 +164,7 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
     dropouts = [given.get(key, default) for key, default in family.dropouts]
     return Transformer(
         family=family,
-        known=kind in FAMILIES and "text_config" not in config and _has_language_head(given),
+        known=kind in families() and "text_config" not in config and _has_language_head(given),
         embedding=_weights(family, family.embedding, given, widths),
         stacks=tuple(stacks),
         head=_weights(family, head, given, widths),
@@ -259,13 +259,13 @@ def _has_language_head(given: Mapping[str, object]) -> bool:
 def _like(given: Mapping[str, object], sizes: Mapping[str, int]) -> Family:
     """Return the family that a model of an unknown type resembles most."""
     if given.get("is_encoder_decoder"):
-        return FAMILIES["t5"]
+        return families()["t5"]
     if "experts" in sizes and "top_k" in sizes:
-        return FAMILIES["mixtral"]
+        return families()["mixtral"]
     if "type_vocab_size" in given:
-        return FAMILIES["bert"]
+        return families()["bert"]
     rms = any("rms" in key for key in given)
-    return FAMILIES["llama"] if rms or "num_key_value_heads" in given else FAMILIES["gpt_neox"]
+    return families()["llama"] if rms or "num_key_value_heads" in given else families()["gpt_neox"]
 
 
 def _as_configured(family: Family, given: Mapping[str, object]) -> Family:

@@ -1,15 +1,13 @@
 """Preflight: compare what a plan needs with what is free, here and on the other hosts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import which
 
 from zlaunch.checks.across_hosts import HostResult, compare
 from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
-from zlaunch.checks.requirements import Requirements
 from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import SharedPaths, check_paths
 from zlaunch.errors import Finding, Unavailable
@@ -18,46 +16,48 @@ from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.probe import free_resources
 from zlaunch.hosts.machine.resources import local_names
-from zlaunch.launch.facts import Facts
+from zlaunch.job.args import NO_ARGS
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.requirements import requirements_of
 
 STARTERS = {"deepspeed": ("pdsh", "pdsh"), "openmpi": ("mpirun", "openmpi-bin")}
 """Launcher → the program that DeepSpeed's runner needs for several hosts, and its package."""
 
 
-def check_all_hosts(prepared: Prepared, plan: LaunchPlan) -> list[Finding]:
+def check_all_hosts(plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first.
 
     Raises Unavailable if DeepSpeed's runner could not start ranks on other hosts.
     """
     if plan.topology.spans_hosts and not plan.on_each_host:
-        _check_runner(prepared, plan)
-    forecast = None if prepared.estimate is None else prepared.estimate.forecast
-    facts = prepared.facts
-    needs_on = partial(requirements_of, plan, prepared.inputs, facts.model, forecast)
-    here = findings_of(_check_this_machine(facts.here, plan, needs_on))
-    program = prepared.inputs.script.path.absolute()
-    devices = {host.name: host.devices for host in plan.topology.hosts}
-    hashes = {} if facts.here.files is None else facts.here.files.hashes
-    differences = compare(_to_compare(facts, plan), devices, program, hashes)
-    others = [*differences, *_check_other_hosts(facts, plan, needs_on)]
-    return [*here, *findings_of_hosts(others, here)]
+        _check_runner(plan)
+    here = findings_of(_check_this_machine(plan))
+    return [*here, *findings_of_hosts((*_compare(plan), *_check_other_hosts(plan)), here)]
 
 
-def _to_compare(facts: Facts, plan: LaunchPlan) -> dict[str, MachineFacts]:
+def _compare(plan: LaunchPlan) -> Iterator[HostResult]:
+    files = plan.facts.here.files
+    return compare(
+        _to_compare(plan),
+        devices={host.name: host.devices for host in plan.topology.hosts},
+        program=plan.facts.script.path.absolute(),
+        here={} if files is None else files.hashes,
+    )
+
+
+def _to_compare(plan: LaunchPlan) -> dict[str, MachineFacts]:
     """The hosts of the job; this machine first, if it is one of them. Members compare their own plans."""
+    facts = plan.facts
     if plan.topology.reach is Reach.JOINED:
         return {"this machine": facts.here}
     here = {host.name: facts.here for host in plan.topology.hosts if host.name not in facts.others}
     return {**here, **facts.others} or {"this machine": facts.here}
 
 
-def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
+def _check_runner(plan: LaunchPlan) -> None:
     """Raise Unavailable if DeepSpeed's runner could not start the ranks."""
     starter, package = STARTERS[plan.launcher]
-    if which(starter, path=prepared.facts.environ.get("PATH")) is None:
+    if which(starter, path=plan.facts.environ.get("PATH")) is None:
         raise Unavailable(
             f"DeepSpeed's launcher starts the ranks of a hostfile with {starter}, which is not installed",
             f"use `--launcher torchrun`, or install {starter} (Debian: `apt-get install {package}`)",
@@ -69,31 +69,29 @@ def _check_runner(prepared: Prepared, plan: LaunchPlan) -> None:
         )
 
 
-def _check_this_machine(
-    facts: MachineFacts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
-) -> list[CheckResult]:
+def _check_this_machine(plan: LaunchPlan) -> list[CheckResult]:
+    facts = plan.facts.here
     hostname = facts.machine.hostname
     named = [host.name for host in plan.topology.hosts if host.name in local_names(hostname)]
-    needs = needs_on((*named, hostname)[0])
+    needs = requirements_of(plan, (*named, hostname)[0])
     if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
     free = free_resources([one.path for one in needs.writes])
     return check_host(replace(facts, free=free), needs)
 
 
-def _check_other_hosts(
-    facts: Facts, plan: LaunchPlan, needs_on: Callable[[str], Requirements]
-) -> Iterator[HostResult]:
+def _check_other_hosts(plan: LaunchPlan) -> Iterator[HostResult]:
     """Check hosts like this machine, except for monitors, which run on one host only."""
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
-    run = None if plan.on_each_host else next(iter(facts.question.identified), None)
+    question = plan.facts.question
+    run = None if plan.on_each_host else next(iter(question.identified), None)
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     shared = SharedPaths(
         run=run,
-        own=tuple(path for path in dict.fromkeys(own) if path in facts.question.paths),
+        own=tuple(path for path in dict.fromkeys(own) if path in question.paths),
         here={} if run is None else identities([run]),
     )
-    for name, there in facts.others.items():
-        needs = replace(needs_on(name), monitors=(), script_args=())
-        for result in (*check_host(there, needs), *check_paths(there, shared)):
+    for name, facts in plan.facts.others.items():
+        needs = replace(requirements_of(plan, name), monitors=(), args=NO_ARGS)
+        for result in (*check_host(facts, needs), *check_paths(facts, shared)):
             yield name, result

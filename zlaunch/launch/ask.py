@@ -26,12 +26,12 @@ from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspe
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.hosts.machine.probe import trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.job.answer import AnswerRecord, apply_answer
+from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.moved_imports import moved_import
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import flags
 from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.reporter import Reporter
 from zlaunch.process import RELAYED, Child, heed_signals
@@ -104,20 +104,22 @@ def ask(
 def show_help(job: JobSpec) -> int:
     """Run one process of a program that shows its help, and return its exit status."""
     python = str(job.python or sys.executable)
-    child = Child([python, *_program(job), *job.script_args], os.environ, sys.stdout.buffer, _GRACE_SECONDS)
+    child = Child([python, *_program(job), *job.args.words], os.environ, sys.stdout.buffer, _GRACE_SECONDS)
     returncode = child.wait(lambda: None)
     heed_signals()
     return returncode if returncode >= 0 else 128 - returncode
 
 
-def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) -> tuple[list[str], str | None]:
+def ask_command(
+    argv: Sequence[str], python: Path | None, reporter: Reporter
+) -> tuple[ScriptArgs, str | None]:
     """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments.
 
     Also returns what reads its ds_config, as `--for` names it; None if that is not certain.
     """
     job = _named_program(argv, python)
     if job is None:
-        return list(argv), None
+        return ScriptArgs.of(argv), None
     source = read_script(job.script)
     try:
         script = ask(job, source, inspect_python(python), reporter)
@@ -126,21 +128,23 @@ def ask_command(argv: Sequence[str], python: Path | None, reporter: Reporter) ->
             raise
         reporter.note(error.message)
         script = source
-    given = {name for name, _ in flags(job.script_args)}
     defaults = {} if script.reported is not None else script.defaults
     unsaid = [
-        word for name, one in defaults.items() if name not in given for word in (f"--{name}", f"{one.value}")
+        word
+        for name, one in defaults.items()
+        if not job.args.has(name)
+        for word in (f"--{name}", f"{one.value}")
     ]
     is_known = script.is_sure and script.interface is not ConfigInterface.NONE
     reader = script.interface.value if is_known else None
-    return [*unsaid, *script.trainer_flags(_arguments(job))], reader
+    return script.trainer_flags(_arguments(job)).preceded_by(unsaid), reader
 
 
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
     if len(argv) > 1 and argv[0] == "-m":
-        return JobSpec(find_module_in(python, argv[1]), tuple(argv[2:]), module=argv[1])
+        return JobSpec(find_module_in(python, argv[1]), ScriptArgs.of(argv[2:]), module=argv[1])
     if argv and (script := named_script(argv[0])) is not None:
-        return JobSpec(script, tuple(argv[1:]))
+        return JobSpec(script, ScriptArgs.of(argv[1:]))
     return None
 
 
@@ -153,8 +157,8 @@ def named_script(word: str) -> Path | None:
 
 def needs_asking(job: JobSpec, script: Script) -> bool:
     """Whether the source leaves open how the script takes its ds_config or its arguments."""
-    first = job.script_args[0] if job.script_args else "-"
-    reads_file = script.interface is ConfigInterface.TRAINER and not first.startswith("-")
+    begins_with_word = bool(job.args.words) and not job.args.words[0].startswith("-")
+    reads_file = script.interface is ConfigInterface.TRAINER and begins_with_word
     is_open = script.own_config is None and (not script.is_sure or reads_file)
     return job.may_ask and is_open
 
@@ -163,18 +167,19 @@ def _is_doubtful(job: JobSpec, script: Script, python: Interpreter) -> bool:
     """Whether an argument may be wrong, as far as the source and the Trainer tell: its parser knows."""
     if script.own_config is not None or script.interface is ConfigInterface.NONE:
         return False
-    short = (word for word in job.script_args if _SHORT.match(word))
+    short = (word for word in job.args.words if _SHORT.match(word))
     if any(f"'{word}'" not in script.source and f'"{word}"' not in script.source for word in short):
         return True
     types = trainer_arguments(python) if script.interface is ConfigInterface.TRAINER else {}
     return any(
-        _is_odd(name, value, types[name], python) if name in types else not script.mentions(name)
-        for name, value in flags(job.script_args)
+        _is_odd(flag, types[flag.name], python) if flag.name in types else not script.mentions(flag.name)
+        for flag in job.args.flags
     )
 
 
-def _is_odd(name: str, value: str | None, kind: str, python: Interpreter) -> bool:
+def _is_odd(flag: TypedFlag, kind: str, python: Interpreter) -> bool:
     """Whether the Trainer may not take a value for an argument; `kind` is its type."""
+    name, value = flag.name, flag.value
     if isinstance(DEFAULTS.get(name, ""), int | float):  # the plan checks those
         return False
     if name in _CHOICES:
@@ -229,7 +234,7 @@ def _answer(
         environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
-            argv = [python.executable, *program, *_arguments(job)]
+            argv = [python.executable, *program, *_arguments(job).words]
             environment |= answer_environment(file, environment, at_parser=not is_open)
             if_killed = ["rm", "-rf", directory]
             child = Child(argv, environment, output, _GRACE_SECONDS, if_killed=if_killed)
@@ -265,10 +270,10 @@ def _answer(
     return {}
 
 
-def _arguments(job: JobSpec) -> tuple[str, ...]:
+def _arguments(job: JobSpec) -> ScriptArgs:
     """Return the arguments as the user typed them, with the ds_config."""
     named = (*job.config_flags, str(job.ds_config)) if job.config_flags else ()
-    return (*job.script_args, *named)
+    return job.args.followed_by(named)
 
 
 def _first_rank(topology: Topology) -> dict[str, str]:
@@ -290,9 +295,10 @@ def _last_lines(log: Path) -> list[str]:
 
 
 def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str], is_open: bool) -> str:
+    words = _arguments(job).words
     depends_on = {
         "is_open": is_open,
-        "argv": [job.module or str(job.script.absolute()), *_arguments(job)],
+        "argv": [job.module or str(job.script.absolute()), *words],
         "directory": str(Path.cwd()),
         "ranks": ranks,
         "python": python.executable,
@@ -300,7 +306,9 @@ def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str], is_open: b
             name: value for name, value in os.environ.items() if not _OF_A_TERMINAL.fullmatch(name)
         },
         "zlaunch": __version__,
-        "files": _stamps([str(job.script), *(word.partition("=")[2] or word for word in _arguments(job))]),
+        "files": _stamps(
+            [str(job.script), *(word.partition("=")[2] or word for word in _arguments(job).words)]
+        ),
     }
     return hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
 

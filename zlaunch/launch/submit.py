@@ -23,10 +23,11 @@ from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
-from zlaunch.launch.facts import Facts, Sources, read_sources
+from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.monitoring.log_tail import LogTail
-from zlaunch.launch.plan import make_plan
-from zlaunch.launch.preflight import LaunchOptions, Preflight
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.schedulers import Scheduler
@@ -34,8 +35,7 @@ from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.save_option import told_where_to_save
-from zlaunch.resume.save_plan import plan_saves
+from zlaunch.resume.save_plan import plan_saves, with_save_directory
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -102,8 +102,8 @@ def check_elsewhere(
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
     sources = read_sources(job)
-    job = told_where_to_save(job, sources.script)
-    check_script_args(sources.script, job.script_args)
+    job = with_save_directory(job, sources.script)
+    check_script_args(sources.script, job.args)
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
@@ -114,28 +114,37 @@ def check_elsewhere(
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
         known = replace(sources, script=script, hosts=topology)
-        inputs = check_facts(job, _facts(known, python), next(rundir_writer.candidates(None, job.name)))
-        reporter.warn(make_plan(inputs).warnings)
-    saves = plan_saves(script, job.script_args, None) is not None
+        facts = _facts(job, known, python)
+        check_facts(facts)
+        reporter.warn(make_plan(facts).warnings)
+    saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
 
 def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
     """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
     surroundings = Surroundings(imagined=nodes, is_offline=True)
-    preflight = Preflight(replace(options, dry_run=True), reporter)
-    prepared = preflight.complete(
-        prepare(replace(job, gpus=None), None, reporter, surroundings=surroundings), options.auto_stage
-    )
-    reporter.warn(preflight.plan(prepared).warnings)
+    options = replace(options, dry_run=True, run_dir=None)
+    preflight = Preflight(options, reporter)
+    facts = prepare(replace(job, gpus=None), options, reporter, surroundings)
+    reporter.warn(preflight.plan(preflight.complete(facts, options.auto_stage)).warnings)
 
 
-def _facts(sources: Sources, python: Interpreter) -> Facts:
+def _facts(job: JobSpec, sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
     gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
-    here = MachineFacts(python, machine)
-    return Facts(sources, None, None, here, {}, os.environ)
+    assert sources.hosts is not None
+    return JobFacts(
+        job=job,
+        script=sources.script,
+        ds_config=planned_config(sources),
+        model=None,
+        topology=sources.hosts,
+        here=MachineFacts(python, machine),
+        layout=next(rundir_writer.candidates(None, job.name)),
+        environ=os.environ,
+    )
 
 
 @dataclass

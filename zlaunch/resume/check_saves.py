@@ -1,6 +1,5 @@
 """Check what a Trainer will save: whether it can be loaded, and whether it can be written."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,31 +10,48 @@ from zlaunch.config.rules.trainer import no_gathered_weights
 from zlaunch.config.rules.zero_stages import HAD_ANYWAY
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Severity
-from zlaunch.files import nearest, shown, typed
+from zlaunch.files import shown, typed, why_not_writable
 from zlaunch.job.script import ConfigInterface, Handover
-from zlaunch.job.trainer_args import flags, switched_on
-from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.save_plan import SavePlan
+from zlaunch.resume.training import PlannedTraining
 
 
-def check_saves(plan: LaunchPlan) -> Iterator[Finding]:
+def check_saves(training: PlannedTraining) -> Iterator[Finding]:
     """Find everything that is wrong with what a Trainer will save."""
-    if plan.program.interface is ConfigInterface.TRAINER:  # it creates the directory even if it saves nothing
-        yield from _unwritable(plan)
-    if plan.saves is not None:
-        yield from _not_loadable(plan)
-        yield from _pattern(plan)
-        yield from _saved_before(plan)
-        yield from _mixed(plan, plan.saves)
+    named = _named(training)
+    if training.script.interface is ConfigInterface.TRAINER and named is not None:
+        yield from _unwritable(named)  # it creates the directory even if it saves nothing
+    if training.saves is not None:
+        yield from _not_loadable(training)
+        if named is not None:
+            yield from _pattern(training, named)
+        yield from _nvme_saved_before(training, training.saves)
+        yield from _mixed(training, training.saves)
 
 
-def _not_loadable(plan: LaunchPlan) -> Iterator[Finding]:
+def _named(training: PlannedTraining) -> Path | None:
+    """Return the directory that the command line names; None if only the script knows it."""
+    named = training.args.value("output_dir")
+    return Path(named) if named else None
+
+
+def _unwritable(named: Path) -> Iterator[Finding]:
+    """Find a directory in which nothing can be created."""
+    if (reason := why_not_writable(named)) is not None:
+        yield Finding(
+            "output-unwritable",
+            f"`--output_dir {named}`: {reason}",
+            "name another directory",
+            severity=Severity.FAILS_LATER,
+        )
+
+
+def _not_loadable(training: PlannedTraining) -> Iterator[Finding]:
     """Find a Trainer whose `save_model` writes no weights that `from_pretrained` loads."""
-    program = plan.program
-    if not program.is_sure or program.handover is Handover.NOT:
+    script = training.script
+    if training.stage != 3 or not script.is_sure or script.handover is Handover.NOT:
         return
-    zero = (plan.values[(ZERO, name)] for name in HAD_ANYWAY)
-    if plan.values[(ZERO, "stage")] == 3 and True not in zero:
+    if True not in [training.config[(ZERO, name)] for name in HAD_ANYWAY]:
         yield Finding(
             no_gathered_weights.code,
             "at stage 3 `save_model` writes a partitioned checkpoint, not a model that can be loaded",
@@ -44,54 +60,30 @@ def _not_loadable(plan: LaunchPlan) -> Iterator[Finding]:
         )
 
 
-def _named(plan: LaunchPlan) -> Path | None:
-    """Return the directory that the command line names; None if only the script knows it."""
-    named = dict(flags(plan.script[1:])).get("output_dir")
-    return Path(named) if named else None
-
-
-def _unwritable(plan: LaunchPlan) -> Iterator[Finding]:
-    """Find a directory in which nothing can be created."""
-    named = _named(plan)
-    if named is None:
-        return
-    found = nearest(named)
-    is_folder = found.is_dir()
-    if not is_folder or not os.access(found, os.W_OK | os.X_OK):
-        said = "cannot be written" if is_folder else "is not a directory"
-        yield Finding(
-            "output-unwritable",
-            f"`--output_dir {named}`: {os.path.normpath(found)} {said}",
-            "name another directory",
-            severity=Severity.FAILS_LATER,
-        )
-
-
-def _pattern(plan: LaunchPlan) -> Iterator[Finding]:
+def _pattern(training: PlannedTraining, named: Path) -> Iterator[Finding]:
     """Find a directory in which DeepSpeed will not find the checkpoints that it has saved."""
-    named = _named(plan)
-    if named is None or not SPECIAL.search(str(named.absolute())):
+    place = str(named.absolute())
+    if not SPECIAL.search(place):
         return
-    # A `*` also matches itself, `[x]` does not.
-    fails = bool(switched_on(plan.script[1:], "load_best_model_at_end")) and "[" in str(named.absolute())
-    then = "`--load_best_model_at_end` fails" if fails else "`--resume` may need a link"
+    severity, effect = Severity.ADVICE, "`--resume` may need a link"
+    if training.args.is_on("load_best_model_at_end") and "[" in place:
+        # A `*` also matches itself, `[x]` does not.
+        severity, effect = Severity.FAILS_LATER, "`--load_best_model_at_end` fails"
     yield Finding(
         "output-is-pattern",
         f"`--output_dir {named}`: DeepSpeed takes `[`, `]`, `*` and `?` in the path of a checkpoint for a "
-        f"pattern, so {then}",
+        f"pattern, so {effect}",
         "name a directory without these characters",
-        severity=Severity.FAILS_LATER if fails else Severity.ADVICE,
+        severity=severity,
     )
 
 
-def _saved_before(plan: LaunchPlan) -> Iterator[Finding]:
+def _nvme_saved_before(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
     """Find checkpoints over which a job with its optimizer on NVMe would have to save.
 
     `save_checkpoint` copies the swap files with `copytree`, which fails if their directory is there.
     """
-    saves, is_swapped = plan.saves, plan.values[(ZERO, "stage")] == 3
-    is_swapped &= plan.values[(ZERO, "offload_optimizer", "device")] == "nvme"
-    if saves is None or not is_swapped:
+    if training.stage != 3 or training.offload != "nvme":
         return
     for folder in sorted(saves.directory.glob(f"checkpoint-*/*/{OFFLOADED}")):
         checkpoint = folder.parent.parent
@@ -99,25 +91,26 @@ def _saved_before(plan: LaunchPlan) -> Iterator[Finding]:
             yield Finding(
                 "nvme-saved-before",
                 f"{shown(checkpoint)} has an optimizer of NVMe, over which DeepSpeed cannot save again",
-                f"use another directory, or go on from it: `--resume {typed(checkpoint)} --offload cpu "
+                f"use another directory, or resume from it: `--resume {typed(checkpoint)} --offload cpu "
                 "--allow-reshard`",
                 severity=Severity.FAILS_LATER if saves.is_at(step) else Severity.ADVICE,
             )
 
 
-def _mixed(plan: LaunchPlan, saves: SavePlan) -> Iterator[Finding]:
+def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
     """Find checkpoints of more ranks or another stage that will be saved over: their other files stay."""
-    is_partitioned = plan.values[(ZERO, "stage")] == 3
-    for one in find(saves.directory):
-        found = None if one.engine is None else engine_files(one.engine)
-        if found is None or one.named_step is None or not saves.is_at(one.named_step):
+    is_partitioned = training.stage == 3
+    for checkpoint in find(saves.directory):
+        files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+        step = checkpoint.named_step
+        if files is None or step is None or not saves.is_at(step):
             continue
-        ranks, has_whole = len({dp for dp, _ in found.optim}), any(dp is None for dp, _ in found.model)
-        if ranks > plan.topology.world_size or has_whole == is_partitioned:
+        ranks, has_whole = len({dp for dp, _ in files.optim}), any(dp is None for dp, _ in files.model)
+        if ranks > training.world_size or has_whole == is_partitioned:
             yield Finding(
                 "mixed-checkpoint",
-                f"this job will save over {shown(one.folder)}, which other ranks or another stage have "
+                f"this job will save over {shown(checkpoint.folder)}, which other ranks or another stage "
                 "saved: some of its files will stay, so that it is not complete",
-                f"use another directory, or move it away: `mv {typed(one.folder)} DIR`",
+                f"use another directory, or move it away: `mv {typed(checkpoint.folder)} DIR`",
                 severity=Severity.ADVICE,
             )

@@ -1,278 +1,362 @@
-"""Check that a job can go on from the checkpoint that `--resume` names."""
+"""Whether a job can resume from a checkpoint: with other ranks, another stage, precision or offload.
 
-from collections.abc import Iterator
+The rules were measured with DeepSpeed 0.19.8: tests/resume/test_can_resume.py loads every checkpoint into
+every engine.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
-from zlaunch.checkpoint.engine_files import engine_files
-from zlaunch.checkpoint.find import ACCELERATE_TAG, TRAINER_STATE, CheckpointFolder, SavedBy
-from zlaunch.checkpoint.optimizer_kind import OptimizerKind, kind_of
-from zlaunch.checkpoint.pattern_path import how_to_rename
-from zlaunch.checkpoint.summary import Summary
-from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
-from zlaunch.checkpoint.weights import how_to_take_weights
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL
-from zlaunch.dsconfig.text.document import dotted
-from zlaunch.errors import Finding, Severity
-from zlaunch.files import shown, typed
-from zlaunch.job.script import ConfigInterface, Handover, Script
-from zlaunch.job.trainer_args import flags
-from zlaunch.launch.plan import LaunchPlan
-from zlaunch.resume.can_resume import (
-    ResumeAnswer,
-    ResumeTarget,
-    ResumeWay,
-    can_resume,
-    converted_for,
-    is_round_robin,
-    nearest_that_fits,
-    needed_key,
-    optimizer_of,
-)
-from zlaunch.resume.handover import VARIABLE, CheckpointReading
-from zlaunch.resume.resumed_trainer import check_resumed_trainer
-from zlaunch.resume.resumption import Conversion, Resumption
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
+from zlaunch.checkpoint.optimizer_kind import OptimizerKind, kind_of, lacks, saved_by
+from zlaunch.checkpoint.pattern_path import is_misread
+from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.universal import converted
+from zlaunch.checkpoint.universal_files import has_int_steps
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.files import typed
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import Offload
+from zlaunch.resume.training import PlannedTraining
 from zlaunch.units import plural, whole
 
-_OPTION = "--resume"
+ROUND_ROBIN = "zero_optimization.round_robin_gradients"
 
-_LOADERS = {
-    ConfigInterface.DEEPSPEED: f'engine.load_checkpoint(os.environ["{VARIABLE}"])',
-    ConfigInterface.ACCELERATE: f'accelerator.load_state(os.environ["{VARIABLE}"])',
-    ConfigInterface.TRAINER: f'trainer.train(resume_from_checkpoint=os.environ["{VARIABLE}"])',
-}
+_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
-
-def check_resume(plan: LaunchPlan) -> list[Finding]:
-    """Find every reason for which the job would not go on from its checkpoint."""
-    if plan.resume is None:
-        return []
-    resumption = plan.resume.resumption
-    if resumption.saved.problems:
-        return list(_damage(resumption))
-    if resumption.saved.checkpoint.saved_by is SavedBy.WEIGHTS:
-        return [*_untold(resumption, plan.program), _only_weights(resumption)]
-    found = [*_untold(resumption, plan.program), *_other_kind(resumption, plan), *_unfit(resumption, plan)]
-    return [*found, *check_resumed_trainer(plan, plan.resume)]
+Config = Callable[[KeyPath], object]
+"""The value of a ds_config at a path; None if it is absent."""
 
 
-def _damage(resumption: Resumption) -> Iterator[Finding]:
-    folder = resumption.checkpoint.folder
-    hint = f"`zlaunch checkpoint list {typed(folder.parent)}` shows which are complete"
-    for one in resumption.saved.problems:
-        yield Finding("bad-checkpoint", f"{shown(one.file)}: {one.message}", hint, where=_OPTION)
+class ResumeWay(Enum):
+    """What makes a checkpoint fit a job."""
+
+    AS_IT_IS = "as it is"
+    UNIVERSAL = "universal"
+    """A conversion with `zlaunch checkpoint reshard`."""
+    WEIGHTS = "weights"
+    """Nothing: only the weights can be used, after `zlaunch checkpoint export`."""
+    OTHER_KEY = "other key"
+    """Another value of `zero_optimization.round_robin_gradients`."""
+    REPAIR = "repair"
+    """The checkpoint has problems."""
+    UNKNOWN = "unknown"
+    """It has files of a layout that zlaunch does not know."""
+    OTHER_PATH = "other path"
+    """DeepSpeed does not find its files by this path."""
 
 
-def _untold(resumption: Resumption, script: Script) -> Iterator[Finding]:
-    """Find scripts that would begin anew, or go on from another checkpoint."""
-    handover, name = resumption.handover, script.path.name
-    if handover.flag:
-        untold = f"{name} does not pass `resume_from_checkpoint` to its Trainer"
-        hint = "write `trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)`"
-    else:
-        untold = f"{name} does not read `${VARIABLE}`, by which it is told the checkpoint"
-        loader = _LOADERS.get(script.interface)
-        hint = f"write `{loader}` in it" if loader else f"load `${VARIABLE}` in it"
-    own = f"loads a checkpoint that it chooses itself ({handover.place})"
-    said = {
-        CheckpointReading.NO: f"{untold}, so it would begin anew",
-        CheckpointReading.OWN: f"{untold}, and {own}",
-        CheckpointReading.UNKNOWN: f"{untold}, unless another module does; without that, it begins anew",
-    }
-    if handover.reading in said:
-        severity = Severity.FAILS_LATER if handover.reading is CheckpointReading.NO else Severity.ADVICE
-        message = said[handover.reading]
-        yield Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=severity)
+class ResumeMismatch(NamedTuple):
+    """An option of a job that differs from the training that saved a checkpoint."""
+
+    way: ResumeWay
+    """What makes it fit."""
+    option: str
+    """The member of ResumeTarget."""
+    reason: str
 
 
-def _only_weights(resumption: Resumption) -> Finding:
-    return _cannot(
-        f"{shown(resumption.saved.checkpoint.folder)} is a model, without the state of a training",
-        "name it to the script as its model, such as `-- --model DIR`",
+@dataclass(frozen=True)
+class ResumeTarget:
+    """The job that resumes; None for an option that stays as it was."""
+
+    ranks: int | None = None
+    stage: int | None = None
+    precision: str | None = None
+    """bf16, fp16 or fp32."""
+    offload: str | None = None
+    """Device of the optimizer: none, cpu or nvme."""
+    is_round_robin: bool | None = None
+    """Whether `round_robin_gradients` deals the parameters out to the ranks, at stages 1 and 2."""
+    optimizer: OptimizerKind | None = None
+
+    @property
+    def options(self) -> str:
+        """The options of `zlaunch checkpoint reshard` that describe it, each after a space."""
+        named = {**vars(self), "offload": _device(self.offload, self.stage)}
+        names = ("ranks", "stage", "precision", "offload")
+        return "".join(f" --{name} {named[name]}" for name in names if named[name] is not None)
+
+    def changes_to(self, other: "ResumeTarget") -> "ResumeTarget":
+        """The options of another job that differ from this one."""
+        mine = vars(self)
+        return ResumeTarget(**{name: value for name, value in vars(other).items() if value != mine[name]})
+
+
+def target_of_config(
+    config: Config, ranks: int | None, precision: str | None, offload: str | None
+) -> ResumeTarget:
+    """Describe a job by its ds_config, its ranks, and the precision and offload that it trains with."""
+    stage = whole(config((ZERO, "stage")))
+    return ResumeTarget(
+        ranks, stage, precision, offload, _is_round_robin(config), _optimizer_of(config, offload)
     )
 
 
-def _other_kind(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
-    one, program = resumption.saved.checkpoint, plan.program
-    if not program.is_sure:
-        return
-    elif program.interface is ConfigInterface.ACCELERATE:
-        yield from _not_of_accelerate(resumption, program)
-    elif program.interface is not ConfigInterface.TRAINER:
-        return
-    elif one.saved_by is not SavedBy.TRAINER and not (resumption.directory / TRAINER_STATE).is_file():
-        yield _cannot(
-            f"{shown(one.folder)} was saved by {one.saved_by.value}, and a Trainer needs its own state",
-            "name a directory with a `trainer_state.json`",
-        )
-    elif one.engine is None and program.handover is not Handover.NOT:
-        yield _cannot(
-            f"{shown(one.folder)} has no files of DeepSpeed's engine, which the Trainer loads",
-            "save without `--save_only_model`; the weights alone are a model: `-- --model DIR`",
-        )
+def target_of(training: PlannedTraining, offload: Offload | None = None) -> ResumeTarget | None:
+    """Describe a planned job, or that with other offload.
+
+    None if its engine is not configured by the ds_config of zlaunch.
+    """
+    if not training.takes_ds_config:
+        return None
+    config, device = training.config.__getitem__, training.offload
+    if offload is not None:
+        device = offload.optimizer or device
+    target = target_of_config(config, training.world_size, training.precision, device)
+    if device != "none" or isinstance(config(("optimizer", "type")), str):
+        return target
+    return replace(target, optimizer=_trainers_optimizer(training))
 
 
-def _not_of_accelerate(resumption: Resumption, script: Script) -> Iterator[Finding]:
-    """With DeepSpeed, `load_state` calls `load_checkpoint(DIR, ACCELERATE_TAG)`, which needs its files."""
-    is_certain = script.mentions("load_state") and not script.has_other_modules
-    if not is_certain or script.mentions("load_checkpoint") or script.handover is Handover.NOT:
-        return
-    folder = resumption.directory / ACCELERATE_TAG
-    is_made = resumption.conversion is not None and resumption.checkpoint.folder == folder
-    if not is_made and engine_files(folder) is None:
-        yield _cannot(
-            f"`accelerator.load_state` loads `{ACCELERATE_TAG}`, and {shown(resumption.directory)} has none "
-            "from a training with DeepSpeed",
-            "name a directory that `accelerator.save_state` has written",
-        )
+def _is_round_robin(config: Config) -> bool | None:
+    """Read `round_robin_gradients`.
+
+    None if DeepSpeed ignores the key, as `BF16_Optimizer` does, or has the offsets of an aligned group.
+    """
+    is_widened = config(("data_types", "grad_accum_dtype")) is not None
+    if is_widened or config((ZERO, "parameter_alignment")):
+        return None
+    return config((ZERO, "round_robin_gradients")) is True
+
+
+def _optimizer_of(config: Config, offload: str | None) -> OptimizerKind | None:
+    """Recognize the optimizer of a ds_config; None if it has none, or one that is not known.
+
+    With offload, DeepSpeed has versions of its own, of which Adam's is known.
+    """
+    name = config(("optimizer", "type"))
+    if not isinstance(name, str):
+        return None
+    kind = kind_of(name, is_deepspeeds=not config(("optimizer", "params", "torch_adam")))
+    is_adam = kind in (OptimizerKind.TORCH_ADAM, OptimizerKind.DEEPSPEED_ADAM)
+    return kind if is_adam or offload in (None, "none") else None
+
+
+def _trainers_optimizer(training: PlannedTraining) -> OptimizerKind | None:
+    """Recognize the optimizer that `--optim` names, without offload; None if the script may have another."""
+    script = training.script
+    name = training.args.value("optim")
+    is_trainers = script.interface is ConfigInterface.TRAINER and script.is_sure
+    if name is None or not is_trainers:
+        return None
+    may_differ = any(map(script.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
+    return None if may_differ else kind_of(name)
 
 
 @dataclass(frozen=True)
 class CheckpointFit:
-    """Whether a job can go on from its checkpoint."""
+    """How a job can use a checkpoint, and why not as it is."""
 
     saved: Summary
     target: ResumeTarget
+    way: ResumeWay
+    reasons: tuple[str, ...] = ()
 
-    @cached_property
-    def answer(self) -> ResumeAnswer:
-        """How the job can use it."""
-        return can_resume(self.saved, self.target)
+    @property
+    def is_loadable(self) -> bool:
+        """Whether nothing is known that keeps the job from loading it as it is."""
+        return self.way in (ResumeWay.AS_IT_IS, ResumeWay.UNKNOWN)
+
+    @property
+    def needed_key(self) -> str:
+        """What to add to a job whose key would have the numbers loaded in another order."""
+        return f"`--set {ROUND_ROBIN}={str(not self.target.is_round_robin).lower()}`"
+
+    @property
+    def reshard_command(self) -> str:
+        """The command that converts it for the job."""
+        return f"`zlaunch checkpoint reshard {typed(self.saved.checkpoint.folder)}{self.target.options}`"
+
+    @property
+    def int_steps(self) -> bool | None:
+        """Whether the Adam of the job counts steps in an int; None if it is that of the checkpoint."""
+        offload = self.target.offload
+        return None if offload in (None, self.saved.offload) else offload != "none"
 
     @cached_property
     def converted(self) -> CheckpointFolder | None:
-        """The universal checkpoint beside it that the job can load."""
-        return converted_for(self.saved, self.target)
+        """What an earlier conversion wrote beside the checkpoint, if the job can load it."""
+        written = converted(self.saved.checkpoint)
+        if written is None or can_resume(summarize(written), self.target).way is not ResumeWay.AS_IT_IS:
+            return None
+        needed = self.int_steps if _stage(self.saved, self.target) == 3 else None
+        return written if needed in (None, has_int_steps(written.folder)) else None
+
+    @property
+    def nearest(self) -> "CheckpointFit | None":
+        """The job most like this one that can resume, if this one can only use the weights.
+
+        What no conversion changes is then as it was, and NVMe becomes the CPU. None if there is no such job.
+        """
+        saved, target = self.saved, self.target
+        offload = "cpu" if saved.offload == "nvme" else saved.offload
+        before = vars(ResumeTarget(saved.all_ranks, saved.stage, _PRECISIONS.get(saved.dtype or ""), offload))
+        differences = list(_differences(saved, target))
+        if not saved.obstacle:
+            differences = [one for one in differences if one.way is ResumeWay.WEIGHTS]
+        other = can_resume(saved, replace(target, **{one.option: before[one.option] for one in differences}))
+        if other.way in (ResumeWay.AS_IT_IS, ResumeWay.UNIVERSAL):
+            return other
+        return None if other.target == target else other.nearest
 
 
-def fit_of(plan: LaunchPlan) -> CheckpointFit | None:
-    """Compare the plan with its checkpoint; None for a script that loads without zlaunch's ds_config."""
-    program = plan.program
-    is_ours = program.interface is not ConfigInterface.NONE and program.handover is not Handover.NOT
-    if plan.resume is None or not is_ours:
-        return None
-    saved = plan.resume.resumption.saved
-    stage = whole(plan.values[("zero_optimization", "stage")])
-    offload = plan.values[("zero_optimization", "offload_optimizer", "device")] or "none"
-    target = ResumeTarget(
-        plan.topology.world_size,
-        stage,
-        plan.precision,
-        offload,
-        is_round_robin(plan.values.__getitem__),
-        _optimizer(plan, offload),
-    )
-    return CheckpointFit(saved, target)
+def can_resume(saved: Summary, target: ResumeTarget) -> CheckpointFit:
+    """Decide whether a job can resume from a checkpoint, or what makes it fit."""
+    if (fit := _in_any_job(saved, target)) is not None:
+        return fit
+    differences = list(_differences(saved, target))
+    if not differences or _fits_anyway(saved, target):
+        return _in_order(CheckpointFit(saved, target, ResumeWay.AS_IT_IS))
+    way = max((one.way for one in differences), key=list(ResumeWay).index)
+    reasons = tuple(one.reason for one in differences)
+    if way is ResumeWay.UNIVERSAL and saved.obstacle:
+        return CheckpointFit(saved, target, ResumeWay.WEIGHTS, (*reasons, saved.obstacle))
+    return _in_order(CheckpointFit(saved, target, way, reasons))
 
 
-def _optimizer(plan: LaunchPlan, offload: str) -> OptimizerKind | None:
-    """The optimizer of the ds_config, else that of `--optim`; None if the script may have another one."""
-    if isinstance(plan.values[("optimizer", "type")], str):
-        return optimizer_of(plan.values.__getitem__, offload)
-    name = dict(flags(plan.script)).get("optim")
-    own = any(map(plan.program.mentions, ("optimizers", "create_optimizer", "optimizer_cls_and_kwargs")))
-    is_trainers = plan.program.interface is ConfigInterface.TRAINER and plan.program.is_sure
-    return kind_of(name) if name and is_trainers and offload == "none" and not own else None
+def _in_order(fit: CheckpointFit) -> CheckpointFit:
+    """Replace the answer if DeepSpeed would load the numbers of some parameters into others.
+
+    It loads a universal checkpoint in the order of the model (`_link_all_hp_params` in
+    runtime/zero/stage_1_and_2.py of 0.19.8), and others in that in which they were saved.
+    """
+    saved, target = fit.saved, fit.target
+    ranks = (target.ranks or saved.all_ranks or 1) // (saved.model_ranks or 1)
+    is_cut = _stage(saved, target) in (1, 2) and saved.largest_group > ranks > 1
+    if not is_cut or target.is_round_robin is None or fit.way is ResumeWay.WEIGHTS:
+        return fit
+    if fit.way is ResumeWay.UNIVERSAL or saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
+        if not target.is_round_robin:
+            return fit
+        reason = f"DeepSpeed loads a universal checkpoint in the wrong order with `{ROUND_ROBIN}`"
+    else:
+        if saved.is_dealt_out in (None, target.is_round_robin):
+            return fit
+        how = "with" if saved.is_dealt_out else "without"
+        reason = f"it was saved {how} `{ROUND_ROBIN}`, so its optimizer has another order"
+    return replace(fit, way=ResumeWay.OTHER_KEY, reasons=(*fit.reasons, reason))
 
 
-def _unfit(resumption: Resumption, plan: LaunchPlan) -> Iterator[Finding]:
-    fit = fit_of(plan)
-    if fit is None or fit.saved.stage is None:  # what has no engine is judged by its kind
+def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
+    """Decide what is certain without a comparison."""
+
+    def fit(way: ResumeWay, *reasons: str) -> CheckpointFit:
+        return CheckpointFit(saved, target, way, reasons)
+
+    if saved.problems:
+        return fit(ResumeWay.REPAIR, *(f"{one.file.name}: {one.message}" for one in saved.problems))
+    if saved.unknown:
+        return fit(ResumeWay.UNKNOWN, *(f"{one.file.name}: {one.message}" for one in saved.unknown))
+    if saved.stage is None:
+        return _without_engine(saved, target)
+    if saved.cannot_load is not None:
+        return fit(ResumeWay.WEIGHTS, saved.cannot_load)
+    if is_misread(saved.checkpoint):
+        return fit(
+            ResumeWay.OTHER_PATH, "DeepSpeed takes its path for a pattern, and finds other files, or none"
+        )
+    return None
+
+
+def _without_engine(saved: Summary, target: ResumeTarget) -> CheckpointFit:
+    match saved.checkpoint.saved_by:
+        case SavedBy.WEIGHTS:
+            reason = "it is a model, without the state of a training"
+        case SavedBy.TRAINER:
+            reason = "it has no files of DeepSpeed's engine, which a Trainer with DeepSpeed loads"
+        case _:
+            return CheckpointFit(saved, target, ResumeWay.AS_IT_IS)
+    return CheckpointFit(saved, target, ResumeWay.WEIGHTS, (reason,))
+
+
+def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
+    """Whether a universal checkpoint fits: what DeepSpeed alone converts is for one kind of stage.
+
+    None fits an optimizer on NVMe.
+    """
+    stage = _stage(saved, target)
+    is_universal = saved.checkpoint.saved_by is SavedBy.UNIVERSAL
+    if not is_universal or not stage or _device(target.offload, stage) == "nvme":
+        return False
+    return saved.fits_all_stages or _layout(stage) == _layout(saved.stage)
+
+
+def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatch]:
+    stage = _stage(saved, target)
+    yield from _other_stage(saved, stage)
+    if not saved.stage:  # every rank has the whole optimizer
         return
-    match fit.answer.way:
-        case _ if resumption.conversion is not None:
-            yield from _in_the_way(resumption.conversion, fit)
-        case ResumeWay.AS_IT_IS:
-            yield from _wrong_key(resumption, plan, fit)
-        case ResumeWay.UNIVERSAL if hint := _convert_first(resumption, plan, fit):
-            yield from _misfits(fit, hint)
-        case ResumeWay.UNKNOWN:
-            yield from _of_unknown_layout(resumption)
-        case ResumeWay.OTHER_KEY | ResumeWay.OTHER_PATH | ResumeWay.WEIGHTS as way:
-            yield from _misfits(fit, _other_way(fit, way))
+    if target.ranks not in (None, saved.all_ranks):
+        reason = f"its optimizer is cut for {plural(saved.all_ranks or 0, 'rank')}, not for {target.ranks}"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "ranks", reason)
+    yield from _other_precision(saved, target.precision)
+    elsewhere = list(_other_device(saved, _device(target.offload or saved.offload, stage)))
+    yield from elsewhere or _other_optimizer(saved, target.optimizer)
 
 
-def _other_way(fit: CheckpointFit, way: ResumeWay) -> str:
-    """Say what makes it fit without a conversion."""
-    if way is ResumeWay.OTHER_KEY:
-        return f"add {needed_key(fit.target)}"
-    if way is ResumeWay.OTHER_PATH:
-        return how_to_rename(fit.saved.checkpoint)
-    return "; or ".join(_other_jobs(fit))
+def _other_stage(saved: Summary, stage: int | None) -> Iterator[ResumeMismatch]:
+    if stage == 3 and saved.has_experts:
+        reason = "DeepSpeed does not train its own MoE layer at stage 3"
+        yield ResumeMismatch(ResumeWay.WEIGHTS, "stage", reason)
+    elif _layout(stage) != _layout(saved.stage):
+        way = ResumeWay.UNIVERSAL if stage and saved.stage else ResumeWay.WEIGHTS
+        reason = f"it was saved at stage {saved.stage}, and stage {stage} keeps its optimizer differently"
+        yield ResumeMismatch(way, "stage", reason)
 
 
-def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
-    """DeepSpeed may load what zlaunch does not know."""
-    for one in resumption.saved.unknown:
-        yield Finding(
-            "unfit-checkpoint",
-            f"{shown(one.file)}: {one.message}; whether it fits this job cannot be checked",
-            where=_OPTION,
-            severity=Severity.ADVICE,
-        )
+def _other_precision(saved: Summary, precision: str | None) -> Iterator[ResumeMismatch]:
+    was_bf16, is_bf16 = saved.dtype == "bfloat16", precision == "bf16"
+    if precision is None or saved.dtype is None or was_bf16 == is_bf16:
+        return
+    before, after = ("bf16", "fp32 or fp16") if was_bf16 else ("fp32 or fp16", "bf16")
+    reason = f"it was saved in {before}, and the files of {after} have other names"
+    yield ResumeMismatch(ResumeWay.UNIVERSAL, "precision", reason)
 
 
-def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:
-    """Say every reason, and after the last one what to do about all of them."""
-    *others, last = fit.answer.reasons
-    yield from (_cannot(reason, None) for reason in others)
-    yield _cannot(last, hint)
+def _other_optimizer(saved: Summary, optimizer: OptimizerKind | None) -> Iterator[ResumeMismatch]:
+    """With a universal checkpoint, the optimizer keeps its own settings; the moments are those of Adam."""
+    if optimizer is None or not (lacking := lacks(optimizer, saved.settings)):
+        return
+    is_adams = optimizer is OptimizerKind.DEEPSPEED_ADAM and "betas" in saved.settings
+    way = ResumeWay.UNIVERSAL if is_adams else ResumeWay.WEIGHTS
+    names = " and ".join(f"`{name}`" for name in lacking)
+    reason = f"{saved_by(saved.settings)} saved it, without {names}, which {optimizer.value} needs"
+    yield ResumeMismatch(way, "optimizer", reason)
 
 
-def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]:
-    """Find what is where the conversion would write."""
-    if is_in_the_way(fit.saved.checkpoint):
-        folder, target = fit.saved.checkpoint.folder, written_folder(fit.saved.checkpoint, conversion.folder)
-        yield _cannot(
-            f"{shown(folder)} has to be converted, but {shown(target)} exists, and is no conversion of it",
-            f"`zlaunch checkpoint reshard {typed(folder)} OUT{fit.target.options}`, then `--resume OUT "
-            f"{SET_LOAD_UNIVERSAL}`; or delete {shown(target)}",
-        )
+def _other_device(saved: Summary, offload: str | None) -> Iterator[ResumeMismatch]:
+    """Offload to the CPU replaces torch's Adam by DeepSpeed's, and NVMe has files of its own.
+
+    torch's Adam takes the state of DeepSpeed's as it is: `Adam.__setstate__` makes tensors of its steps.
+    To NVMe, `load_checkpoint` copies those files, but not the steps; the first `step` then makes new moments
+    (`_get_state_tensors` in runtime/swap_tensor/optimizer_utils.py), and groups below 1 MiB, which are not
+    swapped, keep the weights that the script gives them.
+    """
+    if offload == "nvme":
+        reason = "DeepSpeed loads no moments of Adam to NVMe, and not all weights"
+        yield ResumeMismatch(ResumeWay.WEIGHTS, "offload", reason)
+    elif saved.is_swapped:
+        reason = "its optimizer was on NVMe, and DeepSpeed cannot load it from there"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "offload", reason)
+    elif offload == "cpu" and offload != saved.offload and not saved.is_deepspeeds_adam:
+        reason = "torch's Adam saved it, and offload uses DeepSpeed's Adam"
+        yield ResumeMismatch(ResumeWay.UNIVERSAL, "offload", reason)
 
 
-def _convert_first(resumption: Resumption, plan: LaunchPlan, fit: CheckpointFit) -> str:
-    """Say what to type so that the job loads a converted checkpoint; nothing if it does."""
-    saved, place = fit.saved, universal_folder(fit.saved.checkpoint, None).parent
-    name, without = typed(saved.checkpoint.folder), replace(fit.target, optimizer=None)
-    reshard = f"`zlaunch checkpoint reshard {name}{fit.target.options}`"
-    if can_resume(saved, without).way is not ResumeWay.UNIVERSAL:  # `reshard` does not know the optimizer
-        reshard = f"`zlaunch checkpoint universal {name}`"
-    first = [] if fit.converted is not None else [reshard]
-    named = [] if place == resumption.directory else [f"`--resume {typed(place)}`"]
-    key = [] if plan.loads_universal else [f"`{SET_LOAD_UNIVERSAL}`"]
-    then = [f"add {' and '.join([*named, *key])}"] if named or key else []
-    hint = ", then ".join([*first, *then])
-    is_only_cut = saved.ranks not in (None, plan.topology.world_size) and len(fit.answer.reasons) == 1
-    others = f"; or use {plural(saved.ranks or 0, 'rank')} again" if is_only_cut else ""
-    return hint and f"{'add `--allow-reshard`; or convert it yourself: ' if first else ''}{hint}{others}"
+def _stage(saved: Summary, target: ResumeTarget) -> int | None:
+    return saved.stage if target.stage is None else target.stage
 
 
-def _other_jobs(fit: CheckpointFit) -> Iterator[str]:
-    """Say which jobs can use a checkpoint of which this one could only use the weights."""
-    other = nearest_that_fits(fit.saved, fit.target)
-    if other is not None:
-        changed = fit.target.changes_to(other)
-        options = replace(changed, ranks=None).options.strip()
-        if can_resume(fit.saved, other).way is ResumeWay.UNIVERSAL:
-            options += " --allow-reshard"
-        ranks = f"{changed.ranks} ranks" if changed.ranks else ""
-        before = "the optimizer that saved it" if other.optimizer is not fit.target.optimizer else ""
-        changes = [ranks, before, options and f"`{options.strip()}`"]
-        yield f"train with {' and '.join(filter(None, changes))}"
-    yield how_to_take_weights(fit.saved.checkpoint)
+def _device(offload: str | None, stage: int | None) -> str | None:
+    """Where the optimizer is: at stages 1 and 2, DeepSpeed takes NVMe for the CPU."""
+    return "cpu" if offload == "nvme" and stage in (1, 2) else offload
 
 
-def _wrong_key(resumption: Resumption, plan: LaunchPlan, fit: CheckpointFit) -> Iterator[Finding]:
-    """DeepSpeed looks only for universal checkpoints, or only for others."""
-    name, is_universal = shown(resumption.directory), resumption.checkpoint.saved_by is SavedBy.UNIVERSAL
-    if is_universal and not plan.loads_universal:
-        yield _cannot(f"{name} has a universal checkpoint", f"add `{SET_LOAD_UNIVERSAL}`")
-    elif plan.loads_universal and not is_universal and fit.converted is None:
-        yield _cannot(
-            f"`{dotted(LOAD_UNIVERSAL)}` is true, and {name} has no universal checkpoint",
-            "leave the key out: DeepSpeed can load this checkpoint as it is",
-        )
-
-
-def _cannot(message: str, hint: str | None) -> Finding:
-    return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)
+def _layout(stage: int | None) -> int:
+    """Stages 1 and 2 keep the optimizer in the same way."""
+    return {1: 2}.get(stage or 0, stage or 0)

@@ -1,10 +1,16 @@
-"""How a script is told the checkpoint to go on from, as far as its source shows."""
+"""How a script gets the checkpoint to resume from: as an argument, or in variables."""
 
 import ast
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
+from zlaunch.checkpoint.disk_need import DiskNeed
+from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, SavedBy, latest_tag
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.hosts.environment import Variable
 from zlaunch.job.script import RESUME, Script
+from zlaunch.rundir.layout import RunDir
 
 VARIABLE = "ZLAUNCH_RESUME"
 """The directory that a script without a flag for it passes to `load_checkpoint` or `load_state`."""
@@ -18,7 +24,7 @@ _OWNERS_OF_LOAD = {"torch", "dcp", "checkpoint"}
 
 
 class CheckpointReading(Enum):
-    """Whether a script loads the checkpoint that it is told."""
+    """Whether a script loads the checkpoint that it gets."""
 
     YES = "yes"
     NO = "no"
@@ -30,7 +36,7 @@ class CheckpointReading(Enum):
 
 @dataclass(frozen=True)
 class CheckpointHandover:
-    """The way of a checkpoint to a script."""
+    """How a checkpoint reaches a script."""
 
     flag: str
     """The argument before its directory; empty if the script can only read `$ZLAUNCH_RESUME`."""
@@ -49,11 +55,12 @@ def checkpoint_handover(script: Script) -> CheckpointHandover:
         return CheckpointHandover(flag, CheckpointReading.YES)
     if script.mentions(VARIABLE):
         return CheckpointHandover("", CheckpointReading.YES)
-    own = [node.lineno for node in nodes if isinstance(node, ast.Call) and _loads(node)]
-    if own:
-        return CheckpointHandover(flag, CheckpointReading.OWN, f"{script.path.name}:{min(own)}")
-    is_certain = script.is_sure and not script.has_other_modules
-    return CheckpointHandover(flag, CheckpointReading.NO if is_certain else CheckpointReading.UNKNOWN)
+    loads = [node.lineno for node in nodes if isinstance(node, ast.Call) and _loads(node)]
+    if loads:
+        return CheckpointHandover(flag, CheckpointReading.OWN, f"{script.path.name}:{min(loads)}")
+    if script.is_sure and not script.has_other_modules:
+        return CheckpointHandover(flag, CheckpointReading.NO)
+    return CheckpointHandover(flag, CheckpointReading.UNKNOWN)
 
 
 def _nodes(source: str) -> list[ast.AST]:
@@ -64,7 +71,7 @@ def _nodes(source: str) -> list[ast.AST]:
 
 
 def _is_argument(node: ast.AST) -> bool:
-    """Whether a node is a value that the Trainer's argument may have; the name of a keyword is none."""
+    """Whether a node is a value of the Trainer's argument; the name of a keyword is not."""
     match node:
         case ast.Attribute(attr=name) | ast.Name(id=name) | ast.Constant(value=str(name)):
             return name == _ARGUMENT
@@ -81,3 +88,86 @@ def _loads(call: ast.Call) -> bool:
             given = [one.value for one in call.keywords if one.arg in (_ARGUMENT, None)]
             return any(not (isinstance(one, ast.Constant) and not one.value) for one in given)
     return False
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What makes a checkpoint fit a job: it is converted before the ranks start, and they load the result."""
+
+    folder: Path
+    """Where the result will be."""
+    disk: DiskNeed
+    reasons: tuple[str, ...]
+    int_steps: bool | None
+    """As for `write_universal`."""
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """The checkpoint that a job resumes from, and how its script gets it."""
+
+    saved: Summary
+    handover: CheckpointHandover
+    reads_tag: bool = False
+    conversion: Conversion | None = None
+
+    @property
+    def checkpoint(self) -> CheckpointFolder:
+        """What the script loads: the checkpoint itself, or what it is converted to."""
+        if self.conversion is None:
+            return self.saved.checkpoint
+        folder = self.conversion.folder
+        return CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)
+
+    @property
+    def directory(self) -> Path:
+        """What the script loads: of an engine's checkpoint, the directory of its tags."""
+        checkpoint = self.checkpoint
+        if checkpoint.base is not None and checkpoint.engine == checkpoint.folder:
+            return checkpoint.base
+        return checkpoint.folder
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the script gets a directory of the run, as it would load the tag that `latest` names.
+
+        That may be another one: of a later save that was interrupted after it had written `latest`.
+        """
+        gets_tag = not self.handover.flag and self.reads_tag
+        return self.directory != self.checkpoint.folder and not gets_tag and not self._is_latest
+
+    def words(self, run: RunDir) -> tuple[str, str] | tuple[()]:
+        """Return the argument of the script and its value, if it has one."""
+        return (self.handover.flag, str(self._given(run))) if self.handover.flag else ()
+
+    def variables(self, run: RunDir) -> dict[str, Variable]:
+        """Return the variables of the ranks."""
+        if self.handover.flag:
+            return {}
+        why = f"`--resume`: {self.saved.step} steps were taken"
+        variables = {VARIABLE: Variable(str(self._given(run)), why)}
+        if self.checkpoint.tag is not None:
+            variables[TAG_VARIABLE] = Variable(self.checkpoint.tag, why)
+        return variables
+
+    def link(self, run: RunDir) -> None:
+        """Write this directory: links to all that is beside the checkpoint, and another `latest`."""
+        if self.is_linked and self.checkpoint.tag is not None:
+            run.resume.mkdir()
+            for entry in self.directory.iterdir():
+                if entry.name != self._latest:
+                    (run.resume / entry.name).symlink_to(entry)
+            (run.resume / self._latest).write_text(self.checkpoint.tag)
+
+    def _given(self, run: RunDir) -> Path:
+        return run.resume if self.is_linked else self.directory
+
+    @property
+    def _latest(self) -> str:
+        """The file in which DeepSpeed looks for the tag to load, unless the script names one."""
+        return LATEST_UNIVERSAL if self.checkpoint.saved_by is SavedBy.UNIVERSAL else LATEST
+
+    @property
+    def _is_latest(self) -> bool:
+        """Whether this file names the checkpoint. A conversion writes it."""
+        return self.conversion is not None or latest_tag(self.directory, self._latest) == self.checkpoint.tag

@@ -1,15 +1,22 @@
-"""What a Trainer will save, when, and where: as far as its arguments and its source say it."""
+"""What a Trainer will save, when, and where, as far as its arguments and its source show; `--save`."""
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zlaunch.checkpoint.find import trainer_state
+from zlaunch.errors import WrongUsage
+from zlaunch.files import check_writable
+from zlaunch.job.args import ScriptArgs
+from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.trainer_args import flags
-from zlaunch.resume.resumption import DataPosition
+from zlaunch.job.spec import JobSpec
+from zlaunch.resume.resumed_data import DataPosition, kept_arguments
+
+OUTPUT = "--output_dir"
+
+_OF_A_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
+"""By default, recipes save the model alone; a checkpoint has seven times its bytes."""
 
 SAVE_STEPS = 500
 """The Trainer's default of `--save_steps`."""
@@ -32,7 +39,7 @@ class SavePlan:
     limit: int | None = 0
     """How many are kept, 0 for all; None if only the script knows it."""
     began: int = 0
-    """The step of the checkpoint that the run goes on from."""
+    """The step of the checkpoint that the run resumes from."""
     is_kept: bool = False
     """Whether `every` is that of this checkpoint, which a Trainer takes instead of `--save_steps`."""
     each: int | None = None
@@ -50,8 +57,9 @@ class SavePlan:
     @property
     def most(self) -> int | None:
         """How many are on the disk at once: the oldest is deleted when the newest is complete."""
-        kept = self.limit + 1 if self.limit else None
-        return min((one for one in (self.count, kept) if one is not None), default=None)
+        if not self.limit:
+            return self.count
+        return self.limit + 1 if self.count is None else min(self.count, self.limit + 1)
 
     def is_at(self, step: int) -> bool:
         """Whether a checkpoint of a step will certainly be saved."""
@@ -60,53 +68,46 @@ class SavePlan:
         return step % self.every == 0 and self.began < step <= self.total
 
 
-def plan_saves(script: Script, argv: Sequence[str], resume: DataPosition | None) -> SavePlan | None:
+def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
-    given = dict(flags(script.trainer_flags(argv))).get("save_strategy")
-    saves_none = bool(_SAVES_NOTHING.search(script.source)) if given is None else given == "no"
-    if script.interface is not ConfigInterface.TRAINER or saves_none:
+    if script.interface is not ConfigInterface.TRAINER or _saves_none(script, args):
         return None
-    strategy = script.said(argv, "save_strategy", "steps") or ""
-    total, began = total_steps(script, argv), 0
-    every = steps_of(script.said(argv, "save_steps", str(SAVE_STEPS)), total)
-    kept = None
-    if resume is not None:
-        kept = kept_arguments(resume).get("save_steps")
-        began = resume.resumption.saved.step or 0
-    limit = number(script.said(argv, "save_total_limit", "0"))
-    return SavePlan(
-        directory=script.output_dir(argv).absolute(),
+    strategy, total = script.said(args, "save_strategy", "steps") or "", total_steps(script, args)
+    limit = number(script.said(args, "save_total_limit", "0"))
+    plan = SavePlan(
+        directory=script.output_dir(args).absolute(),
         strategy=strategy,
-        every=(kept or every) if strategy == "steps" else None,
-        total=total if strategy == "steps" else None,
         limit=None if limit is None else int(limit),
-        began=began,
-        is_kept=kept not in (None, every),
+        began=0 if resume is None else resume.resumption.saved.step or 0,
     )
+    if strategy != "steps":
+        return plan
+    every = steps_of(script.said(args, "save_steps", str(SAVE_STEPS)), total)
+    kept = None if resume is None else kept_arguments(resume).get("save_steps")
+    return replace(plan, every=kept or every, total=total, is_kept=kept not in (None, every))
 
 
-def kept_arguments(resume: DataPosition) -> dict[str, int]:
-    """Read the arguments that a resumed Trainer takes from its checkpoint.
-
-    `_init_training_state` of transformers loads the whole state, in which they are, and only warns.
-    """
-    state = trainer_state(resume.resumption.directory) if resume.is_trainer else {}
-    names = ("save_steps", "logging_steps", "eval_steps")
-    return {name: value for name in names if isinstance(value := state.get(name), int) and value > 0}
+def _saves_none(script: Script, args: ScriptArgs) -> bool:
+    given = script.trainer_flags(args).value("save_strategy")
+    if given is None:
+        return _SAVES_NOTHING.search(script.source) is not None
+    return given == "no"
 
 
-def total_steps(script: Script, argv: Sequence[str]) -> int | None:
+def total_steps(script: Script, args: ScriptArgs) -> int | None:
     """Read `--max_steps`; None if it is not known, or the epochs end the training."""
-    total = number(script.said(argv, "max_steps", "-1"))
+    total = number(script.said(args, "max_steps", "-1"))
     return int(total) if total else None
 
 
 def steps_of(text: str | None, total: int | None) -> int | None:
     """Read an interval in steps, or below 1 in shares of all; None if it is not known."""
     steps = number(text)
-    if steps is not None and 0 < steps < 1:
-        steps = math.ceil(total * steps) if total else None
-    return round(steps) if steps else None
+    if not steps:
+        return None
+    if steps >= 1:
+        return round(steps)
+    return math.ceil(total * steps) if total else None
 
 
 def number(text: str | None) -> float | None:
@@ -116,3 +117,35 @@ def number(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, found) if math.isfinite(found) else None
+
+
+def with_save_directory(job: JobSpec, script: Script) -> JobSpec:
+    """Add the arguments for `--save` to those of a script; those of the user come after them.
+
+    Raise WrongUsage if the script is not known to take any, or the user named another directory, Unavailable
+    if the directory cannot be written.
+    """
+    if job.save is None:
+        return job
+    words = _save_words(job.save, job, script)
+    if words[0] == OUTPUT:  # what a script does with an argument of its own is unknown
+        check_writable(Path(job.save), "--save")
+    return replace(job, save=None, args=job.args.preceded_by(words))
+
+
+def _save_words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
+    if (given := job.args.value(OUTPUT)) is not None:
+        raise WrongUsage(
+            f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
+        )
+    recipe = recipe_of(job.script)
+    if recipe is not None and recipe.saves_model_only:
+        return (OUTPUT, directory, *_OF_A_RECIPE)
+    if script.save_flag:
+        return (script.save_flag, directory)
+    if script.takes_trainer_args:
+        return (OUTPUT, directory)
+    raise WrongUsage(
+        f"`--save {directory}`: {script.path.name} has no known argument for the directory to save to",
+        "pass its own argument for this after `--`",
+    )

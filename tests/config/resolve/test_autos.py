@@ -22,6 +22,7 @@ from zlaunch.config.resolve.compose import preset
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Device, Offload
 from zlaunch.job.trainer_args import read_arguments
@@ -34,7 +35,7 @@ counts = st.integers(1, 10_000)
 
 
 def _known(*argv: str, **changes: Any) -> Context:
-    known = Context(2, read_arguments(argv)[0], SHAPE)
+    known = Context(2, read_arguments(ScriptArgs.of(argv))[0], SHAPE)
     return replace(known, **changes)
 
 
@@ -49,7 +50,9 @@ def _nested(path: KeyPath, value: Any) -> dict[str, Any]:
 
 
 def _derived(config: dict[str, Any], *argv: str, world_size: int = 2) -> dict[str, Any]:
-    return derive_batch(Values.of(config, WRITTEN), read_arguments(argv)[0], Context(world_size)).config()
+    return derive_batch(
+        Values.of(config, WRITTEN), read_arguments(ScriptArgs.of(argv))[0], Context(world_size)
+    ).config()
 
 
 def _autos(micro: Any = "auto", accumulation: Any = "auto") -> dict[str, Any]:

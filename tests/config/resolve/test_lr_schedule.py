@@ -10,6 +10,7 @@ from zlaunch.config.resolve.resolve import resolve_file
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments
 
@@ -19,9 +20,11 @@ ADAM = {"type": "AdamW", "params": {"lr": 2e-3}}
 
 def schedule(line: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **config: Any) -> Schedule:
     argv = line.split()
-    args, _ = read_arguments(argv)
+    args, _ = read_arguments(ScriptArgs.of(argv))
     document = parse(to_json(config), "ds_config.json")
-    return schedule_of(resolve_file(document, Context(args=args, interface=interface)), interface, argv)
+    return schedule_of(
+        resolve_file(document, Context(args=args, interface=interface)), interface, ScriptArgs.of(argv)
+    )
 
 
 def test_without_a_scheduler_the_trainers_counts() -> None:

@@ -11,6 +11,7 @@ from zlaunch.config.resolve.resolve import ResolvedValues, batch_equation, resol
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.dsconfig.text.parser import parse
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_args import read_arguments
 
@@ -22,7 +23,7 @@ BATCH: dict[str, Any] = dict.fromkeys(
 def asked(
     line: str = "", world_size: int | None = 2, interface: ConfigInterface = ConfigInterface.TRAINER
 ) -> Context:
-    return Context(world_size, read_arguments(line.split())[0], SHAPE, interface)
+    return Context(world_size, read_arguments(ScriptArgs.of(line.split()))[0], SHAPE, interface)
 
 
 def resolved(line: str = "", world_size: int | None = 2, **config: Any) -> ResolvedValues:

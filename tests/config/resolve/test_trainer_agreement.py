@@ -12,6 +12,7 @@ from zlaunch.config.resolve.trainer_agreement import (
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
@@ -42,7 +43,7 @@ def _agree(
     interface: ConfigInterface = ConfigInterface.TRAINER,
 ) -> TrainerAgreement:
     return reconcile_with_trainer(
-        Values.of(config, WRITTEN), read_arguments(argv)[0], precision, on, interface
+        Values.of(config, WRITTEN), read_arguments(ScriptArgs.of(argv))[0], precision, on, interface
     )
 
 

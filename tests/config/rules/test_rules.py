@@ -20,6 +20,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.zero import Zero
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding, Severity
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, Offload, Stage
@@ -128,7 +129,9 @@ def test_a_warmup_does_not_outlast_a_run_of_unknown_length() -> None:
     scheduler = {"type": "WarmupLR", "params": {"warmup_num_steps": 100}}
     optimizer = {"type": "AdamW", "params": {"lr": 1e-3}}
     config = {**BATCH, "optimizer": optimizer, "scheduler": scheduler}
-    findings = found(config, Context(world_size=2, args=read_arguments(["--learning_rate", "1e-3"])[0]))
+    findings = found(
+        config, Context(world_size=2, args=read_arguments(ScriptArgs.of(["--learning_rate", "1e-3"]))[0])
+    )
     assert "warmup-outlasts-the-run" not in {finding.code for finding in findings}
 
 

@@ -13,6 +13,7 @@ from zlaunch.config.accelerate.yaml_reader import parse
 from zlaunch.config.translate import Translation, config_file, parse_command, reads_default_config, translate
 from zlaunch.config.translate.command import LAUNCHERS
 from zlaunch.config.translate.flags import Flag, LauncherSyntax, Role, Untranslatable
+from zlaunch.config.translate.launchers import syntax_of
 from zlaunch.errors import Refused, WrongUsage
 
 SAME = {
@@ -274,12 +275,12 @@ def test_every_flag_is_answered_for(name: str) -> None:
 
 
 def test_a_whole_command_line_may_be_one_quoted_word() -> None:
-    assert parse_command(["torchrun t.py 'a b'"]).args == ("a b",)
+    assert parse_command(["torchrun t.py 'a b'"]).args.words == ("a b",)
 
 
 def test_a_config_with_a_script_is_accelerate_launch_with_both() -> None:
     command = parse_command(["a.yaml", "--", "t.py", "--", "x"])
-    assert (config_file(command), command.script, command.args) == ("a.yaml", "t.py", ("--", "x"))
+    assert (config_file(command), command.script, command.args.words) == ("a.yaml", "t.py", ("--", "x"))
 
 
 def test_a_config_that_accelerate_wrote_needs_few_words() -> None:
@@ -497,7 +498,7 @@ PROGRAMS = {
 
 
 @given(
-    st.sampled_from(LAUNCHERS).flatmap(
+    st.sampled_from([*map(syntax_of, LAUNCHERS)]).flatmap(
         lambda one: spoken(one).map(lambda flags: [*PROGRAMS[one.name], *flags])
     )
 )
@@ -509,7 +510,7 @@ def test_no_flag_goes_away_without_a_note(words: list[str]) -> None:
 
 
 @given(
-    st.sampled_from(LAUNCHERS).flatmap(
+    st.sampled_from([*map(syntax_of, LAUNCHERS)]).flatmap(
         lambda one: spoken(one).map(lambda flags: [*PROGRAMS[one.name], *flags])
     ),
     st.lists(st.text()),

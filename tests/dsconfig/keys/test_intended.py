@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.dsconfig.keys.intended import KEYS_ELSEWHERE, NOT_IN_A_DS_CONFIG, WORDS_OF_OTHERS, intended
+from zlaunch.dsconfig.keys.intended import intended, other_names
 from zlaunch.dsconfig.keys.lookup import field_at, fields, known_keys
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.text.document import KeyPath, value_at
@@ -126,8 +126,8 @@ def test_another_format_is_not_taken_for_a_misspelling() -> None:
 
 
 def test_every_key_in_the_tables_exists() -> None:
-    named = [*KEYS_ELSEWHERE.values(), *WORDS_OF_OTHERS.values()]
-    keys = [key for one in named for key in ([one] if isinstance(one, str) else one)]
+    named = [*other_names().keys_elsewhere.values(), *other_names().words_of_others.values()]
+    keys = [".".join(map(str, path)) for paths in named for path in paths]
     known = {".".join(map(str, path)) for path, _ in fields()}
     kinds = [{"optimizer": {"type": "AdamW"}, "scheduler": {"type": kind}} for kind in DEEPSPEED_SCHEDULERS]
     lost = [key for key in keys if key not in known
@@ -136,8 +136,9 @@ def test_every_key_in_the_tables_exists() -> None:
 
 
 def test_no_entry_in_the_tables_is_a_key_itself() -> None:
+    names = other_names()
     known = {".".join(map(str, path)) for path, _ in fields()} - {"scheduler.params.warmup_min_lr"}
-    assert known & {*KEYS_ELSEWHERE, *NOT_IN_A_DS_CONFIG} == set()
+    assert known & {*names.keys_elsewhere, *names.not_in_a_ds_config, *names.superfluous} == set()
 
 
 @given(st.sampled_from([path for path, _ in fields()]), st.sampled_from([path for path, _ in fields()]))

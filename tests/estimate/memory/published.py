@@ -18,7 +18,7 @@ from typing import Any
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.roofline import DeviceSpeed
 from zlaunch.estimate.workload import Lora, Workload
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 
 FILE = Path(__file__).parent / "published_steps.json"
 
@@ -62,7 +62,7 @@ class Published:
     @property
     def machine(self) -> DeviceSpeed:
         """Describe what it ran on, without the network, of which an estimate is told nothing."""
-        gpu, row = GPUS[self.row["gpu"]], self.row
+        gpu, row = known_gpus()[self.row["gpu"]], self.row
         nvlink = row.get("nvlink_gb", gpu.nvlink_bandwidth / 1e9) * 1e9
         memory = row.get("memory_gb", gpu.memory_bandwidth / 1e9) * 1e9
         return DeviceSpeed(replace(gpu, nvlink_bandwidth=nvlink, memory_bandwidth=memory))

@@ -197,6 +197,7 @@ def test_ten_models_are_compared() -> None:
     assert len(CELLS) == 2 * 10 * 7
 
 
+@pytest.mark.full
 @pytest.mark.job
 def test_a_rehearsal_still_says_what_was_recorded() -> None:
     cells = [(model, [*LADDER][index % len(LADDER)]) for index, model in enumerate(TEN) if "70b" not in model]

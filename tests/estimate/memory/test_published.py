@@ -4,7 +4,7 @@ from tests.estimate.memory.published import Published, published
 from tools.write_speed import PAGE, page
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 
 COVERED = 0.90
 
@@ -75,7 +75,9 @@ def test_a_gpu_is_called_calibrated_if_a_run_on_it_was_compared() -> None:
     compared = {run.row["gpu"] for run in published()}
     job = published()[0].workload
     called = {
-        name for name, gpu in GPUS.items() if step_speed(job, DeviceSpeed(gpu), 1e15).roofline.is_calibrated
+        name
+        for name, gpu in known_gpus().items()
+        if step_speed(job, DeviceSpeed(gpu), 1e15).roofline.is_calibrated
     }
     assert called == compared | {"V100-16GB"}  # which is as fast as that of 32 GB
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
 
-H100 = DeviceSpeed(GPUS["H100-80GB"])
+H100 = DeviceSpeed(known_gpus()["H100-80GB"])
 CPU = {"device": "cpu"}
 BOTH = {"offload_optimizer": CPU, "offload_param": CPU}
 _DRIVE = {"device": "nvme", "nvme_path": "/nvme"}
@@ -58,7 +58,7 @@ def test_the_bound_is_the_longest_of_what_overlaps_and_the_rest() -> None:
         [(0, {}), (1, {}), (2, {}), (3, {}), (2, {"offload_optimizer": CPU}), (3, BOTH), (3, NVME)]
     ),
     st.sampled_from([1, 2, 8, 64]),
-    st.sampled_from([*GPUS.values()]),
+    st.sampled_from([*known_gpus().values()]),
 )
 def test_a_range_has_a_width_and_lies_above_the_bound(rung: Any, ranks: int, gpu: Any) -> None:
     stage, offload = rung
@@ -78,7 +78,7 @@ def test_on_one_host_each_stage_and_each_offload_is_as_slow_as_the_one_before(gp
         (3, NVME),
     ]
     times = [
-        of("llama-2-7b", stage, DeviceSpeed(GPUS[gpu]), accumulation=8, **zero).middle
+        of("llama-2-7b", stage, DeviceSpeed(known_gpus()[gpu]), accumulation=8, **zero).middle
         for stage, zero in rungs
     ]
     assert times == sorted(times)
@@ -86,7 +86,7 @@ def test_on_one_host_each_stage_and_each_offload_is_as_slow_as_the_one_before(gp
 
 def test_a_known_network_narrows_the_range() -> None:
     unknown, known = (
-        of(stage=3, machine=DeviceSpeed(GPUS["H100-80GB"], network), world_size=64)
+        of(stage=3, machine=DeviceSpeed(known_gpus()["H100-80GB"], network), world_size=64)
         for network in (None, 400e9)
     )
     assert unknown.likely[0] <= known.likely[0] < known.likely[1] < unknown.likely[1]
@@ -107,7 +107,7 @@ def test_a_large_batch_is_bound_by_compute() -> None:
 
 
 def test_a_slow_network_bounds_stage_3_on_many_hosts() -> None:
-    slow = DeviceSpeed(GPUS["H100-80GB"], network_bandwidth=1e9)
+    slow = DeviceSpeed(known_gpus()["H100-80GB"], network_bandwidth=1e9)
     assert of(stage=3, machine=slow, world_size=64).bound_by == "network"
 
 
@@ -122,7 +122,7 @@ def test_nvme_comes_on_top() -> None:
     assert found.seconds > term(found, "nvme")
 
 
-@given(st.integers(0, 3), st.integers(1, 16), st.sampled_from([*GPUS.values()]))
+@given(st.integers(0, 3), st.integers(1, 16), st.sampled_from([*known_gpus().values()]))
 def test_twice_the_micro_batch_never_takes_twice_as_long(stage: int, micro_batch: int, gpu: Any) -> None:
     one, two = (
         of("gpt2", stage, DeviceSpeed(gpu), micro_batch=size).seconds

@@ -13,7 +13,8 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.estimate.request import _machine_with
 from zlaunch.estimate.workload import Lora
-from zlaunch.hosts.machine.gpu_catalog import GPUS
+from zlaunch.hosts.machine.gpu_catalog import known_gpus
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import parse_model
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import read_arguments
@@ -59,17 +60,17 @@ class Asked:
     @property
     def site(self) -> Cluster:
         host = None if self.host_gib is None else self.host_gib << 30
-        return Cluster(self.nodes, self.ranks, GPUS[self.gpu], host)
+        return Cluster(self.nodes, self.ranks, known_gpus()[self.gpu], host)
 
     @property
     def question(self) -> EstimateQuery:
         model = parse_model(json.dumps(self.config).encode(), "m/config.json", "m/config.json")
-        gpu, site = GPUS[self.gpu], self.site
-        args, _ = read_arguments(())
+        gpu, site = known_gpus()[self.gpu], self.site
+        args, _ = read_arguments(ScriptArgs.of(()))
         machine = _machine_with(gpu.name, gpu.has_bf16, self.ranks)
         given = ResolveContext(None, args, model, machine, site.world_size)
         options = Options(seq_len=self.seq_len, lora=self.lora)
-        training = training_of(model, (), options)
+        training = training_of(model, ScriptArgs.of(()), options)
         return EstimateQuery(JobSpec(script=Path()), given, model, training, site)
 
 

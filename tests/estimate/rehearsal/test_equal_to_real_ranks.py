@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.estimate.rehearsal.cells import CELLS, NUM_RANKS
 from tests.running import ROOT
@@ -19,6 +20,27 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.worker import cleanup
 
 pytestmark = pytest.mark.job
+
+ONE_OF_EACH = (
+    "0",
+    "1 fp32 accumulation, two micro-batches",
+    "2 fp16",
+    "2 overlapping",
+    "2 optimizer on host",
+    "2 gpt2",
+    "2 whisper",
+    "2 lora",
+    "3 zero.Init, both on host, checkpointing, two micro-batches",
+    "3 zero.Init, both on NVMe",
+    "3 mixtral, zero.Init",
+)
+"""A cell for each mechanism, which `make test` trains."""
+
+
+def marked(names: Iterable[str]) -> list[ParameterSet]:
+    """Leave the other cells to `make test-all`."""
+    return [pytest.param(name, marks=() if name in ONE_OF_EACH else pytest.mark.full) for name in names]
+
 
 TOGETHER = 11
 """Cells that are done at once: each time the packages are imported, which takes as long as one cell."""
@@ -153,7 +175,7 @@ def table(rank: int, real: Levels, rehearsed: Levels) -> Iterator[str]:
             )
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", marked(CELLS))
 def test_a_rehearsal_says_to_the_byte_what_each_phase_of_real_training_holds(
     name: str, trained: Sides
 ) -> None:
@@ -166,7 +188,7 @@ def test_a_rehearsal_says_to_the_byte_what_each_phase_of_real_training_holds(
 SAVED = [name for name, fields in CELLS.items() if fields["save"]]
 
 
-@pytest.mark.parametrize("name", SAVED)
+@pytest.mark.parametrize("name", marked(SAVED))
 def test_a_rehearsal_says_to_the_byte_what_a_real_process_holds_that_resumes(
     name: str, trained: Sides
 ) -> None:
@@ -176,7 +198,7 @@ def test_a_rehearsal_says_to_the_byte_what_a_real_process_holds_that_resumes(
     assert rehearsed == real, f"{name}\n{shown}"
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", marked(CELLS))
 def test_a_rehearsal_names_the_optimizer_and_counts_the_parameters(name: str, trained: Sides) -> None:
     real = [(answer["optimizer"], answer["parameters"]) for answer in trained.real]
     assert [(said.optimizer, said.parameters) for said in trained.foretold] == real

@@ -2,7 +2,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.machine.gpu_catalog import GPUS, GpuModel, gpu_from_nvml, parse_gpus
+from zlaunch.hosts.machine.gpu_catalog import GpuModel, gpu_from_nvml, known_gpus, parse_gpus
 
 GIB = 1 << 30
 
@@ -24,7 +24,7 @@ GIB = 1 << 30
     ],
 )
 def test_gpus_are_named_as_people_write_them(text: str, count: int | None, name: str) -> None:
-    assert parse_gpus(text) == (count, GPUS[name])
+    assert parse_gpus(text) == (count, known_gpus()[name])
 
 
 @pytest.mark.parametrize(
@@ -100,20 +100,20 @@ def test_no_gpus_are_not_a_machine() -> None:
     ],
 )
 def test_a_gpu_is_found_by_the_name_that_nvml_gives_it(name: str, gpu: str) -> None:
-    assert gpu_from_nvml(name) == GPUS[gpu]
+    assert gpu_from_nvml(name) == known_gpus()[gpu]
 
 
 def test_a_gpu_that_the_table_lacks_is_not_guessed() -> None:
     assert gpu_from_nvml("NVIDIA H100 64GB") is None
 
 
-@each("gpu", GPUS.values(), ids=GPUS)
+@each("gpu", known_gpus().values(), ids=known_gpus())
 def test_each_gpu_is_found_by_each_of_its_names(gpu: GpuModel) -> None:
     assert {gpu_from_nvml(name) for name in gpu.nvml_names} == {gpu}
     assert parse_gpus(f"3x{gpu.name}") == (3, gpu)
 
 
-@each("gpu", GPUS.values(), ids=GPUS)
+@each("gpu", known_gpus().values(), ids=known_gpus())
 def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
     assert 14 * GIB < gpu.total_bytes < 200 * GIB
     assert gpu.half_flops >= gpu.tf32_flops
@@ -124,12 +124,12 @@ def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
 
 
 def test_torch_sees_less_than_the_name_says() -> None:
-    sized = {gpu: int(name.split("-")[1][:-2]) for name, gpu in GPUS.items() if "GB" in name}
+    sized = {gpu: int(name.split("-")[1][:-2]) for name, gpu in known_gpus().items() if "GB" in name}
     assert all(0.92 * size < gpu.total_bytes / GIB < size for gpu, size in sized.items())
 
 
 def test_cuda_and_nccl_take_their_share() -> None:
-    gpu = GPUS["H100-80GB"]
+    gpu = known_gpus()["H100-80GB"]
     alone, together = gpu.usable_bytes(1), gpu.usable_bytes(8)
     assert together[0] < alone[0] < alone[1] < gpu.total_bytes
     assert 76 < together[0] / GIB < together[1] / GIB < 78.5

@@ -1,4 +1,4 @@
-"""`zlaunch checkpoint can-resume`: whether a job can go on from a checkpoint."""
+"""`zlaunch checkpoint can-resume`: whether a job can resume from a checkpoint."""
 
 import json
 from collections.abc import Iterator
@@ -6,10 +6,8 @@ from collections.abc import Iterator
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
-from zlaunch.checkpoint.newest import to_go_on_from
+from zlaunch.checkpoint.find import SavedBy
 from zlaunch.checkpoint.pattern_path import how_to_rename
-from zlaunch.checkpoint.summary import Summary
 from zlaunch.checkpoint.weights import how_to_take_weights
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import how_to_load
@@ -18,15 +16,8 @@ from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.console import visible
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.errors import ExitStatus
-from zlaunch.resume.can_resume import (
-    ResumeAnswer,
-    ResumeTarget,
-    ResumeWay,
-    can_resume,
-    converted_for,
-    nearest_that_fits,
-    needed_key,
-)
+from zlaunch.resume.fit import CheckpointFit, ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.newest import checkpoint_of
 
 
 def can_resume_from(
@@ -38,60 +29,66 @@ def can_resume_from(
     ds_config: DsConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a job can go on from a checkpoint.
+    """Check whether a job can resume from a checkpoint.
 
-    If not, say what has to be done first. What is not given is taken to be as it was. The exit status is
-    65 if something has to be done first.
+    Options left out default to the checkpoint's. Exits with 65 if the checkpoint must be converted first, and
+    shows the command.
     """
-    found = to_go_on_from(folder)
-    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
-    answer = can_resume(found, target)
+    saved = checkpoint_of(folder)
+    fit = can_resume(saved, target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, saved))
     if as_json:
-        members = {"way": answer.way.value, "reasons": list(answer.reasons)}
+        members = {"way": fit.way.value, "reasons": list(fit.reasons)}
         console.data(json.dumps(members, indent=2))
     else:
-        console.data(*answer_lines(found, target, answer, converted_for(found, target)))
-    if answer.way is not ResumeWay.AS_IT_IS:
+        console.data(*fit_lines(fit, takes_converted=True))
+    if fit.way is not ResumeWay.AS_IT_IS:
         raise typer.Exit(ExitStatus.REFUSED)
 
 
-def answer_lines(
-    found: Summary, target: ResumeTarget, answer: ResumeAnswer, done: CheckpointFolder | None
-) -> list[str]:
-    """Say it to a person, with the command to type next; `done` is what an earlier conversion wrote."""
-    if answer.way is ResumeWay.AS_IT_IS:
-        is_universal = found.checkpoint.saved_by is SavedBy.UNIVERSAL
+def fit_lines(fit: CheckpointFit, *, takes_converted: bool) -> list[str]:
+    """Say how a checkpoint fits a job, with the command to type next, or what was converted before."""
+    checkpoint = fit.saved.checkpoint
+    if fit.way is ResumeWay.AS_IT_IS:
+        is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
         how = f"with `{SET_LOAD_UNIVERSAL}`" if is_universal else "as it is"
-        return [f"yes: {shown(found.checkpoint.folder)} can be loaded {how}"]
-    lines = ["unknown:" if answer.way is ResumeWay.UNKNOWN else "no, not as it is:"]
-    for reason in answer.reasons:
+        return [f"yes: {shown(checkpoint.folder)} can be loaded {how}"]
+    lines = ["unknown:" if fit.way is ResumeWay.UNKNOWN else "no, not as it is:"]
+    for reason in fit.reasons:
         lines += console.paragraph(reason, "  ")
-    if answer.way is ResumeWay.UNIVERSAL and done is not None:
-        lines.append(f"but {shown(done.folder)} can be:")
-        advice = list(how_to_load(found.checkpoint, done.folder))
-    else:
-        advice = list(_advice(found, target, answer.way))
-    return [*lines, *(line for one in advice for line in console.paragraph(one))]
+    advice = list(_advice(fit))
+    if takes_converted and fit.way is ResumeWay.UNIVERSAL and fit.converted is not None:
+        lines.append(f"but {shown(fit.converted.folder)} can be:")
+        advice = list(how_to_load(checkpoint, fit.converted.folder))
+    for text in advice:
+        lines += console.paragraph(text)
+    return lines
 
 
-def _advice(found: Summary, target: ResumeTarget, way: ResumeWay) -> Iterator[str]:
-    folder = found.checkpoint.folder
-    name = typed(folder)
-    if way is ResumeWay.UNIVERSAL:
-        yield f"`zlaunch checkpoint reshard {name}{target.options}` converts it"
-    elif way is ResumeWay.OTHER_KEY:
-        yield f"{needed_key(target)} makes it fit"
-    elif way is ResumeWay.OTHER_PATH:
-        yield visible(how_to_rename(found.checkpoint))
-    elif way is ResumeWay.UNKNOWN:
-        yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
-    elif way is ResumeWay.REPAIR:
-        listed = typed(folder.parent)
-        yield f"take another checkpoint; `zlaunch checkpoint list {listed}` shows which are complete"
-    else:
-        if (other := nearest_that_fits(found, target)) is not None:
-            is_converted = can_resume(found, other).way is ResumeWay.UNIVERSAL
-            then = f": `zlaunch checkpoint reshard {name}{other.options}` converts it" if is_converted else ""
-            if options := target.changes_to(other).options.strip():
-                yield f"a job with `{options}` can go on{then}"
-        yield visible(how_to_take_weights(found.checkpoint))
+def _advice(fit: CheckpointFit) -> Iterator[str]:
+    checkpoint = fit.saved.checkpoint
+    match fit.way:
+        case ResumeWay.UNIVERSAL:
+            yield f"{visible(fit.reshard_command)} converts it"
+        case ResumeWay.OTHER_KEY:
+            yield f"{fit.needed_key} makes it fit"
+        case ResumeWay.OTHER_PATH:
+            yield visible(how_to_rename(checkpoint))
+        case ResumeWay.UNKNOWN:
+            yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
+        case ResumeWay.REPAIR:
+            listed = typed(checkpoint.folder.parent)
+            yield f"take another checkpoint; `zlaunch checkpoint list {listed}` shows which are complete"
+        case _:
+            yield from _nearest(fit)
+            yield visible(how_to_take_weights(checkpoint))
+
+
+def _nearest(fit: CheckpointFit) -> Iterator[str]:
+    """Name the options of the job most like it that can resume."""
+    if (nearest := fit.nearest) is None:
+        return
+    then = ""
+    if nearest.way is ResumeWay.UNIVERSAL:
+        then = f": {visible(nearest.reshard_command)} converts it"
+    if options := fit.target.changes_to(nearest.target).options.strip():
+        yield f"a job with `{options}` can resume{then}"

@@ -17,12 +17,12 @@ from zlaunch.checkpoint.export import (
 )
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, recognize
 from zlaunch.checkpoint.new_directory import refuse_existing
-from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, taken
 from zlaunch.console import visible
 from zlaunch.files import nearest
+from zlaunch.resume.newest import checkpoint_of
 from zlaunch.units import plural, size
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -57,7 +57,7 @@ def export(
     The fp32 weights of the optimizer are read block by block, so any model fits in memory.
     """
     refuse_existing(out)
-    found = to_go_on_from(folder)
+    found = checkpoint_of(folder)
     checkpoint = found.checkpoint
     console.say(*taken(folder, found), *_model_beside(folder, checkpoint))
     require_engine(checkpoint)

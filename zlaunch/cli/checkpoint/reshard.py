@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checkpoint.newest import to_go_on_from
-from zlaunch.cli.checkpoint.can_resume import answer_lines
+from zlaunch.cli.checkpoint.can_resume import fit_lines
 from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Stage, target_of
 from zlaunch.cli.checkpoint.universal import convert, converted
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import taken
 from zlaunch.errors import ExitStatus
-from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume, converted_for
+from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.newest import checkpoint_of
 
 
 def reshard(
@@ -33,22 +33,21 @@ def reshard(
     """Convert a checkpoint for other ranks, stage or offload.
 
     Nothing is written if the job can load it as it is, or what was converted before. Otherwise this is
-    `universal`, with the steps of Adam in the form that the job needs. The exit status is 65 if it cannot be
-    converted.
+    `universal`, with the steps of Adam in the form that the job needs. Exits with 65 if the conversion is not
+    possible.
     """
-    found = to_go_on_from(folder)
-    target = target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, found)
-    console.say(*taken(folder, found))
-    answer = can_resume(found, target)
-    done = converted_for(found, target) if out is None else None
-    if answer.way is ResumeWay.UNIVERSAL and done is None:
-        convert(found.checkpoint, out, target.int_steps(found), as_json=as_json)
+    saved = checkpoint_of(folder)
+    fit = can_resume(saved, target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, saved))
+    console.say(*taken(folder, saved))
+    done = fit.converted if out is None else None
+    if fit.way is ResumeWay.UNIVERSAL and done is None:
+        convert(saved.checkpoint, out, fit.int_steps, as_json=as_json)
         return
     if as_json:
-        folder = found.checkpoint.folder if done is None else done.folder
-        told = converted(folder, is_written=False, way=answer.way.value)
-        console.data(json.dumps({**told, "reasons": list(answer.reasons)}, indent=2))
+        usable = saved.checkpoint if done is None else done
+        members = converted(usable.folder, is_written=False, way=fit.way.value)
+        console.data(json.dumps({**members, "reasons": list(fit.reasons)}, indent=2))
     else:
-        console.say(*answer_lines(found, target, answer, done))
-    if answer.way is not ResumeWay.AS_IT_IS and done is None:
+        console.say(*fit_lines(fit, takes_converted=out is None))
+    if fit.way is not ResumeWay.AS_IT_IS and done is None:
         raise typer.Exit(ExitStatus.REFUSED)

@@ -1,5 +1,6 @@
 """Options of commands that ask whether a checkpoint fits a job."""
 
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ from zlaunch.config.report import load_config
 from zlaunch.config.validate import validate_mapping
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import FATAL, Finding, Refused, Severity
-from zlaunch.resume.can_resume import ResumeTarget, is_round_robin, optimizer_of
+from zlaunch.resume.fit import ResumeTarget, target_of_config
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
 Stage = Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the job.")]
@@ -34,39 +35,37 @@ def target_of(given: ResumeTarget, ds_config: Path | None, saved: Summary) -> Re
     """
     target = given if ds_config is None else _with_config(given, ds_config)
     stage = saved.stage if target.stage is None else target.stage
+    if stage is None or target.offload is None:
+        return target
     # As `train` does, refuse what DeepSpeed ignores only if an option asks for it.
     severities = FATAL | {Severity.IGNORED} if given.offload else FATAL
-    found = [] if stage is None or target.offload is None else _about_offload(stage, target.offload)
-    if wrong := [one for one in found if one.severity in severities]:
+    if wrong := [one for one in _about_offload(stage, target.offload) if one.severity in severities]:
         raise Refused(wrong)
     return target
 
 
 def _about_offload(stage: int, device: str) -> list[Finding]:
-    path = {"nvme_path": "DIR"} if device == "nvme" else {}
-    section = {"offload_optimizer": {"device": device, **path}}
-    found = validate_mapping({"zero_optimization": {"stage": stage, **section}})
-    return [one for one in found if "offload_optimizer" in one.where]
+    section = {"device": device}
+    if device == "nvme":
+        section["nvme_path"] = "DIR"
+    findings = validate_mapping({"zero_optimization": {"stage": stage, "offload_optimizer": section}})
+    return [one for one in findings if "offload_optimizer" in one.where]
 
 
 def _with_config(given: ResumeTarget, ds_config: Path) -> ResumeTarget:
     config: Any = load_config(str(ds_config)).needed(str(ds_config)).value
-    zero = _section(config, "zero_optimization")
+    zero = {"stage": 0, **_section(config, "zero_optimization")}
+    config = {**config, "zero_optimization": zero}
     device = _section(zero, "offload_optimizer").get("device", "none")
-    offload = given.offload or _known(device, str)
 
     def value(path: KeyPath) -> object:
         *sections, key = path
         return reduce(_section, map(str, sections), config).get(key)
 
-    return ResumeTarget(
-        given.ranks,
-        _known(zero.get("stage", 0), int) if given.stage is None else given.stage,
-        given.precision or _precision(config),
-        offload,
-        is_round_robin(value),
-        optimizer_of(value, offload),
+    target = target_of_config(
+        value, given.ranks, given.precision or _precision(config), given.offload or _known(device)
     )
+    return target if given.stage is None else replace(target, stage=given.stage)
 
 
 def _precision(config: dict[str, Any]) -> str | None:
@@ -77,10 +76,10 @@ def _precision(config: dict[str, Any]) -> str | None:
 
 
 def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, dict) else {}
+    section = config.get(name)
+    return section if isinstance(section, dict) else {}
 
 
-def _known(value: Any, kind: type) -> Any:
-    """Whatever is left to be filled in, as "auto", says nothing."""
-    return value if isinstance(value, kind) and value != "auto" else None
+def _known(device: object) -> str | None:
+    """Whatever is left to be filled in, as "auto", is unknown."""
+    return device if isinstance(device, str) and device != "auto" else None

@@ -11,12 +11,12 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
-from zlaunch.checkpoint.newest import to_go_on_from
 from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, taken, typed
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
+from zlaunch.resume.newest import checkpoint_of
 from zlaunch.units import duration, plural, size
 
 
@@ -33,7 +33,7 @@ def universal(
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.
     """
-    found = to_go_on_from(folder)
+    found = checkpoint_of(folder)
     console.say(*taken(folder, found))
     convert(found.checkpoint, out, None, as_json=as_json)
 
@@ -57,17 +57,17 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
 
 
 def converted(folder: Path, *, is_written: bool, way: str = "universal") -> dict[str, object]:
-    """List the JSON members about a checkpoint that a job can go on from."""
+    """List the JSON members about a checkpoint that a job can resume from."""
     return {"directory": str(folder.absolute()), "way": way, "written": is_written}
 
 
 def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
-    """Say how a job goes on from the universal checkpoint of another one."""
+    """Say how a job resumes from the universal checkpoint of another one."""
     lost = not_restored(checkpoint)
     # Of several tags of an engine, their directory stands for the newest.
     named = typed(written if checkpoint.saved_by is SavedBy.ENGINE else written.parent)
-    yield f"`zlaunch train --resume {named} {SET_LOAD_UNIVERSAL} …` goes on from it"
-    yield "what that job saves is not universal: leave the key out again to go on from there"
+    yield f"`zlaunch train --resume {named} {SET_LOAD_UNIVERSAL} …` resumes from it"
+    yield "the checkpoints of that job are not universal: leave the key out to resume from them"
     if lost:
         count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])
         yield (

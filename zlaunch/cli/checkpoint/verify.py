@@ -9,7 +9,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
-from zlaunch.checkpoint.newest import wrong_latest
+from zlaunch.checkpoint.latest_file import wrong_latest
 from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.verify import Problem

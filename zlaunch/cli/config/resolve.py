@@ -32,8 +32,8 @@ def resolve(
     Also shows the batch size, the values that only the dataset decides, and the learning rate
     over the run.
     """
-    argv, reader = trainer_args(trainer.args, python)
-    context, wrong = context_of(argv, world_size, model, runner or reader, None, python=python)
+    typed, reader = trainer_args(trainer.args, python)
+    context, wrong = context_of(typed, world_size, model, runner or reader, None, python=python)
     context = replace(context, strict_json=False)
     found = load_config(file)
     document = found.needed(file)
@@ -42,7 +42,7 @@ def resolve(
     resolved = resolve_file(document, context)
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))
-    schedule = schedule_of(resolved, context.interface, argv)
+    schedule = schedule_of(resolved, context.interface, typed)
     view = REPORTS[json_format(output) if as_json else output]
     console.data(*view(resolved, batch_equation(resolved.values, context), schedule))
     if findings:

@@ -66,14 +66,14 @@ def validate(
     if as_json:
         output = options.json_format(output)
     names = files or _found_here()
-    argv, reader = trainer_args(trainer.args, python)
-    context, wrong = context_of(argv, world_size, model, runner or reader, deepspeed, python=python)
+    typed, reader = trainer_args(trainer.args, python)
+    context, wrong = context_of(typed, world_size, model, runner or reader, deepspeed, python=python)
     wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
 
-        job = JobSpec(script=Path(), script_args=tuple(argv), python=python)
+        job = JobSpec(script=Path(), args=typed, python=python)
         reports = [add_rehearsal_findings(report, model, world_size, job) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))

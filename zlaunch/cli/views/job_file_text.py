@@ -37,7 +37,7 @@ def _lines(answers: Answers) -> Iterator[str]:
     yield _pair("gpus", answers.gpus) if answers.gpus else "# gpus: 2"
     yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
     yield _pair("on", answers.planned) if answers.planned else "# on: 8xH100-80GB"
-    yield "\n# The directory for the model and its checkpoints. `resume: latest` goes on from the newest."
+    yield "\n# The directory for the model and its checkpoints. `resume: latest` resumes from the newest."
     yield _pair("save", answers.save) if answers.save else "# save: out"
     yield "# resume: latest"
     yield "\n# Keys of the ds_config: `zlaunch config explain` lists them."

@@ -20,7 +20,7 @@ from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words, save_seconds
-from zlaunch.resume.resumption import DataPosition
+from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
 from zlaunch.worker.hook.debug import PATIENT
@@ -42,7 +42,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
         yield "python", f"{plan.python.executable} with {', '.join(words)}"
-    yield from [] if plan.started_by is None else [("within", plan.started_by)]
+    if (source := plan.facts.surroundings.source) is not None:
+        yield "within", source
     yield "ranks", _ranks(plan)
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):
@@ -118,7 +119,7 @@ def _resume_rows(position: DataPosition) -> Iterator[tuple[str, str]]:
 
 
 def _resumed(position: DataPosition) -> str:
-    """Write which checkpoint a job goes on from, and what of its data it sees again."""
+    """Write which checkpoint a job resumes from, and what of its data it sees again."""
     saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
     at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
     if not position.is_trainer:

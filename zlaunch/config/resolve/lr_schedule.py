@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from zlaunch.dsconfig.keys.lookup import field_at
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.trainer_args import TrainerArgs, flags
+from zlaunch.job.trainer_args import TrainerArgs
 
 ASSUMED_STEPS = 1000
 _PARAMS = ("scheduler", "params")
@@ -83,7 +84,7 @@ class _Job:
         return float(rate) if isinstance(rate, int | float) else None
 
 
-def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequence[str]) -> Schedule:
+def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, typed: ScriptArgs) -> Schedule:
     """Find out which schedule a job follows."""
     job = _Job(resolved.values, resolved.agreement.args, interface)
     type_ = job.values.leaves.get(("scheduler", "type"))
@@ -91,7 +92,7 @@ def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, argv: Sequ
         return _of_deepspeed(Schedule(type_.value, f"`scheduler.type`, {type_.source}"), job)
     if interface is ConfigInterface.TRAINER:
         kind = job.args["lr_scheduler_type"]
-        return _of_trainer(Schedule(str(kind.value), str(kind.source)), job, argv)
+        return _of_trainer(Schedule(str(kind.value), str(kind.source)), job, typed)
     own = "the schedule of the script, or the constant rate of the optimizer"
     return Schedule("no schedule", "no `scheduler` in the ds_config", (own,))
 
@@ -145,7 +146,7 @@ def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface)
     return None
 
 
-def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
+def _of_trainer(named: Schedule, job: _Job, typed: ScriptArgs) -> Schedule:
     name, given = named.name, job.args.warmup
     warmup = float(given.value)
     if name in UNPREDICTABLE:
@@ -155,7 +156,7 @@ def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
         raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
     schedule = _with_steps(named, job.total, warmup, {}, _DATASET)
     steps = schedule.num_steps
-    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _options(argv))
+    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _options(typed))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
         said = "warmup is ignored"
@@ -165,8 +166,8 @@ def _of_trainer(named: Schedule, job: _Job, argv: Sequence[str]) -> Schedule:
     return _with_curve(schedule, lambda: trainer_curve(name, run))
 
 
-def _options(argv: Sequence[str]) -> Mapping[str, object]:
-    text = dict(flags(argv)).get("lr_scheduler_kwargs")
+def _options(typed: ScriptArgs) -> Mapping[str, object]:
+    text = typed.value("lr_scheduler_kwargs")
     if not text:
         return {}
     try:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, find_mismatches, fsdp_flag
+from zlaunch.job.trainer_args import MATCHED, Argument, TrainerArgs, find_mismatches
 from zlaunch.job.trainer_releases import Value
 
 if TYPE_CHECKING:
@@ -159,9 +160,9 @@ def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iter
         )
 
 
-def fsdp_conflict(argv: Sequence[str], severity: Severity = Severity.FAILS_LATER) -> Iterator[Finding]:
+def fsdp_conflict(typed: ScriptArgs, severity: Severity = Severity.FAILS_LATER) -> Iterator[Finding]:
     """Find an argument for FSDP, which the Trainer refuses together with a ds_config."""
-    if said := fsdp_flag(argv):
+    if said := typed.fsdp:
         yield Finding(
             "fsdp-and-deepspeed",
             "the Trainer refuses FSDP together with a ds_config",

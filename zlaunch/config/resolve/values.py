@@ -61,8 +61,6 @@ class Values:
 
     def placed(self, places: Mapping[str, str]) -> "Values":
         """Name the line of `zlaunch.yaml` for each value that was set there; `places` as in a JobSpec."""
-        if not places:
-            return self
         leaves = {
             path: Sourced(one.value, one.source.placed(places, dotted(path)))
             for path, one in self.leaves.items()

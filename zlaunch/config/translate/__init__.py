@@ -1,7 +1,7 @@
 """Translate another launcher's command line to zlaunch, with notes on what changes.
 
-`command` parses the line as the launcher does, by the tables in `launchers` and `accelerate`, which say what
-each flag becomes. Flags that are decided together are handled in `hosts` and `ds_config`. Every flag that is
+`command` parses the line as the launcher does, by the tables in `launchers.json`, which say what each flag
+becomes. Flags that are decided together are handled in `hosts` and `ds_config`. Every flag that is
 dropped gets a note.
 """
 
@@ -25,10 +25,10 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
+from zlaunch.config.translate.launchers import ACCELERATE
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.config.translate.programs import replacement
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.job.trainer_args import take_ds_config
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")
 
@@ -89,7 +89,7 @@ def config_file(command: Command) -> str | None:
 
 def reads_default_config(command: Command) -> bool:
     """Whether accelerate reads its default config if there is one."""
-    return command.launcher is accelerate.LAUNCHER and not any(one.flag.key == "cpu" for one in command.given)
+    return command.launcher.name == ACCELERATE and not any(one.flag.key == "cpu" for one in command.given)
 
 
 def translate(
@@ -168,7 +168,7 @@ def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, Gi
             notes.append(not_needed(given, "it is the default"))
             del roles[role]
     hosts = roles.get(Role.HOSTS)
-    if command.launcher is accelerate.LAUNCHER and (hosts is None or hosts.value == "1"):
+    if command.launcher.name == ACCELERATE and (hosts is None or hosts.value == "1"):
         ignored = [role for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE) if role in roles]
         notes += [not_needed(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
     return roles, notes
@@ -208,7 +208,8 @@ def _line(command: Command, pieces: Sequence[Piece]) -> str:
     for piece in pieces:
         if isinstance(piece, Option):
             words += [piece.name, piece.value]
-    args, _ = take_ds_config(command.args)
-    words += ["--", *args] if args else []
+    args, _ = command.args.take_ds_config()
+    if args.words:
+        words += ["--", *args.words]
     assignments = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     return " ".join([*assignments, shlex.join(words)])

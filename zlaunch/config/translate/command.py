@@ -10,29 +10,31 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from zlaunch.config.translate import accelerate
 from zlaunch.config.translate.flags import Command, Flag, GivenFlag, LauncherSyntax
-from zlaunch.config.translate.launchers import DEEPSPEED, OLD_TORCHRUN, TORCHRUN
+from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs
 
-LAUNCHERS = (DEEPSPEED, TORCHRUN, accelerate.LAUNCHER)
+LAUNCHERS = (DEEPSPEED, TORCHRUN, ACCELERATE)
 
-PROGRAMS: Mapping[str, LauncherSyntax] = {
+PROGRAMS: Mapping[str, str] = {
     "deepspeed": DEEPSPEED,
     "deepspeed.pt": DEEPSPEED,
     "ds": DEEPSPEED,
     "torchrun": TORCHRUN,
-    "accelerate launch": accelerate.LAUNCHER,
-    "accelerate-launch": accelerate.LAUNCHER,
+    "accelerate launch": ACCELERATE,
+    "accelerate-launch": ACCELERATE,
 }
+"""Name on the command line → launcher."""
 
-MODULES: Mapping[str, LauncherSyntax] = {
+MODULES: Mapping[str, str] = {
     "deepspeed.launcher.runner": DEEPSPEED,
     "torch.distributed.run": TORCHRUN,
     "torch.distributed.launch": OLD_TORCHRUN,
-    "accelerate.commands.launch": accelerate.LAUNCHER,
-    "accelerate.commands.accelerate_cli launch": accelerate.LAUNCHER,
+    "accelerate.commands.launch": ACCELERATE,
+    "accelerate.commands.accelerate_cli launch": ACCELERATE,
 }
+"""Module → launcher."""
 
 WRAPPERS = ("env", "nice", "nohup", "numactl", "setsid", "srun", "stdbuf", "time")
 """Programs that run the launcher's command line as it is, after options of their own."""
@@ -63,7 +65,7 @@ def read_command(words: Sequence[str]) -> Command:
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, args, prefix)
+    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), prefix)
 
 
 def _wrappers(rest: deque[str], environment: dict[str, str]) -> Iterator[str]:
@@ -97,7 +99,7 @@ def _launcher(rest: deque[str]) -> LauncherSyntax:
             f"`{shlex.join(words[:3])}` is not a launcher that zlaunch knows",
             "start with `deepspeed`, `torchrun` or `accelerate launch`",
         )
-    return known[program]
+    return syntax_of(known[program])
 
 
 def _module(rest: deque[str]) -> str:
@@ -195,7 +197,7 @@ def _unknown(launcher: LauncherSyntax, word: str) -> WrongUsage:
     """Report an unknown flag; suggest one with a similar name, or one that means the same."""
     name = word.partition("=")[0]
     message = f"{launcher.name} has no flag `{name}`"
-    for other in LAUNCHERS:
+    for other in map(syntax_of, LAUNCHERS):
         meant = other.spellings().get(name)
         same = [one.names[-1] for one in launcher.flags if meant and one.becomes == meant.becomes]
         if same:

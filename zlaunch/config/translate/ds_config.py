@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
-from zlaunch.job.trainer_args import flags, fsdp_flag, take_ds_config
 
 STAGE = "2"
 """Accelerate's default stage, and zlaunch's."""
@@ -31,16 +30,16 @@ _DECIDED_BY_A_FILE = (
 
 def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[Piece]:
     """Translate flags about the ds_config; `uses_deepspeed`: whether the launcher configures DeepSpeed."""
-    rest, named = take_ds_config(command.args)
+    rest, named = command.args.take_ds_config()
     file = roles.get(Role.DS_CONFIG)
     if named is not None:
-        flag = "--deepspeed_config" if "--deepspeed_config" in command.args else "--deepspeed"
+        flag = "--deepspeed_config" if "--deepspeed_config" in command.args.words else "--deepspeed"
         yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
         if file:
             yield not_needed(file, "the script's own argument takes precedence")
     elif file and uses_deepspeed:
         yield from becomes(file, "--ds-config", file.value)
-    if named is None and len(rest) < len(command.args):
+    if named is None and rest != command.args:
         yield Note("--deepspeed", "left out: zlaunch passes it to scripts that accept it")
     yield from _fsdp(command, named is not None or uses_deepspeed)
     if named is not None or (file and uses_deepspeed):
@@ -53,7 +52,7 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
 
 def _fsdp(command: Command, gets_ds_config: bool) -> Iterator[Note]:
     """Note what becomes of an argument with which the Trainer uses FSDP."""
-    if said := fsdp_flag(command.args):
+    if said := command.args.fsdp:
         refused = "the Trainer refuses it together with a ds_config: leave out one of the two"
         yield Note(said, refused if gets_ds_config else "stays: the Trainer uses FSDP, without a ds_config")
 
@@ -76,7 +75,7 @@ def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
     for role in (*_DECIDED_BY_A_FILE, Role.SHARDED_INIT, Role.DS_CONFIG):
         if role in roles:
             yield not_needed(roles[role], f"{name} ignores it without `--use_deepspeed`")
-    if fsdp_flag(command.args):
+    if command.args.fsdp:
         if precision := roles.get(Role.PRECISION):
             yield not_needed(precision, "the script's own `--bf16` or `--fp16` decides")
         return
@@ -95,11 +94,12 @@ def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from becomes(roles[Role.STAGE], "--stage", stage)
     yield from _offload(roles, stage)
     yield from _precision(command, roles.get(Role.PRECISION))
-    own = dict(flags(command.args))
     for role in (role for role in _SET if role in roles):
         key, argument, default = _SET[role]
-        if argument in own:
-            yield not_needed(roles[role], f"the script's own `--{argument} {own[argument]}` decides")
+        if command.args.has(argument):
+            yield not_needed(
+                roles[role], f"the script's own `--{argument} {command.args.value(argument)}` decides"
+            )
         elif roles[role].value != default:
             yield from becomes(roles[role], "--set", f"{key}={roles[role].value}")
         elif not roles[role].place:
@@ -144,7 +144,7 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
 
 def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
     said = asked or implied(command.launcher.name, "no")
-    own = [name for name, _ in flags(command.args) if name in _FORMATS]
+    own = [flag.name for flag in command.args.flags if flag.name in _FORMATS]
     if own:
         if asked:
             yield not_needed(asked, f"the script's own `--{own[0]}` decides")

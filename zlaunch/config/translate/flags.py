@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from zlaunch.errors import Place
+from zlaunch.job.args import ScriptArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +99,7 @@ class Flag:
         return max(self.names, key=len).lstrip("-")
 
 
-def flag(names: str, becomes: Becomes, idle: str = "") -> Flag:
-    """Describe a flag that takes a value."""
-    return Flag(tuple(names.split()), True, becomes, tuple(idle.split()))
-
-
-def switch(names: str, becomes: Becomes) -> Flag:
-    """Describe a flag without a value."""
-    return Flag(tuple(names.split()), False, becomes)
-
-
-HELP = switch("-h --help", Untranslatable("it only prints help"))
+HELP = Flag(("-h", "--help"), False, Untranslatable("it only prints help"))
 
 
 @dataclass(frozen=True)
@@ -170,7 +161,7 @@ class Command:
     environment: Mapping[str, str]
     given: tuple[GivenFlag, ...]
     script: str | None
-    args: tuple[str, ...]
+    args: ScriptArgs
     prefix: tuple[str, ...] = ()
     """Programs in front of the launcher, such as `nohup`."""
 

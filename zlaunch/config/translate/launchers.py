@@ -1,116 +1,91 @@
-"""The flags of `deepspeed` (deepspeed/launcher/runner.py) and `torchrun` (torch/distributed/run.py)."""
+"""The flags of other launchers, and the fields of accelerate's configs, as `launchers.json` has them."""
 
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 from zlaunch.config.translate.flags import (
+    Becomes,
     BecomesOption,
+    BecomesVariable,
+    Flag,
     LauncherSyntax,
     NoEquivalent,
     NotNeeded,
     Role,
     Untranslatable,
-    flag,
-    switch,
 )
 
-_FREE_PORT = NotNeeded("zlaunch picks a free port")
-_OVER_SSH = NoEquivalent("zlaunch reaches all hosts by ssh, from one of them")
-_QUIET = NotNeeded("zlaunch shows rank 0, and keeps the launcher's log in the run directory")
-_NO_BINDING = NoEquivalent("zlaunch does not bind cores; it divides them among the ranks by OMP_NUM_THREADS")
-_NO_LOCAL_RANK = NotNeeded("zlaunch never gives `--local_rank` to a script")
-_ONLY_PYTHON = Untranslatable("zlaunch only starts Python scripts")
-LOGS = NotNeeded("the run directory has a log for each rank")
-RENDEZVOUS = NotNeeded("zlaunch does the rendezvous itself")
-_NO_HOOK = NoEquivalent("zlaunch has no such hook")
+FILE: Final = Path(__file__).with_name("launchers.json")
 
-_WITHOUT_LOCAL_RANK = switch("--no_local_rank", _NO_LOCAL_RANK)
+DEEPSPEED: Final = "deepspeed"
+TORCHRUN: Final = "torchrun"
+OLD_TORCHRUN: Final = "torch.distributed.launch"
+ACCELERATE: Final = "accelerate launch"
 
-DEEPSPEED = LauncherSyntax(
-    name="deepspeed",
-    either_dash=False,
-    passes_local_rank=_WITHOUT_LOCAL_RANK,
-    hostfile="/job/hostfile",
-    counts_hosts=True,
-    flags=(
-        flag("-H --hostfile", Role.HOSTFILE),
-        flag("-i --include", Role.INCLUDE),
-        flag("-e --exclude", Role.EXCLUDE),
-        flag("--num_nodes", Role.HOSTS, idle="-1"),
-        flag("--num_accelerators --num_gpus", Role.RANKS, idle="-1"),
-        flag("--master_port", _FREE_PORT),
-        flag("--master_addr", NotNeeded("DeepSpeed asks the first host for its address")),
-        flag("--node_rank", _OVER_SSH, idle="-1"),
-        flag("--launcher", NoEquivalent("zlaunch starts other hosts with pdsh"), idle="pdsh"),
-        flag(
-            "--launcher_args",
-            NoEquivalent("zlaunch starts other hosts with pdsh, without extra arguments"),
-        ),
-        switch("--module", Role.MODULE),
-        switch("--no_python", _ONLY_PYTHON),
-        _WITHOUT_LOCAL_RANK,
-        switch("--no_ssh", _OVER_SSH),
-        switch("--no_ssh_check", NotNeeded("zlaunch checks every host itself")),
-        switch("--force_multi", NotNeeded("with `--hostfile`, zlaunch uses ssh even for one host")),
-        switch(
-            "--save_pid",
-            NoEquivalent("zlaunch does not write process ids; a signal to zlaunch reaches every rank"),
-        ),
-        flag("--enable_each_rank_log", LOGS),
-        flag("--autotuning", NoEquivalent("zlaunch does not start DeepSpeed's autotuner")),
-        switch("--bind_cores_to_rank", _NO_BINDING),
-        flag("--bind_core_list", _NO_BINDING),
-        flag("--ssh_port", NoEquivalent("set `Port` in ~/.ssh/config")),
-        flag("--venv_script", NoEquivalent("zlaunch uses its own Python, which must exist on all hosts")),
-        flag("--log_level", _QUIET),
-        switch("-q --quiet", _QUIET),
-    ),
-)
+_SETTINGS: Final = ("either_dash", "shortens", "variables", "ranks", "counts_hosts", "hostfile")
+"""Fields of `LauncherSyntax` that are the same in the file."""
 
-TORCHRUN = LauncherSyntax(
-    name="torchrun",
-    variables="PET_",
-    ranks="1",
-    flags=(
-        flag("--nnodes", Role.HOSTS),
-        flag("--nproc_per_node", Role.RANKS),
-        flag("--rdzv_backend", RENDEZVOUS),
-        flag("--rdzv_endpoint", RENDEZVOUS),
-        flag("--rdzv_id", RENDEZVOUS),
-        flag("--rdzv_conf", RENDEZVOUS),
-        switch("--standalone", _FREE_PORT),
-        flag("--max_restarts", BecomesOption("--max-restarts"), idle="0"),
-        flag("--monitor_interval", NoEquivalent("zlaunch keeps torchrun's own interval")),
-        flag("--start_method", NotNeeded("it has no effect on scripts")),
-        flag("--event_log_handler", _NO_HOOK, idle="null"),
-        flag("--role", NoEquivalent("zlaunch has no rank roles"), idle="default"),
-        switch("-m --module", Role.MODULE),
-        switch("--no_python", _ONLY_PYTHON),
-        switch("--run_path", NotNeeded("zlaunch starts the script like `python` does")),
-        flag("--log_dir", LOGS),
-        flag("-r --redirects", LOGS),
-        flag("-t --tee", LOGS),
-        flag("--local_ranks_filter", NotNeeded("zlaunch shows rank 0, and keeps a log for each rank")),
-        flag("--duplicate_stdout_filters", LOGS),
-        flag("--duplicate_stderr_filters", LOGS),
-        flag("--node_rank", NotNeeded("zlaunch starts all hosts from one of them; run it once")),
-        flag("--master_addr", RENDEZVOUS),
-        flag("--master_port", _FREE_PORT),
-        flag("--local_addr", RENDEZVOUS),
-        flag("--logs_specs", _NO_HOOK),
-        flag("--numa_binding", NoEquivalent("zlaunch does not bind cores")),
-        flag("--signals_to_handle", NoEquivalent("zlaunch passes on SIGINT, SIGTERM and SIGHUP")),
-        flag("--shutdown_timeout", NoEquivalent("zlaunch gives ranks five seconds after a signal")),
-        switch(
-            "--virtual_local_rank", NoEquivalent("each rank sees all GPUs of the job and its own LOCAL_RANK")
-        ),
-    ),
-)
+_OTHER_HARDWARE: Final = Untranslatable("zlaunch supports NVIDIA GPUs and CPUs")
 
-_USE_ENV = switch("--use_env", _NO_LOCAL_RANK)
 
-OLD_TORCHRUN = replace(
-    TORCHRUN,
-    name="torch.distributed.launch",
-    flags=(*TORCHRUN.flags, _USE_ENV),
-    passes_local_rank=_USE_ENV,
-)
+@cache
+def syntax_of(name: str) -> LauncherSyntax:
+    """Read how a launcher parses its command line."""
+    row = _table()[name]
+    like = syntax_of(row["like"]) if "like" in row else LauncherSyntax(name, ())
+    flags = (*like.flags, *_flags(row["flags"]))
+    passes_local_rank = [one for one in flags if one.names[-1] == row.get("passes_local_rank")]
+    settings = {field: row[field] for field in _SETTINGS if field in row}
+    return replace(
+        like, name=name, flags=flags, passes_local_rank=next(iter(passes_local_rank), None), **settings
+    )
+
+
+@cache
+def config_fields() -> Mapping[str, Flag]:
+    """Read the fields of accelerate's configs: the flags, and what only a config has."""
+    fields = _flags(_table()[ACCELERATE]["fields"])
+    return {one.key: one for one in (*syntax_of(ACCELERATE).flags, *fields)}
+
+
+def uses_deepspeed(distributed_type: str) -> bool | Untranslatable:
+    """Whether accelerate uses DeepSpeed for a type of its configs; others are for other hardware."""
+    found = _table()[ACCELERATE]["distributed_types"].get(distributed_type)
+    if found is None:
+        return _OTHER_HARDWARE
+    return found if isinstance(found, bool) else Untranslatable(found["untranslatable"], found.get("hint"))
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    table: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return table
+
+
+def _flags(rows: list[Mapping[str, Any]]) -> Iterator[Flag]:
+    """Read flags; a row can have several that become the same."""
+    for row in rows:
+        takes_value = "flag" in row
+        spellings = row["flag"] if takes_value else row["switch"]
+        idle = tuple(row.get("idle", "").split())
+        for names in [spellings] if isinstance(spellings, str) else spellings:
+            yield Flag(tuple(names.split()), takes_value, _becomes(row), idle)
+
+
+def _becomes(row: Mapping[str, Any]) -> Becomes:
+    match row:
+        case {"role": name}:
+            return Role[name.upper()]
+        case {"option": name}:
+            return BecomesOption(name)
+        case {"variable": name}:
+            return BecomesVariable(name, row.get("value"))
+        case {"not_needed": why}:
+            return NotNeeded(why)
+        case {"no_equivalent": why}:
+            return NoEquivalent(why)
+    return Untranslatable(row["untranslatable"], row.get("hint"))

@@ -4,11 +4,12 @@ import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
-from zlaunch.diagnosis.evidence import SaveEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.stacks import last_stack, place
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.units import duration, plural
 
 _CRASHES = frozenset(
@@ -40,7 +41,7 @@ def _places(stall: StallEvidence) -> tuple[str, ...]:
 
 @signature("preempted", "a request to save and stop, and a complete checkpoint of the step that it named")
 def preempted(case: Case) -> Reading | None:
-    """A scheduler, a time limit or a user asked the job to save and stop, and it can go on later."""
+    """A scheduler, a time limit or a user asked the job to save and stop, and it can be resumed later."""
     save = case.evidence.save
     if save is None or not case.evidence.is_preempted:
         return None

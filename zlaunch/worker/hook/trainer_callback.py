@@ -41,7 +41,7 @@ def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder, re
                 heartbeat.note(saves_step=state.global_step)
                 control.should_save = control.should_training_stop = True
                 control.should_evaluate = False  # there may be no time for it
-                args.save_only_model = False  # nothing could go on from that
+                args.save_only_model = False  # nothing could resume from that
 
         def on_log(
             self,

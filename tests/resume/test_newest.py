@@ -10,9 +10,10 @@ import pytest
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import checkpoint_parent, find
-from zlaunch.checkpoint.newest import newest_complete, to_go_on_from, wrong_latest
+from zlaunch.checkpoint.latest_file import wrong_latest
 from zlaunch.checkpoint.summary import Summary, summarize
-from zlaunch.resume.can_resume import ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
+from zlaunch.resume.newest import checkpoint_of, newest_complete
 
 pytestmark = pytest.mark.job
 
@@ -65,10 +66,10 @@ def test_a_directory_with_checkpoints_and_the_model_stands_for_the_newest_checkp
 ) -> None:
     output = model(tmp_path / "output")
     nine, ten = (trainers(output, step, saved / "zero2") for step in (9, 10))
-    assert to_go_on_from(output).checkpoint.folder == ten
+    assert checkpoint_of(output).checkpoint.folder == ten
     next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
-    assert to_go_on_from(output).checkpoint.folder == nine
-    assert to_go_on_from(ten).problems
+    assert checkpoint_of(output).checkpoint.folder == nine
+    assert checkpoint_of(ten).problems
 
 
 def test_what_a_directory_stands_for_is_said_by_all_commands_that_read_only_one(
@@ -101,7 +102,7 @@ def test_a_partitioned_model_that_a_trainer_saved_at_its_end_is_not_its_newest_c
     for name in state:
         shutil.copy(three / name, output)
     (output / "global_step3").touch()
-    assert to_go_on_from(output).checkpoint.folder == three
+    assert checkpoint_of(output).checkpoint.folder == three
     assert checkpoint_parent(output) == output
     options = ("checkpoint", "prune", output, "--keep", 1, "--yes")
     assert zlaunch(*options, cwd=tmp_path).status == 0
@@ -127,7 +128,7 @@ def test_the_newest_complete_tag_counts_and_not_a_half_written_one_that_latest_n
     base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
     shutil.copytree(base / "global_step3", base / "best")
     next((base / "global_step3").glob("*rank_1*")).write_bytes(b"PK")
-    assert to_go_on_from(base).checkpoint.tag == "best"
+    assert checkpoint_of(base).checkpoint.tag == "best"
 
 
 def test_the_steps_taken_count_and_not_the_number_in_a_name_nor_a_conversion(
@@ -136,11 +137,11 @@ def test_the_steps_taken_count_and_not_the_number_in_a_name_nor_a_conversion(
     base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
     shutil.copytree(saved / "others" / "later", base / "best")
     shutil.copytree(base / "global_step3", base / "epoch7")
-    assert to_go_on_from(base).checkpoint.tag == "best"
+    assert checkpoint_of(base).checkpoint.tag == "best"
     assert zlaunch("checkpoint", "universal", base / "global_step3", cwd=tmp_path).status == 0
     shutil.rmtree(base / "best")
     shutil.rmtree(base / "epoch7")
-    assert to_go_on_from(base).checkpoint.tag == "global_step3"
+    assert checkpoint_of(base).checkpoint.tag == "global_step3"
 
 
 @pytest.mark.parametrize(
@@ -161,4 +162,4 @@ def test_tags_beside_the_model_are_those_of_their_directory(saved: Path, tmp_pat
     both = model(tmp_path / "out")
     shutil.copytree(saved / "zero2", both, dirs_exist_ok=True)
     assert checkpoint_parent(both) == both
-    assert to_go_on_from(both).checkpoint.tag == "global_step3"
+    assert checkpoint_of(both).checkpoint.tag == "global_step3"

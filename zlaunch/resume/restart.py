@@ -1,18 +1,21 @@
-"""Restart policy: after a failure, try the same job again, or one that needs less memory."""
+"""Restart a job after a failure: the same again, or one that needs less memory; and from which step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.advice import state_of
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.estimate.changes import memory_changes
-from zlaunch.job.script import RESUME
+from zlaunch.files import shown
+from zlaunch.job.script import RESUME, Script
 from zlaunch.job.spec import JobSpec, RestartPolicy
-from zlaunch.job.trainer_args import flags
+from zlaunch.resume.handover import CheckpointReading, checkpoint_handover
+from zlaunch.units import plural
 
 HEALS = frozenset(
     {
@@ -58,7 +61,7 @@ class Retry:
     job: JobSpec
     why: str
     resumes: bool = True
-    """Whether it can go on from a checkpoint: not at another stage."""
+    """Whether it can resume from a checkpoint: not at another stage."""
     needs_checkpoint: bool = False
 
 
@@ -84,7 +87,7 @@ def propose_retries(
 
 
 def _rollback(job: JobSpec, failures: Sequence[FailedAttempt], policy: RestartPolicy) -> Iterator[Retry]:
-    """Propose to go on from before the last finite loss, after which the weights may have been lost.
+    """Propose to resume from before the last finite loss, after which the weights may have been lost.
 
     What a job computes from the same checkpoint and data may be lost at the same step, so once is enough
     unless more restarts are allowed.
@@ -136,7 +139,7 @@ def resumed(
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
     began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
-    was_asked = asked.resume is not None or RESUME.removeprefix("--") in dict(flags(asked.script_args))
+    was_asked = asked.resume is not None or asked.args.has(RESUME)
     is_needed = proposal.needs_checkpoint or (was_asked and not proposal.resumes)
     if checkpoint is None and is_needed:
         return None
@@ -145,3 +148,18 @@ def resumed(
     began_universal = loads_universal or overrides != job.overrides
     added = (_NOT_UNIVERSAL,) if began_universal and checkpoint is not None else ()
     return replace(job, overrides=(*overrides, *added))
+
+
+def restart_point(job: JobSpec, script: Script, checkpoint: Summary | None, reached: int) -> str:
+    """Say where the next attempt starts, and what is lost of the steps that were reached.
+
+    `job` is as it was asked, and `checkpoint` that of the next attempt, or else of the first one.
+    """
+    step: int | None = 0
+    where = "restarting at step 0"
+    if checkpoint is not None:
+        where, step = f"resuming from {shown(checkpoint.checkpoint.folder)}", checkpoint.step
+    elif job.args.has(RESUME) or checkpoint_handover(script).reading is CheckpointReading.OWN:
+        return "its script chooses the checkpoint to resume from"
+    lost = 0 if step is None else reached - step
+    return f"{where}, {plural(lost, 'step')} lost" if lost > 0 else where

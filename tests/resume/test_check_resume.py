@@ -1,4 +1,4 @@
-"""What is refused before the start of a job that goes on from a checkpoint."""
+"""What is refused before the start of a job that resumes from a checkpoint."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,25 +9,24 @@ from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.each import each
 from tests.making import script
-from tests.resume.resuming import LOOP, PASSES, TRAINER, planned
+from tests.resume.resuming import LOOP, PASSES, TRAINER, findings, planned
 from tests.running import ACTIVATED, zlaunch
 from zlaunch.errors import Finding, Severity
 from zlaunch.job.script import RESUME, ConfigInterface, Script
 from zlaunch.job.spec import Offload
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.resume.fit import check_resume
 
 pytestmark = pytest.mark.job
 
 
 def refused(plan: LaunchPlan) -> list[tuple[str, str | None]]:
-    found = check_resume(plan)
+    found = findings(plan)
     assert all(one.severity is not Severity.ADVICE for one in found)
     return [(one.message, one.hint) for one in found]
 
 
 def only(plan: LaunchPlan) -> Finding:
-    (found,) = check_resume(plan)
+    (found,) = findings(plan)
     return found
 
 
@@ -46,14 +45,14 @@ def test_a_trainer_script_gets_the_checkpoint_as_its_argument(saved: Path, tmp_p
     five = trainers(tmp_path, 5, saved / "zero2")
     plan = planned(five)
     assert plan.script[1:3] == (RESUME, str(five))
-    assert check_resume(plan) == []
+    assert findings(plan) == []
 
 
 def test_an_engine_loop_gets_what_load_checkpoint_takes_in_variables(saved: Path) -> None:
     plan = planned(saved / "zero2", LOOP)
     told = {name: one.value for name, one in plan.environment.items() if name.startswith("ZLAUNCH_RESUME")}
     assert told == {"ZLAUNCH_RESUME": str(saved / "zero2"), "ZLAUNCH_RESUME_TAG": "global_step3"}
-    assert check_resume(plan) == []
+    assert findings(plan) == []
 
 
 def test_a_job_with_its_optimizer_on_nvme_goes_on_in_memory(saved: Path, tmp_path: Path) -> None:
@@ -89,7 +88,7 @@ def test_a_script_that_would_begin_anew_is_refused_with_the_line_to_write(
     plan = planned(trainers(tmp_path / told.interface.value, 5, saved / "zero2"), told)
     found = only(plan)
     assert (found.code, found.severity, found.hint) == ("unfit-checkpoint", Severity.FAILS_LATER, hint)
-    assert found.message.endswith("so it would begin anew")
+    assert found.message.endswith(": training would restart at step 0")
 
 
 def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -> None:
@@ -98,7 +97,7 @@ def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -
     words = ("train", "loop.py", "--resume", saved / "zero2", "--gpus", 2, "--stage", 2, "--force")
     result = zlaunch(*words, cwd=tmp_path, env=ACTIVATED)
     assert result.status == 1, result.err
-    told = "`--force` started it with 1 known problem: loop.py does not read `$ZLAUNCH_RESUME`, by which"
+    told = "`--force` started it with 1 known problem: loop.py ignores `$ZLAUNCH_RESUME`:"
     assert told in " ".join(result.err.split())
     assert told in " ".join(zlaunch("runs", "why", cwd=tmp_path).out.split())
 
@@ -192,9 +191,9 @@ def test_another_optimizer_is_refused_with_both_named(saved: Path, tmp_path: Pat
     assert found.message == "torch's Adam saved it, without `momentum` and `dampening`, which SGD needs"
     assert found.hint is not None
     assert found.hint.startswith("train with the optimizer that saved it; or `zlaunch checkpoint export")
-    assert check_resume(planned(five, TRAINER, 2, "--optim", "adamw_torch")) == []
+    assert findings(planned(five, TRAINER, 2, "--optim", "adamw_torch")) == []
     own = script(f"Trainer(optimizers=(mine, None)); {PASSES}")
-    assert check_resume(planned(five, own, 2, "--optim", "sgd")) == []
+    assert findings(planned(five, own, 2, "--optim", "sgd")) == []
     adam = (("optimizer.type", "AdamW"), ("optimizer.params.lr", 0.01))
     found = only(planned(saved / "zero2", LOOP, overrides=adam))
     assert found.message == "torch's Adam saved it, without `bias_correction`, which DeepSpeed's Adam needs"
@@ -206,12 +205,12 @@ def test_another_optimizer_is_refused_with_both_named(saved: Path, tmp_path: Pat
 def test_a_key_by_which_numbers_are_loaded_in_another_order_is_refused(saved: Path) -> None:
     key = "zero_optimization.round_robin_gradients"
     found = only(planned(saved / "zero2", LOOP, overrides=((key, True),)))
-    assert found.message == f"it was saved without `{key}`, by which its optimizer has another order"
+    assert found.message == f"it was saved without `{key}`, so its optimizer has another order"
     assert found.hint == f"add `--set {key}=false`"
     assert only(planned(saved / "zero2-dealt-out", LOOP)).hint == f"add `--set {key}=true`"
-    assert check_resume(planned(saved / "zero2-dealt-out", LOOP, overrides=((key, True),))) == []
-    *_, last = check_resume(planned(saved / "zero2-dealt-out", LOOP, 3, overrides=((key, True),)))
-    assert check_resume(planned(saved / "zero2", LOOP, overrides=((key, True),), stage=1)) != []
+    assert findings(planned(saved / "zero2-dealt-out", LOOP, overrides=((key, True),))) == []
+    *_, last = findings(planned(saved / "zero2-dealt-out", LOOP, 3, overrides=((key, True),)))
+    assert findings(planned(saved / "zero2", LOOP, overrides=((key, True),), stage=1)) != []
     assert last.hint is not None
     assert "--allow-reshard" in last.hint  # 3 ranks have one parameter of each group
 

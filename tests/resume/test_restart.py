@@ -10,10 +10,10 @@ from zlaunch.diagnosis.diagnose import SIGNATURES
 from zlaunch.diagnosis.evidence import Evidence, JobEvidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy
-from zlaunch.job.trainer_args import flags
-from zlaunch.resume.restart_policy import (
+from zlaunch.resume.restart import (
     DETERMINED,
     DIVERGED,
     HEALS,
@@ -27,7 +27,7 @@ from zlaunch.resume.restart_policy import (
 )
 
 GPU, HOST = "gpu-out-of-memory", "host-out-of-memory"
-JOB = JobSpec(Path("train.py"), ("--learning_rate", "1e-4"))
+JOB = JobSpec(Path("train.py"), ScriptArgs.of(("--learning_rate", "1e-4")))
 ON_GPU = JobEvidence(
     accelerator="cuda", stage=1, micro_batch=8, grad_accum=2, world_size=4, gradient_checkpointing=False
 )
@@ -145,17 +145,17 @@ def test_a_job_of_another_stage_cannot_go_on_from_the_checkpoint() -> None:
 @given(st.integers(1, 256), st.integers(1, 64))
 def test_the_global_batch_and_the_learning_rate_stay_what_they_are(micro: int, pieces: int) -> None:
     for proposal in smaller_jobs(JOB, replace(ON_GPU, micro_batch=micro, grad_accum=pieces), GPU):
-        given_now = dict(flags(proposal.job.script_args))
-        now = int(given_now.get("per_device_train_batch_size") or micro)
-        accumulated = int(given_now.get("gradient_accumulation_steps") or pieces)
+        args = proposal.job.args
+        now = int(args.value("per_device_train_batch_size") or micro)
+        accumulated = int(args.value("gradient_accumulation_steps") or pieces)
         assert now * accumulated == micro * pieces
-        assert given_now["learning_rate"] == "1e-4"
+        assert args.value("learning_rate") == "1e-4"
 
 
 def test_a_script_that_reads_its_batch_from_the_ds_config_gets_it_there() -> None:
     first = next(smaller_jobs(JOB, replace(ON_GPU, interface=ConfigInterface.DEEPSPEED), GPU))
     assert first.job.overrides == (("train_micro_batch_size_per_gpu", 4), ("gradient_accumulation_steps", 4))
-    assert first.job.script_args == JOB.script_args
+    assert first.job.args.words == JOB.args.words
 
 
 def test_a_script_that_is_not_given_a_ds_config_has_no_smaller_job() -> None:
@@ -165,7 +165,7 @@ def test_a_script_that_is_not_given_a_ds_config_has_no_smaller_job() -> None:
 
 def test_a_program_that_takes_no_more_arguments_is_tried_at_a_higher_stage_first() -> None:
     first = next(smaller_jobs(JOB, replace(ON_GPU, handover=Handover.ACCELERATE), GPU))
-    assert (first.job.stage, first.job.script_args, first.job.overrides) == (2, JOB.script_args, ())
+    assert (first.job.stage, first.job.args.words, first.job.overrides) == (2, JOB.args.words, ())
 
 
 def test_a_ds_config_of_the_user_is_overridden_along_with_the_arguments() -> None:
@@ -176,7 +176,7 @@ def test_a_ds_config_of_the_user_is_overridden_along_with_the_arguments() -> Non
 @pytest.mark.parametrize(("micro", "left"), [(3, 1), (9, 3), (12, 6), (1, None)])
 def test_a_micro_batch_is_cut_into_as_few_pieces_as_will_do(micro: int, left: int | None) -> None:
     tried = next(smaller_jobs(JOB, replace(ON_GPU, micro_batch=micro), GPU)).job
-    size = dict(flags(tried.script_args)).get("per_device_train_batch_size")
+    size = tried.args.value("per_device_train_batch_size")
     assert size == (None if left is None else str(left))
 
 
@@ -192,7 +192,7 @@ def test_an_optimizer_on_nvme_stays_there() -> None:
 
 def given_to(job: JobSpec | None) -> str | None:
     assert job is not None
-    return job.resume or dict(flags(job.script_args)).get("resume_from_checkpoint")
+    return job.resume or job.args.value("resume_from_checkpoint")
 
 
 def test_the_newest_checkpoint_goes_to_the_script() -> None:
@@ -209,7 +209,7 @@ def test_a_job_that_cannot_go_on_is_not_given_the_checkpoint_of_an_attempt_befor
 
 
 def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> None:
-    asked = replace(JOB, script_args=(*JOB.script_args, "--resume_from_checkpoint", "mine"))
+    asked = replace(JOB, args=JOB.args.followed_by(("--resume_from_checkpoint", "mine")))
     assert resumed(asked, Retry(asked, "the next stage", resumes=False), None) is None
     assert given_to(resumed(asked, Retry(asked, "again"), None)) == "mine"
 

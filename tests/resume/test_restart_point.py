@@ -10,18 +10,18 @@ import pytest
 from tests.checkpoint.trainers import trainers
 from tests.making import script
 from tests.resume.resuming import LOOP, TRAINER, inputs
-from zlaunch.diagnosis.evidence import JobEvidence
-from zlaunch.launch.plan import PlanInputs
-from zlaunch.resume.restart_checkpoint import beginning, newest_for_restart
-from zlaunch.resume.restart_policy import Retry
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.resume.choose import newest_for_restart
+from zlaunch.resume.restart import restart_point
 
 pytestmark = pytest.mark.job
 
-RAN = JobEvidence(stage=2, world_size=2)
 
-
-def anew(job: PlanInputs) -> PlanInputs:
-    return replace(job, resume=None, job=replace(job.job, resume=None))
+def newest(job: JobFacts, run: Path) -> Summary | None:
+    directory = job.script.known_output_dir(job.job.args)
+    return newest_for_restart(make_plan(job).training, run, None, directory)
 
 
 def record(folder: Path, saved: Path) -> Path:
@@ -37,7 +37,7 @@ def test_a_loop_that_is_told_by_a_variable_goes_on_from_the_newest_that_it_saved
 ) -> None:
     kept = Path(shutil.copytree(saved / "zero2", tmp_path / "kept"))
     job = inputs(kept, LOOP)
-    found = newest_for_restart(job, record(tmp_path, kept), RAN, Retry(job.job, ""))
+    found = newest(job, record(tmp_path, kept))
     assert found is not None
     assert found.checkpoint.tag == "global_step3"
 
@@ -47,7 +47,7 @@ def test_a_loop_that_recorded_nothing_has_saved_where_it_was_told_to(saved: Path
     told = replace(LOOP, save_flag="--ckpt-dir")
     job, run = inputs(kept, told, 2, "--ckpt-dir", str(kept)), record(tmp_path, kept)
     (run / "ranks" / "rank-0.program.json").unlink()
-    found = newest_for_restart(job, run, RAN, Retry(job.job, ""))
+    found = newest(job, run)
     assert found is not None
     assert found.checkpoint.folder == kept / "global_step3"
 
@@ -55,8 +55,8 @@ def test_a_loop_that_recorded_nothing_has_saved_where_it_was_told_to(saved: Path
 def test_a_script_that_loads_what_it_chooses_gets_none(saved: Path, tmp_path: Path) -> None:
     chooses = script("trainer.train(resume_from_checkpoint=True)")
     job, run = inputs(trainers(tmp_path, 5, saved / "zero2"), chooses), record(tmp_path, tmp_path)
-    assert newest_for_restart(job, run, RAN, Retry(job.job, "")) is None
-    assert beginning(anew(job), None, 7) == "its script chooses the checkpoint to go on from"
+    assert newest(job, run) is None
+    assert restart_point(job.job, job.script, None, 7) == "its script chooses the checkpoint to resume from"
 
 
 def test_lost_steps_count_from_where_the_next_attempt_begins(
@@ -65,9 +65,14 @@ def test_lost_steps_count_from_where_the_next_attempt_begins(
     monkeypatch.chdir(tmp_path)
     job = inputs(trainers(tmp_path, 5, saved / "zero2"), TRAINER)
     assert job.resume is not None
-    newer = replace(job.resume.saved, step=6)
-    assert beginning(anew(job), None, 7) == "starting over, 7 steps lost"
-    assert beginning(anew(job), None, 0) == "starting over"
-    assert beginning(job, None, 7) == "going on from checkpoint-5, 2 steps lost"
-    assert beginning(job, newer, 7) == "going on from checkpoint-5, 1 step lost"
-    assert beginning(job, newer, 6) == "going on from checkpoint-5"
+    five = job.resume.saved
+    newer = replace(five, step=6)
+
+    def start(checkpoint: Summary | None, reached: int) -> str:
+        return restart_point(job.job, job.script, checkpoint, reached)
+
+    assert start(None, 7) == "restarting at step 0, 7 steps lost"
+    assert start(None, 0) == "restarting at step 0"
+    assert start(five, 7) == "resuming from checkpoint-5, 2 steps lost"
+    assert start(newer, 7) == "resuming from checkpoint-5, 1 step lost"
+    assert start(newer, 6) == "resuming from checkpoint-5"

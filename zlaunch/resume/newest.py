@@ -1,0 +1,60 @@
+"""The newest checkpoint in the directory that a training saves to."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_at, find
+from zlaunch.checkpoint.summary import Summary, age, summarize
+from zlaunch.errors import WrongUsage
+from zlaunch.files import shown, typed
+
+
+def by_age(folder: Path) -> list[CheckpointFolder]:
+    """List the checkpoints in a directory, the newest first; those below it only if it has none itself.
+
+    Models are left out: a directory with checkpoints often has the one that was trained, too. That of a
+    Trainer at stage 3 may be a tag of its engine.
+    """
+    found = [one for one in find(folder) if one.saved_by is not SavedBy.WEIGHTS]
+    trainers = {one.folder.parent for one in found if one.saved_by is SavedBy.TRAINER}
+    found = [one for one in found if one.saved_by is not SavedBy.ENGINE or one.folder.parent not in trainers]
+    near = [one for one in found if one.folder.parent == folder]
+    return sorted(near or found, key=age, reverse=True)
+
+
+def newest_complete(
+    folder: Path, since: float = 0.0, fits: Callable[[Summary], bool] = lambda _: True
+) -> Summary | None:
+    """Read the newest checkpoint without a problem, of those that were written since a time and that fit.
+
+    An earlier training may have left later steps in the same directory.
+    """
+    for checkpoint in by_age(folder):
+        if checkpoint.written < since:
+            continue
+        saved = summarize(checkpoint)
+        if not saved.problems and fits(saved):
+            return saved
+    return None
+
+
+def checkpoint_of(folder: Path) -> Summary:
+    """Read the checkpoint that a directory stands for: the newest complete one, else the newest, or a model.
+
+    Raise InputMissing if there is none, WrongUsage if there are those of several trainings.
+    """
+    found = by_age(folder)
+    refuse_several(folder, found)
+    if not found:
+        return summarize(checkpoint_at(folder))
+    newest = summarize(found[0])
+    return (newest_complete(folder) or newest) if newest.problems else newest
+
+
+def refuse_several(folder: Path, found: Sequence[CheckpointFolder]) -> None:
+    """Raise WrongUsage if checkpoints are those of several trainings."""
+    if len({one.folder.parent for one in found}) > 1:
+        raise WrongUsage(
+            f"there are checkpoints of several trainings in `{shown(folder)}`",
+            f"name one directory, such as {typed(found[0].folder.parent)}",
+        )

@@ -1,0 +1,186 @@
+"""What a run has saved, and the checkpoint from which a job resumes that names the run."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
+from zlaunch.checkpoint.summary import Summary
+from zlaunch.job.args import ScriptArgs
+from zlaunch.job.script import RESUME
+from zlaunch.resume.newest import newest_complete
+from zlaunch.rundir.run_files import RunFiles
+
+_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+
+
+@dataclass(frozen=True)
+class SavedByRun:
+    """The model and the newest complete checkpoint of a run; None for what it has not."""
+
+    model: Path | None = None
+    """A directory for `from_pretrained`."""
+    checkpoint: Summary | None = None
+    began_with: bool = False
+    """Whether the run has saved none, and this is the one that it resumed from."""
+    is_at_end: bool = False
+    """Whether it has all steps of the training."""
+    asked: tuple[str, ...] = ()
+    """The words after `zlaunch train` that started the run in this directory, without a checkpoint; empty if
+    it was started otherwise."""
+
+
+def saved_by_run(files: RunFiles) -> SavedByRun:
+    """Look for what the script of a run, or of an earlier attempt of its job, has saved.
+
+    The newest checkpoint of a run that has saved none is the one that it resumed from.
+    """
+    try:
+        saved = newest_of_run(files)
+        newest = saved or _resumed_checkpoint(files)
+        return SavedByRun(
+            _saved_model(files), newest, saved is None, _has_all_steps(files, newest), _asked(files)
+        )
+    except OSError:  # the directory is on another host, or not ours to read
+        return SavedByRun()
+
+
+def newest_of_run(
+    files: RunFiles, otherwise: Path | None = None, fits: Callable[[Summary], bool] = lambda _: True
+) -> Summary | None:
+    """Read the newest complete checkpoint that the job of a run has saved, and that fits.
+
+    `otherwise` is the directory to look in if the run has not recorded any. A checkpoint of a step that the
+    job has not reached is of a later job. One that was saved after the loss had become NaN is left out: its
+    weights may be lost.
+    """
+    folder = output_dir_of(files) or otherwise
+    if folder is None:
+        return None
+    attempts = list(_attempts(files))
+    diverged = [loss for loss in map(_divergence, attempts) if loss is not None]
+    reached = max(map(_step_of, attempts)) or math.inf
+
+    def is_usable(saved: Summary) -> bool:
+        is_sound = not any(loss.may_have_lost(saved) for loss in diverged)
+        return is_sound and (saved.step or 0) <= reached and fits(saved)
+
+    return newest_complete(folder, started_at(files), is_usable)
+
+
+def output_dir_of(files: RunFiles) -> Path | None:
+    """Find the directory in which the job of a run saves checkpoints; None if it is not recorded."""
+    saved = _recorded(files, "saved_checkpoint")
+    if saved is not None:
+        return checkpoint_parent(saved)
+    reported = files.program.get("trainer_args", {}).get("output_dir")
+    given = reported or ScriptArgs.of(files.job.get("script", [])).value("output_dir")
+    return _working_directory(files) / given if isinstance(given, str) else None
+
+
+def started_at(files: RunFiles) -> float:
+    """When the job of a run was started: its first attempt, if others followed."""
+    *_, first = _attempts(files)
+    return first.job.get("started", 0.0)
+
+
+def resumed_of(files: RunFiles) -> Path | None:
+    """Return the checkpoint that the job of a run resumed from; None if it started at step 0."""
+    *_, first = _attempts(files)
+    resumed = first.job.get("spec", {}).get("resume")
+    return Path(resumed) if isinstance(resumed, str) else None
+
+
+def _resumed_checkpoint(files: RunFiles) -> Summary | None:
+    """Read it, unless it is universal, which `--resume` alone does not load."""
+    folder = resumed_of(files)
+    if folder is None:
+        return None
+    return newest_complete(folder, fits=lambda saved: saved.checkpoint.saved_by is not SavedBy.UNIVERSAL)
+
+
+def _attempts(files: RunFiles) -> Iterator[RunFiles]:
+    """Return a run and the attempts of its job before it."""
+    attempt: RunFiles | None = files
+    while attempt is not None:
+        yield attempt
+        attempt = attempt.previous
+
+
+def _step_of(files: RunFiles) -> int:
+    return max((pulse.get("step", 0) for pulse in files.heartbeats.values()), default=0)
+
+
+@dataclass(frozen=True)
+class _Divergence:
+    """A run whose loss stayed NaN or infinite."""
+
+    last_finite: int
+    """The last step at which it was not; after this step, the weights may have been lost."""
+    ended: float
+    """Seconds since 1970; what was written later is of another run."""
+
+    def may_have_lost(self, saved: Summary) -> bool:
+        is_later = saved.step is None or saved.step >= self.last_finite
+        return is_later and saved.checkpoint.written <= self.ended
+
+
+def _divergence(files: RunFiles) -> _Divergence | None:
+    pulse, ending = files.heartbeats.get(0, {}), files.ending
+    if "loss_lost" not in pulse:
+        return None
+    ended = math.inf
+    if "started" in ending and "seconds" in ending:
+        ended = ending["started"] + ending["seconds"]
+    return _Divergence(pulse.get("finite_loss_step", 0), ended)
+
+
+def _saved_model(files: RunFiles) -> Path | None:
+    """Find the model that the job of a run has saved, if its weights are still there."""
+    folder = _recorded(files, "saved_model")
+    if folder is None:
+        return None
+    weights = [folder / name for name in (*WEIGHTS, *_ADAPTERS)]
+    since = started_at(files)
+    is_there = any(file.is_file() and file.stat().st_mtime >= since for file in weights)
+    return folder if is_there else None
+
+
+def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
+    """Find where the last attempt that saved has done so."""
+    for attempt in _attempts(files):
+        if saved := attempt.program.get(name):
+            return _working_directory(attempt) / saved
+    return None
+
+
+def _working_directory(files: RunFiles) -> Path:
+    return Path(files.job.get("working_directory", ""))
+
+
+def _has_all_steps(files: RunFiles, newest: Summary | None) -> bool:
+    steps = max((pulse.get("steps") or 0 for pulse in files.heartbeats.values()), default=0)
+    return newest is not None and 0 < steps <= (newest.step or 0)
+
+
+def _asked(files: RunFiles) -> tuple[str, ...]:
+    """Return what may be typed again: not what names a checkpoint, or a run directory that exists now."""
+    _, *words = files.job.get("asked", [""])
+    if words[:1] != ["train"] or _working_directory(files) != Path.cwd():
+        return ()
+    end = words.index("--") if "--" in words else len(words)
+    options = _without([*_without(words[1:end], "--resume")], "--run-dir")
+    return (*options, *_without(words[end:], RESUME))
+
+
+def _without(words: list[str], flag: str) -> Iterator[str]:
+    """Leave out an argument of the script and its value."""
+    rest = iter(words)
+    for word in rest:
+        name, is_given, _ = word.replace("_", "-").partition("=")
+        if name != flag.replace("_", "-"):
+            yield word
+        elif not is_given:
+            next(rest, None)

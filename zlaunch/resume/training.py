@@ -1,0 +1,56 @@
+"""What resuming and saving need to know of a planned job."""
+
+from dataclasses import dataclass
+
+from zlaunch.config.resolve.values import Values
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.job.args import ScriptArgs
+from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.resume.handover import Resumption
+from zlaunch.resume.resumed_data import DataPosition
+from zlaunch.resume.save_plan import SavePlan
+from zlaunch.units import whole
+
+
+@dataclass(frozen=True)
+class PlannedTraining:
+    """A planned training, as far as it concerns checkpoints."""
+
+    script: Script
+    args: ScriptArgs
+    config: Values
+    """The ds_config with every value that is known."""
+    precision: str | None
+    """None if the script decides."""
+    world_size: int
+    resume: DataPosition | None = None
+    """Where it continues in its data; None if it starts at step 0."""
+    saves: SavePlan | None = None
+    """When its Trainer saves checkpoints; None if it saves none."""
+
+    @property
+    def resumption(self) -> Resumption | None:
+        """The checkpoint that it resumes from, and how its script gets it."""
+        return None if self.resume is None else self.resume.resumption
+
+    @property
+    def takes_ds_config(self) -> bool:
+        """Whether its engine is configured by the ds_config of zlaunch."""
+        return self.script.interface is not ConfigInterface.NONE and self.script.handover is not Handover.NOT
+
+    @property
+    def stage(self) -> int | None:
+        """ZeRO stage; None if it is unknown."""
+        return whole(self.config[(ZERO, "stage")])
+
+    @property
+    def offload(self) -> str:
+        """Device of the optimizer: none, cpu or nvme."""
+        device = self.config[(ZERO, "offload_optimizer", "device")]
+        return device if isinstance(device, str) else "none"
+
+    @property
+    def loads_universal(self) -> bool:
+        """Whether its engine loads universal checkpoints, and no others."""
+        return self.config[LOAD_UNIVERSAL] is True

@@ -133,7 +133,7 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
             words = "`--per_device_train_batch_size {}` with `--gradient_accumulation_steps {}`".format(
                 *sizes
             )
-            raise WrongUsage(f"no rank can train on {words}", "write how many sequences a step has")
+            raise WrongUsage(f"no rank can train on {words}", "set the sequences of a step: `--global-batch N`")
         return math.prod(map(int, sizes))
     if global_batch % world_size:
         more = -(-global_batch // world_size) * world_size

@@ -140,9 +140,7 @@ def _newest_checkpoint(attempt: _Attempt, proposal: Retry) -> Summary | None:
     """Find the checkpoint that an attempt has left for the next one."""
     if not proposal.resumes:
         return None
-    inputs, plan = attempt.prepared.inputs, attempt.plan
-    directory = inputs.script.known_output_dir(inputs.job.args)
-    return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload, directory)
+    return newest_for_restart(attempt.plan.training, attempt.plan.layout.root, proposal.job.offload)
 
 
 def _run_directory(run_dir: Path | None, number: int) -> Path | None:

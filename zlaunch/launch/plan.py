@@ -211,12 +211,6 @@ class LaunchPlan:
         return (str(self.program.path), *self.args.words)
 
     @property
-    def save_directory(self) -> Path | None:
-        """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
-        is_of_engine = self.program.interface is not ConfigInterface.NONE
-        return self.program.known_output_dir(self.args) if is_of_engine else None
-
-    @property
     def on_each_host(self) -> bool:
         """Whether zlaunch itself starts a launcher on each of several hosts."""
         return self.launcher == "torchrun" and self.topology.spans_hosts

@@ -24,7 +24,8 @@ from tests.diagnosis.deaths import (
     run,
     stopped,
 )
-from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, SaveEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, SaveEvidence
+from zlaunch.diagnosis.stall import StallEvidence
 
 KILLED = printed("Loading weights:  40%\n", -signal.SIGKILL, rank=0, phase="loading the model", step=0)
 OOM_HOST = machine(

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.collect import collect_evidence, tail
+from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence, tail
 from zlaunch.diagnosis.diagnose import diagnose
-from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.run_files import RunFiles
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
          "ranks/rank-0.error.json", "ranks/rank-0.sample.json", "logs/rank-0.log", "logs/launcher.log",
@@ -36,7 +36,7 @@ def test_files_that_are_missing_or_half_written_leave_the_rest_known(
     (root / "job.json").write_text(json.dumps(JOB))
     for name, data in found.items():
         (root / name).write_bytes(data)
-    evidence = collect_evidence(RunDir(root), 1, None)
+    evidence = collect_evidence(RunFiles(root), LauncherEnd(1))
     assert [rank.rank for rank in evidence.ranks] == [0, 1]
     assert [*evidence.machines] == ["w0", "w1"]
 
@@ -44,7 +44,7 @@ def test_files_that_are_missing_or_half_written_leave_the_rest_known(
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\0" * 1024])
 def test_a_run_without_a_readable_record_has_no_ranks(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text(text)
-    assert collect_evidence(RunDir(tmp_path), 1, None).ranks == ()
+    assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).ranks == ()
 
 
 @pytest.mark.parametrize("name", ["pulse", "sample", "error"])
@@ -55,7 +55,7 @@ def test_facts_may_be_null(name: str, value: dict[str, None], tmp_path: Path) ->
     (tmp_path / "ranks").mkdir()
     (tmp_path / "job.json").write_text(json.dumps(JOB))
     (tmp_path / "ranks" / f"rank-0.{name}.json").write_text(json.dumps(value))
-    assert collect_evidence(RunDir(tmp_path), 1, None).ranks[0].step == 0
+    assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).ranks[0].step == 0
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_activation_checkpointing_is_known_by_both_its_names(
 ) -> None:
     (tmp_path / "x.py").write_text("from transformers import Trainer\n")
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "script": [str(tmp_path / "x.py"), *argv]}))
-    assert collect_evidence(RunDir(tmp_path), 1, None).job.gradient_checkpointing is is_on
+    assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).job.gradient_checkpointing is is_on
 
 
 def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_signal_to_the_launcher_or_a_rank_stopped_the_job_unless_a_rank_ended_
     for rank, stopped_by in enumerate(stops):
         record = {"rank": rank, "returncode": -15 if stopped_by else 1, "stopped_by": stopped_by}
         (tmp_path / "ranks" / f"rank-{rank}.json").write_text(json.dumps(record))
-    assert collect_evidence(RunDir(tmp_path), returncode, None).stopped_by == number
+    assert collect_evidence(RunFiles(tmp_path), LauncherEnd(returncode)).stopped_by == number
 
 
 def test_the_ranks_of_a_lost_host_are_known_by_its_number_whatever_it_calls_itself(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_ranks_of_a_lost_host_are_known_by_its_number_whatever_it_calls_itse
         (tmp_path / "ranks" / f"rank-{rank}.json").write_text('{"host": "localhost"}')
     lost = {"node": 1, "host": "w1", "lost": "`ssh` killed by SIGKILL", "ended": 1.0}
     (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
-    verdict = diagnose(collect_evidence(RunDir(tmp_path), 1, None))
+    verdict = diagnose(collect_evidence(RunFiles(tmp_path), LauncherEnd(1)))
     assert (verdict.code, verdict.rank, verdict.host) == ("host-lost", 1, "w1")
 
 
@@ -139,5 +139,5 @@ def test_only_a_node_with_a_zlaunch_of_its_own_is_asked_what_ended_it(reach: str
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "reach": reach}))
     lost = {"node": 1, "host": "w1", "lost": "it closed the connection", "ended": 1.0}
     (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
-    advice = " ".join(diagnose(collect_evidence(RunDir(tmp_path), 1, None)).advice)
+    advice = " ".join(diagnose(collect_evidence(RunFiles(tmp_path), LauncherEnd(1))).advice)
     assert ("on w1, or the log of its pod or Slurm step, may say" in advice) == (reach == "joined")

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from tests.diagnosis.table import DEATHS
 from zlaunch.diagnosis.diagnose import diagnose
-from zlaunch.diagnosis.evidence import (
-    ErrorEvidence,
-    Evidence,
-    JobEvidence,
-    RankEvidence,
-    StallEvidence,
-)
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.render import LINES, height
 from zlaunch.diagnosis.root_cause import RankRole, role_of
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.rundir import phases
 from zlaunch.rundir.read import conform

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, RankEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, RankEvidence
 from zlaunch.diagnosis.outcome import Outcome, exit_status
 from zlaunch.diagnosis.outcome import judge_outcome as judge_outcome_of
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir import phases
 

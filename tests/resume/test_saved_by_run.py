@@ -3,7 +3,6 @@
 import json
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,14 @@ from zlaunch.cli.views.run import saved_rows
 from zlaunch.resume.saved_by_run import output_dir_of, saved_by_run
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import JobRecord
-from zlaunch.rundir.run_files import RunFiles, read_run_files
+from zlaunch.rundir.run_files import RunFiles
 
 pytestmark = pytest.mark.job
 
 
 def files(folder: Path, **program: Any) -> RunFiles:
     programs: Any = {0: program}
-    return RunFiles(folder / "run", job={"working_directory": str(folder)}, programs=programs)
+    return RunFiles(folder / "run").holding(job={"working_directory": str(folder)}, programs=programs)
 
 
 def test_the_newest_complete_checkpoint_is_found_from_the_last_that_was_saved(
@@ -50,7 +49,7 @@ def test_a_checkpoint_that_may_have_lost_its_weights_is_left_out_until_it_is_wri
     second.job.write_text('{"continues": "first"}')
 
     def newest() -> list[Path | None]:
-        found = [saved_by_run(read_run_files(run.root)).checkpoint for run in (first, second)]
+        found = [saved_by_run(RunFiles(run.root)).checkpoint for run in (first, second)]
         return [None if one is None else one.checkpoint.folder for one in found]
 
     assert newest() == [ten, ten]
@@ -65,7 +64,7 @@ def test_a_checkpoint_of_a_step_that_the_run_has_not_reached_is_of_another(
 ) -> None:
     four, ten = (trainers(tmp_path / "out", step, saved / "zero2") for step in (4, 10))
     heartbeats: Any = {0: {"step": 5}}
-    run = replace(files(tmp_path, saved_checkpoint=str(four)), heartbeats=heartbeats)
+    run = files(tmp_path, saved_checkpoint=str(four)).holding(heartbeats=heartbeats)
     found = saved_by_run(run).checkpoint
     assert found is not None
     assert found.checkpoint.folder == four
@@ -99,7 +98,7 @@ def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_went_on_from(
         "started": time.time(),
         "spec": {"resume": str(five)},
     }
-    found = saved_by_run(RunFiles(tmp_path / "run", job=job))
+    found = saved_by_run(RunFiles(tmp_path / "run").holding(job=job))
     assert found.checkpoint is not None
     assert found.checkpoint.checkpoint.folder == five
     ((_, said),) = saved_rows(found)

@@ -17,21 +17,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, json_objects, local, script
+from tests.facts import facts_of
+from tests.making import json_objects, script
 from zlaunch.cli.views.run import members
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import PlanInputs
-from zlaunch.launch.rerun import plan_rerun, spec_of
+from zlaunch.launch.plan_record import moved_plan, recorded_job
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_record
 from zlaunch.rundir.record import JobRecord
-from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.rundir.write import VERSION, record_text
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.runs.run import Run
 from zlaunch.runs.stop import stop_run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.why import verdict_of
@@ -43,9 +43,7 @@ The folder is written as `/folder`, the host as `HOST`, the environment as `/ven
 """
 LAST_WRITTEN = 1795359770.0
 SAID: dict[str, Any] = json.loads((OLD / "said.json").read_text())
-GIVEN = PlanInputs(
-    JobSpec(Path("train.py")), script(), None, None, CPU_MACHINE, local(0), 2950, LAYOUT, {}, PYTHON
-)
+GIVEN = facts_of(JobSpec(Path("train.py")), script())
 KINDS: list[Any] = [kind for kind in vars(record).values() if is_typeddict(kind)]
 
 
@@ -65,20 +63,18 @@ def old(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def said_of(run: RunSummary) -> dict[str, Any]:
+def said_of(run: Run) -> dict[str, Any]:
     """Say of a run what `runs why --json` and the memory of `runs show --json` do."""
-    verdict, stall, files = verdict_of(run, time.time()), recorded_stall(run.files.ending), run.files
+    verdict, stall = verdict_of(run), run.stall
     kinds: dict[str, Mapping[int, object]] = {
-        "error": files.errors, "pulse": files.heartbeats, "record": files.ranks, "sample": files.samples,
+        "error": run.errors, "pulse": run.heartbeats, "record": run.ranks, "sample": run.samples,
     }  # fmt: skip
     said: dict[str, Any] = {
         **members(run),
         "verdict": verdict and asdict(verdict),
         "stall": stall and asdict(stall),
         "memory": asdict(compare_with_forecast(run)),
-        "rank_files": {
-            rank: [kind for kind, found in kinds.items() if rank in found] for rank in files.ranks
-        },
+        "rank_files": {rank: [kind for kind, found in kinds.items() if rank in found] for rank in run.ranks},
     }
     if verdict is not None:
         said["verdict"]["facts"] = [fact for fact in verdict.facts if "last update" not in fact]
@@ -93,12 +89,12 @@ def test_a_run_of_the_release_before_is_told_as_it_was_then(name: str, old: Path
 
 @pytest.mark.parametrize("name", SAID)
 def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> None:
-    files = read_run_files(old / name)
-    again = plan_rerun(files, replace(GIVEN, layout=RunDir(old / "again")))
+    files = RunFiles(old / name)
+    again = moved_plan(files, replace(GIVEN, layout=RunDir(old / "again")))
     ds_config = str(old / "again" / "ds_config.json")
     assert again.script == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config
-    spec = spec_of(files)
+    spec = recorded_job(files)
     assert (list(spec.args.words), spec.wishes.policy.max_restarts) == (files.job["spec"]["script_args"], 0)
 
 
@@ -118,7 +114,7 @@ def test_a_run_sh_with_the_old_name_of_the_rank_program_runs_and_can_be_stopped(
     ) as run:
         try:
             until = time.monotonic() + 120
-            while [one.get("step") for one in read_run_files(root).heartbeats.values()] != [4, 4]:
+            while [one.get("step") for one in RunFiles(root).heartbeats.values()] != [4, 4]:
                 assert time.monotonic() < until
                 assert run.poll() is None
                 time.sleep(0.1)
@@ -126,7 +122,7 @@ def test_a_run_sh_with_the_old_name_of_the_rank_program_runs_and_can_be_stopped(
             run.wait(30)
         finally:
             run.kill()
-    ranks = read_run_files(root).ranks.values()
+    ranks = RunFiles(root).ranks.values()
     assert [rank["stopped_by"] for rank in ranks] == [15, 15]
 
 
@@ -146,12 +142,12 @@ def test_every_record_that_is_written_has_its_version(old: Path) -> None:
         json.loads(run_dir.metrics.read_text().splitlines()[-1]),
     ]
     assert [one["version"] for one in written] == [VERSION, VERSION]
-    assert "version" not in read_run_files(run_dir.root).ending
+    assert "version" not in RunFiles(run_dir.root).ending
 
 
 def test_a_ds_config_keeps_a_key_that_is_named_version(old: Path) -> None:
     (old / "failed" / "ds_config.json").write_text('{"version": 3}')
-    assert read_run_files(old / "failed").config == {"version": 3}
+    assert RunFiles(old / "failed").config == {"version": 3}
 
 
 json_values = st.recursive(

@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.accuracy import (
     accuracy_file,
     forecast_errors,
@@ -11,9 +10,9 @@ from zlaunch.runs.accuracy import (
     record_accuracy,
 )
 from zlaunch.runs.memory import MemoryComparison, PoolComparison
-from zlaunch.runs.state import summarize
+from zlaunch.runs.run import Run
 
-RECORD = summarize(RunFiles(Path("runs/a"), job={"stage": 2}), alive=False, now=0.0)
+RECORD = Run(Path("runs/a"), 0.0).holding(job={"stage": 2}, is_alive=False)
 
 
 def compared(percent: float | None) -> MemoryComparison:

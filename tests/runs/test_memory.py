@@ -7,7 +7,6 @@ import pytest
 
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES
 from zlaunch.rundir.record import JobRecord
-from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import (
     NOT_MEASURED,
     NOT_PREDICTED,
@@ -16,7 +15,7 @@ from zlaunch.runs.memory import (
     PoolComparison,
     compare_with_forecast,
 )
-from zlaunch.runs.state import summarize
+from zlaunch.runs.run import Run
 
 GIB = 1 << 30
 FORECAST = {
@@ -34,7 +33,7 @@ def pools(accelerator: str = "cuda", **files: Any) -> dict[str, PoolComparison]:
 def comparison(accelerator: str = "cuda", **files: Any) -> Any:
     job: JobRecord = {"accelerator": accelerator, "ranks": [{}, {}], "started": 1.0}
     files = {"last_metrics": {"step": 3}, **files}
-    return compare_with_forecast(summarize(RunFiles(Path("/r"), job=job, **files), False, 2.0))
+    return compare_with_forecast(Run(Path("/r"), 2.0).holding(is_alive=False, job=job, **files))
 
 
 def test_the_fullest_rank_is_compared_with_the_fullest_phase() -> None:

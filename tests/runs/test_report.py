@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recorded_run import GIB, SECONDS, SECRET, SPIKE, write_run
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.runs import history
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.report import report_of

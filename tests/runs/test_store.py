@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.files import LONGEST_LINE_BYTES, read_from
 from zlaunch.launch import rundir_writer
@@ -19,9 +20,9 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.owner import is_running, own_identity, owner_process
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import JobRecord
-from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.logs import follow, start_of
-from zlaunch.runs.state import State, recorded_stall
+from zlaunch.runs.run import State
 from zlaunch.runs.stop import has_stopped, may_have_ended
 from zlaunch.runs.store import all_runs, find_run, load_run
 from zlaunch.runs.why import verdict_of
@@ -112,18 +113,25 @@ def test_a_broken_file_is_a_trouble_and_never_an_error(content: str, file: str, 
     (runs / "named" / file).write_text(content)
     record = load_run(runs / "named")
     assert (record.state is State.BROKEN) == (file == "job.json")
-    assert any(Path(file).name in trouble for trouble in record.files.troubles) or file == "metrics.jsonl"
+    assert any(Path(file).name in trouble for trouble in record.troubles) or file == "metrics.jsonl"
 
 
 def test_a_stall_is_read_back_as_it_was_written(runs: Path) -> None:
     stall = StallEvidence(61.5, 7, {0: "train.py:9 main", 1: "data.py:4 load"}, (1,), ended_job=False)
     rundir_writer.write_outcome(RunDir(runs / "named"), Outcome("stopped", 130, -2), time.time(), stall)
-    assert recorded_stall(read_run_files(runs / "named").ending) == stall
+    assert load_run(runs / "named").stall == stall
+
+
+def test_a_part_of_a_run_that_was_read_is_not_read_again(runs: Path) -> None:
+    run = load_run(runs / "named")
+    before = (run.state, run.heartbeats, run.troubles)
+    shutil.rmtree(runs / "named")
+    assert (run.state, run.heartbeats, run.troubles) == before
 
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:
     (runs / "named" / "how-it-ended.json").mkdir()
-    assert "Is a directory" in str(read_run_files(runs / "named").troubles)
+    assert "Is a directory" in str(RunFiles(runs / "named").troubles)
 
 
 def test_a_pulse_may_have_trailing_spaces_and_numbers_that_are_none(runs: Path) -> None:
@@ -134,7 +142,7 @@ def test_a_pulse_may_have_trailing_spaces_and_numbers_that_are_none(runs: Path) 
 def test_the_files_of_a_rank_are_told_apart_by_their_kind(runs: Path) -> None:
     for kind in ("", ".pulse", ".sample", ".error"):
         (runs / "named" / "ranks" / f"rank-12{kind}.json").write_text(json.dumps({"kind": kind}))
-    found = read_run_files(runs / "named")
+    found = RunFiles(runs / "named")
     assert [str(files[12]) for files in (found.ranks, found.heartbeats, found.samples, found.errors)] == [
         "{'kind': ''}",
         "{'kind': '.pulse'}",
@@ -260,7 +268,7 @@ def test_a_verdict_that_was_not_written_is_found_again_with_all_that_is_known_of
         _1_error={"type": "OSError", "message": "[Errno 28] No space left on device", "traceback": ""},
     )  # fmt: skip
     record = load_run(root)
-    verdict = verdict_of(record, time.time())
+    verdict = verdict_of(record)
     assert record.state is (State.LOST if how is None else State.FAILED)
     assert verdict is not None
     assert (verdict.code, verdict.rank, verdict.host) == ("disk-full", 1, "w1")
@@ -278,7 +286,7 @@ def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -
     leave(root, None, 0, _0={"rank": 0, "host": "w0", "returncode": -15, "stopped_by": 15, "ended": 9.0})
     record = load_run(root)
     assert "without recording an end: it was killed" in str(record.cause)
-    assert "1 of 2 ranks recorded an end" in str(verdict_of(record, time.time()))
+    assert "1 of 2 ranks recorded an end" in str(verdict_of(record))
 
 
 @pytest.mark.parametrize("odd", [{"returncode": "1"}, {"returncode": 1, "ended": "x"}, {"returncode": [1]}])

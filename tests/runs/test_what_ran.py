@@ -1,6 +1,5 @@
 """What a run trained with, and how that differs from its plan."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,7 @@ ENGINE = {
 
 def run(interface: str = "trainer", config: Any = None, **program: Any) -> RunFiles:
     ranks: Any = {0: program}
-    return RunFiles(
-        Path("run"),
+    return RunFiles(Path("run")).holding(
         job={"interface": interface},
         ending={"how": "finished"},
         config=config or {},
@@ -56,7 +54,7 @@ def test_a_run_that_did_as_planned_does_not_differ() -> None:
 
 def test_a_script_that_did_not_load_its_checkpoint_is_told() -> None:
     begun: Any = {0: {"first_step": 0, "step": 4}}
-    files = replace(run(engine=ENGINE), job={"interface": "trainer", "resumed_step": 8}, heartbeats=begun)
+    files = run(engine=ENGINE).holding(job={"interface": "trainer", "resumed_step": 8}, heartbeats=begun)
     assert differences(files) == ["the script began at step 0, not at step 8 of its checkpoint"]
     begun[0]["first_step"] = 12
     assert differences(files) == ["the script began at step 12, not at step 8 of its checkpoint"]
@@ -102,5 +100,5 @@ def test_an_engine_where_none_was_planned_is_told() -> None:
 
 @pytest.mark.parametrize("step", [0, 3])
 def test_a_run_that_failed_before_its_first_step_is_not_compared(step: int) -> None:
-    files = RunFiles(Path("run"), job={"interface": "trainer"}, heartbeats={0: {"step": step}})
+    files = RunFiles(Path("run")).holding(job={"interface": "trainer"}, heartbeats={0: {"step": step}})
     assert bool(differences(files)) == bool(step)

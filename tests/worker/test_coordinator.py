@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.running import Result, run
-from zlaunch.diagnosis.collect import collect_evidence
+from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.process import ours
-from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.worker.node import NUMBER, TOKEN
 
 
@@ -36,7 +36,7 @@ def coordinate(folder: Path, starts: list[list[str]], argv: tuple[str, ...] = ()
 def test_a_program_that_is_missing_is_the_verdict_of_its_host(tmp_path: Path) -> None:
     result = coordinate(tmp_path, [["/nowhere/srun"], ["/nowhere/srun"]])
     assert (result.status, "Traceback" in result.out + result.err) == (1, False)
-    verdict = diagnose(collect_evidence(RunDir(tmp_path), result.status, None))
+    verdict = diagnose(collect_evidence(RunFiles(tmp_path), LauncherEnd(result.status)))
     assert verdict.cause == (
         "w0 could not start its ranks: `srun` cannot be started: No such file or directory"
     )

@@ -13,7 +13,7 @@ from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.views import parity as parity_view
 from zlaunch.cli.views import tour as tour_view
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
 from zlaunch.estimate.rehearse import Rehearser

@@ -4,7 +4,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +16,9 @@ from zlaunch.diagnosis.evidence import (
     JobEvidence,
     RankEvidence,
     SaveEvidence,
-    StallEvidence,
     filled,
 )
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.job.args import ScriptArgs
@@ -26,7 +26,6 @@ from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
-from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
     HeartbeatRecord,
@@ -37,7 +36,7 @@ from zlaunch.rundir.record import (
     SampleRecord,
     SlotRecord,
 )
-from zlaunch.rundir.run_files import RunFiles, read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.worker.sampling import disk_space
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -46,45 +45,49 @@ LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
 
 
-def collect_evidence(
-    run_dir: RunDir,
-    launcher_returncode: int,
-    stopped_by: int | None,
-    stall: StallEvidence | None = None,
-    *,
-    oom_kills: int = 0,
-    is_diverged: bool = False,
-    save: SaveEvidence | None = None,
-) -> Evidence:
-    """Collect all that is known; what cannot be read is left out.
+@dataclass(frozen=True, slots=True)
+class LauncherEnd:
+    """What only the zlaunch knows that has waited for the launcher."""
 
-    `oom_kills` is the count of this host for the whole job, because lost ranks cannot count.
-    """
-    files = read_run_files(run_dir.root)
-    slots = {slot["rank"]: slot for slot in files.job.get("ranks", ()) if "rank" in slot}
-    nodes = [*dict.fromkeys(slot.get("host", "") for slot in slots.values())]
-    ranks = tuple(
-        replace(_rank(run_dir, files, slot), node=nodes.index(slot.get("host", "")))
-        for slot in slots.values()
-    )
-    launcher_log = tail(run_dir.launcher_log)
-    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run_dir.node_records())
-    is_open = stopped_by is None and stall is None and not is_diverged
+    returncode: int
+    stopped_by: int | None = None
+    """The signal that zlaunch was stopped with."""
+    stall: StallEvidence | None = None
+    is_diverged: bool = False
+    """Whether zlaunch ended the job because its loss was not finite any more."""
+    save: SaveEvidence | None = None
+    oom_kills: int = 0
+    """Those of this host during the whole job: lost ranks cannot count theirs."""
+
+
+def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
+    """Collect all that is known; what cannot be read is left out."""
+    ranks = _ranks(run)
+    launcher_log = tail(run.paths.launcher_log)
+    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
+    stopped_by = end.stopped_by
+    is_open = stopped_by is None and end.stall is None and not end.is_diverged
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
-        stopped_by = _stopped_by_others(ranks, launcher_returncode, launcher_log)
+        stopped_by = _stopped_by_others(ranks, end.returncode, launcher_log)
     return Evidence(
-        job=_job(files),
+        job=_job(run),
         ranks=ranks,
         hosts=hosts,
-        machines=_machines(ranks, files.ranks, oom_kills, disk_space(run_dir.root)[1]),
-        launcher_returncode=launcher_returncode,
+        machines=_machines(ranks, run.ranks, end.oom_kills, disk_space(run.root)[1]),
+        launcher_returncode=end.returncode,
         launcher_log=launcher_log,
         stopped_by=stopped_by,
-        by_command=was_commanded(run_dir),
-        stall=stall,
-        is_diverged=is_diverged,
-        save=save,
+        by_command=was_commanded(run.paths),
+        stall=end.stall,
+        is_diverged=end.is_diverged,
+        save=end.save,
     )
+
+
+def _ranks(run: RunFiles) -> tuple[RankEvidence, ...]:
+    slots = {slot["rank"]: slot for slot in run.job.get("ranks", ()) if "rank" in slot}
+    nodes = list(dict.fromkeys(slot.get("host", "") for slot in slots.values()))
+    return tuple(_rank(run, slot, nodes.index(slot.get("host", ""))) for slot in slots.values())
 
 
 def _stopped_by_others(
@@ -92,26 +95,27 @@ def _stopped_by_others(
 ) -> int | None:
     """Find the signal with which somebody ended the launcher or a rank; None if a rank ended by itself.
 
-    A launcher that fails by itself tells its ranks to stop, too, so it must say what it received.
+    A launcher that fails by itself stops its ranks, too, so its log must say what it received.
     """
-    told = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
     ended_alone = any(
         rank.stopped_by is None and not rank.finished and not rank.never_started for rank in ranks
     )
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
-    if said := _RECEIVED.search(launcher_log):
-        return int(said[1]) if said[1] else signal.Signals[said[2]]
+    if received := _RECEIVED.search(launcher_log):
+        number, name = received.groups()
+        return int(number or signal.Signals[name])
     if launcher_log.rstrip().endswith("\nKeyboardInterrupt"):  # it came while the launcher itself started
         return signal.SIGINT
-    if told and "ChildFailedError" in launcher_log:
-        return min(told)
-    # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241.
-    passed_on = (
-        {status: number for number in _STOPS for status in (128 + number, 256 - number)} if told else {}
-    )
-    return {**passed_on, **{-number: number for number in _STOPS}}.get(launcher_returncode)
+    passed_on = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
+    if passed_on and "ChildFailedError" in launcher_log:
+        return min(passed_on)
+    statuses = {-number: number for number in _STOPS}
+    if passed_on:  # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241
+        statuses |= {256 - number: number for number in _STOPS}
+        statuses |= {128 + number: number for number in _STOPS}
+    return statuses.get(launcher_returncode)
 
 
 _RECEIVED = re.compile(
@@ -132,10 +136,10 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
-def _job(files: RunFiles) -> JobEvidence:
-    job = files.job
-    script = job.get("script") or [""]
-    source = _source(Path(script[0]))
+def _job(run: RunFiles) -> JobEvidence:
+    job = run.job
+    script, *words = job.get("script") or [""]
+    source = _source(Path(script))
     return JobEvidence(
         launcher=job.get("launcher", ""),
         reach=job.get("reach", ""),
@@ -143,27 +147,29 @@ def _job(files: RunFiles) -> JobEvidence:
         offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
         micro_batch=job.get("micro_batch") or 1,
         grad_accum=job.get("grad_accum") or 1,
-        world_size=files.world_size or 0,
+        world_size=run.world_size or 0,
         precision=job.get("precision") or "",
         accelerator=job.get("accelerator", ""),
-        script=script[0],
-        appended=_appended(job),
-        interface=_named(ConfigInterface, job.get("interface")) or _interface(source),
-        handover=_named(Handover, job.get("handover")) or Handover.ARGUMENTS,
-        gradient_checkpointing=_recomputes(ScriptArgs.of(script[1:]), source),
-        forecast=files.forecast or None,
-        config=files.config,
+        script=script,
+        appended=_appended(job, words),
+        interface=_recorded(ConfigInterface, job.get("interface")) or _interface(source),
+        handover=_recorded(Handover, job.get("handover")) or Handover.ARGUMENTS,
+        gradient_checkpointing=_recomputes(ScriptArgs.of(words), source),
+        forecast=run.forecast or None,
+        config=run.config,
         forced=tuple(job.get("forced", ())),
     )
 
 
-def _appended(job: JobRecord) -> tuple[str, ...]:
+def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:
     """Return the arguments that zlaunch added; none if the record does not say what the user typed."""
-    typed, words = job.get("spec", {}).get("script_args"), job.get("script", [])[1:]
-    return tuple(words[len(typed) :]) if isinstance(typed, list) and words[: len(typed)] == typed else ()
+    typed = job.get("spec", {}).get("script_args")
+    if not isinstance(typed, list) or words[: len(typed)] != typed:
+        return ()
+    return tuple(words[len(typed) :])
 
 
-def _named(kind: type[Choice], value: str | None) -> Choice | None:
+def _recorded(kind: type[Choice], value: str | None) -> Choice | None:
     """Look up a recorded value; older records do not have it."""
     return next((choice for choice in kind if choice.value == value), None)
 
@@ -182,15 +188,17 @@ def _source(script: Path) -> Script | None:
 
 def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
     """Whether activations are recomputed; None if the script may decide that itself."""
-    if (given := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
-        return given
-    return None if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)) else False
+    if (is_on := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
+        return is_on
+    if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)):
+        return None
+    return False
 
 
-def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
+def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
     rank = slot["rank"]
-    record, heartbeat = files.ranks.get(rank, RankRecord()), files.heartbeats.get(rank, HeartbeatRecord())
-    sample = files.samples.get(rank, SampleRecord())
+    record, heartbeat = run.ranks.get(rank, RankRecord()), run.heartbeats.get(rank, HeartbeatRecord())
+    sample = run.samples.get(rank, SampleRecord())
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
@@ -199,12 +207,13 @@ def _rank(run_dir: RunDir, files: RunFiles, slot: SlotRecord) -> RankEvidence:
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
-        error=filled(ErrorEvidence, files.errors[rank]) if rank in files.errors else None,
-        log=tail(run_dir.rank_log(rank)),
-        stacks=tail(run_dir.rank_stacks(rank)),
+        error=filled(ErrorEvidence, run.errors[rank]) if rank in run.errors else None,
+        log=tail(run.paths.rank_log(rank)),
+        stacks=tail(run.paths.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),
         heartbeat=heartbeat,
         sample=sample,
+        node=node,
     )
 
 
@@ -226,9 +235,11 @@ def _machines(
     machines: dict[str, MachineSample] = {}
     for host in dict.fromkeys(rank.host for rank in ranks):
         here = [rank for rank in ranks if rank.host == host]
-        sample = next((found for rank in here if (found := rank.sample.get("machine"))), MachineSample())
-        counted = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
+        samples = [machine for rank in here if (machine := rank.sample.get("machine"))]
+        sample = samples[0] if samples else MachineSample()
+        kills = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
+        if host == socket.gethostname():
+            kills.append(kills_here)
         free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
-        kills = max(*counted, kills_here if host == socket.gethostname() else 0)
-        machines[host] = {**sample, "oom_kills": kills, "disk_free_bytes": min(free, default=None)}
+        machines[host] = {**sample, "oom_kills": max(kills), "disk_free_bytes": min(free, default=None)}
     return machines

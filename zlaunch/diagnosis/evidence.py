@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.job.script import ConfigInterface, Handover, Setting, setting_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
@@ -95,20 +96,6 @@ class HostEvidence:
         """Whether the host, or its launcher, was gone before anybody stopped the job."""
         was_killed = self.returncode is not None and self.returncode < 0 and self.stopped_by is None
         return bool(self.lost or self.error) or was_killed
-
-
-@dataclass(frozen=True, slots=True)
-class StallEvidence:
-    """A run that made no progress."""
-
-    seconds: float
-    step: int = 0
-    where: Mapping[int, str] = field(default_factory=dict)
-    """Rank → `file:line function`."""
-    odd: tuple[int, ...] = ()
-    """The ranks whose stacks differ from those of most."""
-    ended_job: bool = True
-    """Whether the job was stopped for it; otherwise it was only reported."""
 
 
 @dataclass(frozen=True, slots=True)

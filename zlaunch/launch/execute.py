@@ -6,7 +6,7 @@ import signal
 import time
 from functools import partial
 
-from zlaunch.diagnosis.collect import collect_evidence
+from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.environment import without_cluster_variables
@@ -26,6 +26,7 @@ from zlaunch.resume.reshard import convert
 from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import JobRecord, RankRecord
+from zlaunch.runs.run import Run
 from zlaunch.worker.cleanup import buffers_here, delete
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.sampling import oom_kills
@@ -44,16 +45,16 @@ def execute(
     environment = _environment(plan)
     gc.freeze()  # imported modules stay, so they are never searched
     gc.enable()
-    started = time.time()
+    started, run = time.time(), Run(plan.layout.root)
     try:
-        evidence = _build_and_run(plan, environment, options, reporter, rendezvous)
+        evidence = _build_and_run(plan, environment, options, reporter, rendezvous, run=run)
     except ZlaunchError as error:
         record_failed_start(plan, error, started, reporter)
         raise
     finally:
         defer_signals()  # the job is over, and its end must be recorded
         delete(plan.swap_dirs, buffers_here(plan.layout))
-    return finish_run(plan, evidence, started, reporter)
+    return finish_run(plan, run, evidence, started, reporter)
 
 
 def _build_and_run(
@@ -62,6 +63,8 @@ def _build_and_run(
     options: MonitorOptions,
     reporter: Reporter,
     rendezvous: Rendezvous | None,
+    *,
+    run: Run,
 ) -> Evidence:
     try:
         heed_signals()
@@ -71,7 +74,7 @@ def _build_and_run(
         if rendezvous is not None and stopped_by is None:
             rendezvous.wait_until_ready(reporter.busy)
         if stopped_by is None:
-            return _run(plan, environment, options, reporter, rendezvous)
+            return _run(plan, environment, options, reporter, rendezvous, run=run)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number
     except OSError as error:
@@ -81,7 +84,7 @@ def _build_and_run(
 
 def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
     """The program that cleans up in place of a zlaunch that was killed."""
-    op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
+    op_cache = [] if plan.facts.here.op_cache is None else [str(extensions_dir(plan.python, environment))]
     return ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
 
 
@@ -108,6 +111,8 @@ def _run(
     options: MonitorOptions,
     reporter: Reporter,
     rendezvous: Rendezvous | None,
+    *,
+    run: Run,
 ) -> Evidence:
     layout, over_ssh = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
@@ -148,15 +153,8 @@ def _run(
     killed = (oom_kills() or 0) - (killed_before or 0)
     if (save is None or save.checkpoint is None) and lost.ended_job(stopped_by, os.environ):
         stopped_by, returncode = None, 1  # the launcher's own says nothing
-    return collect_evidence(
-        layout,
-        returncode,
-        stopped_by,
-        monitor.stall,
-        oom_kills=killed,
-        is_diverged=monitor.is_diverged,
-        save=save,
-    )
+    end = LauncherEnd(returncode, stopped_by, monitor.stall, monitor.is_diverged, save, oom_kills=killed)
+    return collect_evidence(run, end)
 
 
 def _follow(

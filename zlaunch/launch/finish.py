@@ -5,8 +5,9 @@ import time
 from dataclasses import dataclass
 
 from zlaunch.diagnosis.diagnose import diagnose
-from zlaunch.diagnosis.evidence import Evidence, StallEvidence
+from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.outcome import Outcome, judge_outcome
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ZlaunchError
 from zlaunch.launch import rundir_writer
@@ -16,11 +17,11 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.reshard import NotConverted
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import EndingRecord, HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.store import load_run
-from zlaunch.runs.what_ran import differences, program_of
+from zlaunch.runs.run import Run
+from zlaunch.runs.what_ran import differences
 
 _CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}
 """Why a launcher was not started."""
@@ -34,18 +35,20 @@ class FinishedRun:
     evidence: Evidence
 
 
-def finish_run(plan: LaunchPlan, evidence: Evidence, started: float, reporter: Reporter) -> FinishedRun:
+def finish_run(
+    plan: LaunchPlan, run: Run, evidence: Evidence, started: float, reporter: Reporter
+) -> FinishedRun:
     """Decide how a job ended, record the outcome, report it."""
     outcome = judge_outcome(evidence, diagnose(evidence))
     _record(plan, outcome, started, reporter, evidence.stall)
-    run = load_run(plan.layout.root)
-    if run.files.forecast and outcome.exit_status == 0:
+    run = run.holding(ending=read_record(run.paths.ending, EndingRecord))
+    if run.forecast and outcome.exit_status == 0:
         accuracy.record_accuracy(accuracy.accuracy_file(), run, compare_with_forecast(run))
-    heartbeat = read_record(plan.layout.rank_heartbeat(0), HeartbeatRecord)
+    heartbeat = run.heartbeats.get(0, HeartbeatRecord())
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
-    reporter.differed(differences(run.files))
-    reporter.saved(saved_by_run(run.files))
-    reporter.tracked(program_of(run.files).get("trackers", {}))
+    reporter.differed(differences(run))
+    reporter.saved(saved_by_run(run))
+    reporter.tracked(run.program.get("trackers", {}))
     return FinishedRun(outcome, evidence)
 
 

@@ -15,7 +15,7 @@ from zlaunch.resume.newest import by_age, checkpoint_of, newest_complete, refuse
 from zlaunch.resume.saved_by_run import newest_of_run, output_dir_of, resumed_of
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.run_files import RunFiles, read_run_files
+from zlaunch.rundir.run_files import RunFiles
 
 RESUME_LATEST = "latest"
 """The value of `--resume` for the newest complete checkpoint of this job, if there is one."""
@@ -58,7 +58,7 @@ def newest_for_restart(
     def fits(saved: Summary) -> bool:
         return target is None or can_resume(saved, target).is_loadable
 
-    return newest_of_run(read_run_files(run), training.script.known_output_dir(training.args), fits)
+    return newest_of_run(RunFiles(run), training.script.known_output_dir(training.args), fits)
 
 
 def _named(name: str) -> Summary:
@@ -71,7 +71,7 @@ def _named(name: str) -> Summary:
         run = find_run(name, None)
     except InputMissing:
         raise InputMissing(*_not_found(name)) from None
-    files = read_run_files(run)
+    files = RunFiles(run)
     if (folder := output_dir_of(files)) is None:
         raise InputMissing(
             f"the run `{run.name}` did not record where it saves", "name the directory: `--resume DIR`"
@@ -131,7 +131,7 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 def _runs_before() -> Iterator[RunFiles]:
     from zlaunch.runs.store import all_runs  # as above
 
-    return map(read_run_files, all_runs(None))
+    return map(RunFiles, all_runs(None))
 
 
 def _saves_in(files: RunFiles, folder: Path) -> bool:

@@ -11,8 +11,7 @@ from zlaunch.checkpoint.summary import Summary
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
 from zlaunch.resume.newest import newest_complete
-from zlaunch.rundir.run_files import RunFiles, read_run_files
-from zlaunch.runs.what_ran import program_of
+from zlaunch.rundir.run_files import RunFiles
 
 _ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
 
@@ -76,7 +75,7 @@ def output_dir_of(files: RunFiles) -> Path | None:
     saved = _recorded(files, "saved_checkpoint")
     if saved is not None:
         return checkpoint_parent(saved)
-    reported = program_of(files).get("trainer_args", {}).get("output_dir")
+    reported = files.program.get("trainer_args", {}).get("output_dir")
     given = reported or ScriptArgs.of(files.job.get("script", [])).value("output_dir")
     return _working_directory(files) / given if isinstance(given, str) else None
 
@@ -103,10 +102,11 @@ def _resumed_checkpoint(files: RunFiles) -> Summary | None:
 
 
 def _attempts(files: RunFiles) -> Iterator[RunFiles]:
-    """Read a run and the attempts of its job before it."""
-    yield files
-    if (before := files.job.get("continues")) and (root := files.root.with_name(before)).is_dir():
-        yield from _attempts(read_run_files(root))
+    """Return a run and the attempts of its job before it."""
+    attempt: RunFiles | None = files
+    while attempt is not None:
+        yield attempt
+        attempt = attempt.previous
 
 
 def _step_of(files: RunFiles) -> int:
@@ -151,7 +151,7 @@ def _saved_model(files: RunFiles) -> Path | None:
 def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
     """Find where the last attempt that saved has done so."""
     for attempt in _attempts(files):
-        if saved := program_of(attempt).get(name):
+        if saved := attempt.program.get(name):
             return _working_directory(attempt) / saved
     return None
 

@@ -1,65 +1,150 @@
-"""All records of one run, read at once."""
+"""The records of one run, each read once, when it is first asked for."""
 
 import contextlib
+import copy
 import os
-from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from zlaunch.files import read_from, start_of_lines
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.read import parse_record, read_rank_records, read_record
+from zlaunch.rundir.read import Record, parse_record, read_rank_records, read_record
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_PARTS: Final = (
+    *("job", "ending", "environment", "forecast", "config", "provenance"),
+    *("ranks", "heartbeats", "samples", "errors", "programs"),
+)
+"""Parts that may have troubles, in the order in which these are listed."""
 
 
-@dataclass(frozen=True)
 class RunFiles:
     """The records of a run directory; one that is missing or damaged is empty."""
 
-    root: Path
-    changed: float = 0.0
-    """When a file of the run was last written."""
-    job: record.JobRecord = field(default_factory=record.JobRecord)
-    ending: record.EndingRecord = field(default_factory=record.EndingRecord)
-    environment: record.EnvironmentRecord = field(default_factory=record.EnvironmentRecord)
-    config: dict[str, object] = field(default_factory=dict)
-    """The ds_config."""
-    provenance: record.ProvenanceRecord = field(default_factory=record.ProvenanceRecord)
-    forecast: record.ForecastRecord = field(default_factory=record.ForecastRecord)
-    last_metrics: record.MetricsRecord = field(default_factory=record.MetricsRecord)
-    ranks: dict[int, record.RankRecord] = field(default_factory=dict)
-    heartbeats: dict[int, record.HeartbeatRecord] = field(default_factory=dict)
-    samples: dict[int, record.SampleRecord] = field(default_factory=dict)
-    errors: dict[int, record.ErrorRecord] = field(default_factory=dict)
-    programs: dict[int, record.ProgramRecord] = field(default_factory=dict)
-    troubles: tuple[str, ...] = ()
-    """Files that should be there, or cannot be read."""
+    def __init__(self, root: Path) -> None:
+        """Read nothing yet."""
+        self.root = root
+        self.troubles_of: dict[str, list[str]] = {}
+        """Part → its troubles, as far as it was read."""
+
+    def holding(self, **parts: Any) -> "Self":
+        """Return a copy with other contents of some parts; what was read of the others stays."""
+        changed = copy.copy(self)
+        known = {part: troubles for part, troubles in self.troubles_of.items() if part not in parts}
+        vars(changed).update(parts, troubles_of=known)
+        return changed
+
+    @property
+    def paths(self) -> RunDir:
+        """Where the files are."""
+        return RunDir(self.root)
+
+    @cached_property
+    def changed(self) -> float:
+        """When a file of the run was last written."""
+        return _last_written(self.paths)
+
+    @cached_property
+    def job(self) -> record.JobRecord:
+        """Options, script, ranks and environment of the job."""
+        return self._record("job", self.paths.job, record.JobRecord, needed=True)
+
+    @cached_property
+    def ending(self) -> record.EndingRecord:
+        """How the run ended; empty before that."""
+        return self._record("ending", self.paths.ending, record.EndingRecord)
+
+    @cached_property
+    def environment(self) -> record.EnvironmentRecord:
+        """Package versions, git state, machine."""
+        return self._record("environment", self.paths.environment, record.EnvironmentRecord)
+
+    @cached_property
+    def config(self) -> dict[str, object]:
+        """The ds_config."""
+        return self._record("config", self.paths.ds_config, dict[str, object])
+
+    @cached_property
+    def provenance(self) -> record.ProvenanceRecord:
+        """Where each value of the ds_config comes from."""
+        return self._record("provenance", self.paths.provenance, record.ProvenanceRecord)
+
+    @cached_property
+    def forecast(self) -> record.ForecastRecord:
+        """Predicted memory of each rank."""
+        return self._record("forecast", self.paths.forecast, record.ForecastRecord)
+
+    @cached_property
+    def last_metrics(self) -> record.MetricsRecord:
+        """The state of the job at the last moment that was recorded."""
+        return parse_record(_last_line(self.paths.metrics), record.MetricsRecord)
+
+    @cached_property
+    def ranks(self) -> dict[int, record.RankRecord]:
+        """How each rank started and ended."""
+        return self._of_ranks("ranks", record.RankRecord)
+
+    @cached_property
+    def heartbeats(self) -> dict[int, record.HeartbeatRecord]:
+        """The last phase, step and loss of each rank."""
+        return self._of_ranks("heartbeats", record.HeartbeatRecord)
+
+    @cached_property
+    def samples(self) -> dict[int, record.SampleRecord]:
+        """The last sample of the resources of each rank."""
+        return self._of_ranks("samples", record.SampleRecord)
+
+    @cached_property
+    def errors(self) -> dict[int, record.ErrorRecord]:
+        """The exception of each rank that one ended."""
+        return self._of_ranks("errors", record.ErrorRecord)
+
+    @cached_property
+    def programs(self) -> dict[int, record.ProgramRecord]:
+        """What the script of each rank trained with."""
+        return self._of_ranks("programs", record.ProgramRecord)
+
+    @property
+    def program(self) -> record.ProgramRecord:
+        """What the script of the first rank trained with; empty if no rank has recorded that."""
+        return self.programs[min(self.programs)] if self.programs else record.ProgramRecord()
+
+    @cached_property
+    def troubles(self) -> tuple[str, ...]:
+        """Files that should be there, or cannot be read; reads all of them."""
+        for part in _PARTS:
+            getattr(self, part)
+        return tuple(chain.from_iterable(self.troubles_of.get(part, ()) for part in _PARTS))
 
     @property
     def world_size(self) -> int | None:
         """Number of ranks; None if the record does not say."""
         return len(self.job["ranks"]) if "ranks" in self.job else None
 
+    @property
+    def recorded_ranks(self) -> list[int]:
+        """The ranks with a record of how they started, what they did, took, or died of."""
+        return sorted({*self.ranks, *self.heartbeats, *self.samples, *self.errors})
 
-def read_run_files(root: Path) -> RunFiles:
-    """Read the records of a run directory; a missing or damaged one is a trouble, never an error."""
-    run_dir, troubles = RunDir(root), list[str]()
-    return RunFiles(
-        root=root,
-        changed=_last_written(run_dir),
-        job=read_record(run_dir.job, record.JobRecord, troubles, needed=True),
-        ending=read_record(run_dir.ending, record.EndingRecord, troubles),
-        environment=read_record(run_dir.environment, record.EnvironmentRecord, troubles),
-        forecast=read_record(run_dir.forecast, record.ForecastRecord, troubles),
-        config=read_record(run_dir.ds_config, dict[str, object], troubles),
-        provenance=read_record(run_dir.provenance, record.ProvenanceRecord, troubles),
-        last_metrics=parse_record(_last_line(run_dir.metrics), record.MetricsRecord),
-        ranks=read_rank_records(run_dir, record.RankRecord, troubles),
-        heartbeats=read_rank_records(run_dir, record.HeartbeatRecord, troubles),
-        samples=read_rank_records(run_dir, record.SampleRecord, troubles),
-        errors=read_rank_records(run_dir, record.ErrorRecord, troubles),
-        programs=read_rank_records(run_dir, record.ProgramRecord, troubles),
-        troubles=tuple(troubles),
-    )
+    @cached_property
+    def previous(self) -> "RunFiles | None":
+        """The attempt of the same job that this run continues."""
+        continued = self.job.get("continues")
+        if not continued:
+            return None
+        root = self.root.with_name(continued)
+        return RunFiles(root) if root.is_dir() else None
+
+    def _record(self, part: str, file: Path, kind: type[Record], *, needed: bool = False) -> Record:
+        return read_record(file, kind, self.troubles_of.setdefault(part, []), needed=needed)
+
+    def _of_ranks(self, part: str, kind: type[Record]) -> dict[int, Record]:
+        return read_rank_records(self.paths, kind, self.troubles_of.setdefault(part, []))
 
 
 def _last_line(file: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import TypedDict
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite
 from zlaunch.runs.memory import MemoryComparison
-from zlaunch.runs.state import RunSummary
+from zlaunch.runs.run import Run
 from zlaunch.units import plural
 
 
@@ -36,13 +36,13 @@ def accuracy_file() -> Path | None:
     return Path(state) / "zlaunch" / "forecasts.jsonl"
 
 
-def record_accuracy(file: Path | None, run: RunSummary, comparison: MemoryComparison) -> None:
+def record_accuracy(file: Path | None, run: Run, comparison: MemoryComparison) -> None:
     """Add a run's differences, if any; a file that cannot be written is ignored."""
     percents = {pool.name.strip(): pool.percent for pool in comparison.pools if pool.percent is not None}
     if file is None or not percents:
         return
     record: AccuracyRecord = {
-        "run": str(run.files.root),
+        "run": str(run.root),
         "started": run.started,
         "script": run.script,
         "stage": run.stage,

@@ -1,5 +1,6 @@
 """The steps and the memory of a run over time, read from its files as they grow."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -77,8 +78,8 @@ class RunHistory:
     @property
     def troubles(self) -> list[str]:
         """Say how many lines are damaged."""
-        found = (("steps.jsonl", self.steps.num_damaged), ("metrics.jsonl", self.samples.num_damaged))
-        return [f"`{name}` has damaged lines: {count}" for name, count in found if count]
+        damaged = {"steps.jsonl": self.steps.num_damaged, "metrics.jsonl": self.samples.num_damaged}
+        return [f"`{name}` has damaged lines: {count}" for name, count in damaged.items() if count]
 
 
 def span_of(line: StepRecord, name: str) -> tuple[float, float] | None:
@@ -87,15 +88,16 @@ def span_of(line: StepRecord, name: str) -> tuple[float, float] | None:
     if spread is not None and len(spread) == 2:
         return spread[0], spread[1]
     value = line.get(name)
-    is_finite = isinstance(value, int | float) and abs(value) != float("inf") and value == value  # noqa: PLR0124
-    return (float(value), float(value)) if is_finite and isinstance(value, int | float) else None
+    if isinstance(value, int | float) and math.isfinite(value):
+        return float(value), float(value)
+    return None
 
 
 def num_not_finite(line: StepRecord, name: str) -> int:
     """Count the values of a number that are NaN or infinite."""
     value = line.get(name)
-    is_one = isinstance(value, float) and span_of(line, name) is None
-    return max(line.get("not_finite", {}).get(name, 0), int(is_one))
+    is_lost = isinstance(value, float) and span_of(line, name) is None
+    return max(line.get("not_finite", {}).get(name, 0), int(is_lost))
 
 
 def join_steps(first: StepRecord, second: StepRecord) -> StepRecord:
@@ -103,27 +105,34 @@ def join_steps(first: StepRecord, second: StepRecord) -> StepRecord:
     joined: StepRecord = {**first, **second, "count": first.get("count", 1) + second.get("count", 1)}
     joined["range"], joined["not_finite"] = {}, {}
     for name in NUMBERS:
-        spans = [span for one in (first, second) if (span := span_of(one, name)) is not None]
-        if spans and min(span[0] for span in spans) < max(span[1] for span in spans):
-            joined["range"][name] = [min(span[0] for span in spans), max(span[1] for span in spans)]
+        spans = [span for line in (first, second) if (span := span_of(line, name)) is not None]
+        lowest = min((low for low, _ in spans), default=0.0)
+        highest = max((high for _, high in spans), default=0.0)
+        if lowest < highest:
+            joined["range"][name] = [lowest, highest]
         if lost := num_not_finite(first, name) + num_not_finite(second, name):
             joined["not_finite"][name] = lost
-    spent = dict(first.get("phases", {}))
+    phases = dict(first.get("phases", {}))
     for phase, seconds in second.get("phases", {}).items():
-        spent[phase] = spent.get(phase, 0.0) + seconds
-    return {**joined, "phases": spent} if spent else joined
+        phases[phase] = phases.get(phase, 0.0) + seconds
+    if phases:
+        joined["phases"] = phases
+    return joined
 
 
 def join_samples(first: MetricsRecord, second: MetricsRecord) -> MetricsRecord:
     """Make one sample of two, with the larger memory of each rank."""
-    before = {one.get("rank"): one for one in first.get("ranks", [])}
-    ranks = [{**one, **_larger(before.get(one.get("rank"), {}), one)} for one in second.get("ranks", [])]
+    before = {sample.get("rank"): sample for sample in first.get("ranks", [])}
+    ranks = [
+        {**sample, **_larger(before.get(sample.get("rank"), {}), sample)}
+        for sample in second.get("ranks", [])
+    ]
     return {**first, **second, "ranks": ranks}
 
 
 def _larger(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, int | str | None]:
-    sizes = {
-        name: [size for one in (first, second) if isinstance(size := one.get(name), int)]
-        for name in ("rss_bytes", "gpu_used_bytes")
-    }
-    return {name: max(found, default=None) for name, found in sizes.items()}
+    larger: dict[str, int | str | None] = {}
+    for name in ("rss_bytes", "gpu_used_bytes"):
+        sizes = [size for sample in (first, second) if isinstance(size := sample.get(name), int)]
+        larger[name] = max(sizes, default=None)
+    return larger

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from zlaunch.estimate.forecast import HOST_POOLS, written_peak, written_resident
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
-from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.run import Run, State
 
 SETTLED = 3
 """Steps after which the peak of every pool has been reached."""
@@ -44,25 +44,29 @@ _NAMES = {
 }
 
 
-def compare_with_forecast(run: RunSummary) -> MemoryComparison:
+def compare_with_forecast(run: Run) -> MemoryComparison:
     """Compare the measured memory of a run with its forecast."""
-    forecast, on_gpu = run.files.forecast, run.files.job.get("accelerator") != "cpu"
+    on_gpu = run.job.get("accelerator") != "cpu"
     is_early = _is_early(run)
-    pools = [replace(pool, percent=None if is_early else _percent(pool)) for pool in _pools(run, on_gpu)]
-    remarks = [NOT_PREDICTED] if not forecast else []
+    pools = [pool for pool in _pools(run, on_gpu) if pool.predicted or pool.measured]
+    if not is_early:
+        pools = [replace(pool, percent=_percent(pool)) for pool in pools]
+    remarks = []
+    if not run.forecast:
+        remarks.append(NOT_PREDICTED)
     if not on_gpu:
         remarks.append(ON_A_CPU)
-    if forecast and is_early:
+    if run.forecast and is_early:
         remarks.append(TOO_EARLY)
-    return MemoryComparison(tuple(pool for pool in pools if pool.predicted or pool.measured), tuple(remarks))
+    return MemoryComparison(tuple(pools), tuple(remarks))
 
 
-def _is_early(run: RunSummary) -> bool:
+def _is_early(run: Run) -> bool:
     """Whether too few steps were taken; a run that reports no steps counts if it finished."""
     if run.step is None:
         return run.state is not State.FINISHED
-    heartbeats = run.files.heartbeats.values()
-    return run.step - max((one.get("first_step", 0) for one in heartbeats), default=0) < SETTLED
+    first = max((heartbeat.get("first_step", 0) for heartbeat in run.heartbeats.values()), default=0)
+    return run.step - first < SETTLED
 
 
 def _percent(pool: PoolComparison) -> float | None:
@@ -71,24 +75,28 @@ def _percent(pool: PoolComparison) -> float | None:
     return 100.0 * (pool.predicted - pool.measured) / pool.measured
 
 
-def _pools(run: RunSummary, on_gpu: bool) -> Iterator[PoolComparison]:
-    files, forecast = run.files, run.files.forecast
+def _pools(run: Run, on_gpu: bool) -> Iterator[PoolComparison]:
     if on_gpu:
-        reserved, heartbeats = written_peak(forecast, ("reserved",)), files.heartbeats.values()
-        in_use = None if reserved is None else reserved + overhead_bytes(run.world_size or 1)[1]
-        tensors = _most(one.get("gpu_allocated_bytes") for one in heartbeats)
-        on_device = _most((one.get("gpu") or {}).get("used_bytes") for one in files.samples.values())
-        yield PoolComparison("GPU, tensors", written_peak(forecast, ("gpu",)), tensors)
-        yield PoolComparison(
-            "GPU, reserved", reserved, _most(one.get("gpu_reserved_bytes") for one in heartbeats)
-        )
-        yield PoolComparison("GPU, in use", in_use, on_device, "predicted: at most")
+        yield from _gpu_pools(run)
     # A rank's record is written when it ends, its samples while it runs.
-    resident = [one.get("peak_rss_bytes") for one in (*files.ranks.values(), *files.samples.values())]
-    resident += [one.get("rss_bytes") for one in files.samples.values()]
-    yield PoolComparison("host, resident", written_resident(forecast, on_gpu), _most(resident))
+    resident = [rank.get("peak_rss_bytes") for rank in (*run.ranks.values(), *run.samples.values())]
+    resident += [sample.get("rss_bytes") for sample in run.samples.values()]
+    yield PoolComparison("host, resident", written_resident(run.forecast, on_gpu), _most(resident))
     for pool in (*HOST_POOLS, "nvme"):
-        yield PoolComparison(_NAMES[pool], written_peak(forecast, (pool,)), None, NOT_MEASURED)
+        yield PoolComparison(_NAMES[pool], written_peak(run.forecast, (pool,)), None, NOT_MEASURED)
+
+
+def _gpu_pools(run: Run) -> Iterator[PoolComparison]:
+    heartbeats = run.heartbeats.values()
+    allocated = _most(heartbeat.get("gpu_allocated_bytes") for heartbeat in heartbeats)
+    yield PoolComparison("GPU, tensors", written_peak(run.forecast, ("gpu",)), allocated)
+    reserved = _most(heartbeat.get("gpu_reserved_bytes") for heartbeat in heartbeats)
+    predicted = written_peak(run.forecast, ("reserved",))
+    yield PoolComparison("GPU, reserved", predicted, reserved)
+    if predicted is not None:
+        predicted += overhead_bytes(run.world_size or 1)[1]
+    in_use = _most((sample.get("gpu") or {}).get("used_bytes") for sample in run.samples.values())
+    yield PoolComparison("GPU, in use", predicted, in_use, "predicted: at most")
 
 
 def _most(values: Iterable[int | None]) -> int | None:

@@ -14,7 +14,7 @@ from zlaunch.process import may_signal
 from zlaunch.rundir.control import COMMAND, SAVE_COMMAND, ask_for_save, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.owner import is_running, owner_process
-from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import load_run
 
 POLL_SECONDS = 0.2
@@ -22,10 +22,10 @@ LOOK_SECONDS = 1.0
 """How often all records are read, which takes longer than to see whether there is an ending."""
 
 
-def stop_run(run: RunSummary) -> str:
+def stop_run(run: Run) -> str:
     """Ask a running run to stop, and say who was asked; the run records how it ended."""
-    process = owner_process(run.files.job) if is_running(run.files.job) else None
-    run_dir = RunDir(run.files.root)
+    process = owner_process(run.job) if is_running(run.job) else None
+    run_dir = RunDir(run.root)
     stop = os.path.relpath(run_dir.stop)
     if process is not None and not may_signal(process.pid):  # then its ranks must not read of it either
         raise Unavailable(f"zlaunch (process {process.pid}) belongs to `{process.username()}`")
@@ -41,9 +41,9 @@ def stop_run(run: RunSummary) -> str:
     return f"zlaunch (process {process.pid})"
 
 
-def save_run(run: RunSummary) -> str:
+def save_run(run: Run) -> str:
     """Ask a running run to save and stop, and say who was asked."""
-    run_dir = RunDir(run.files.root)
+    run_dir = RunDir(run.root)
     try:
         ask_for_save(run_dir, SAVE_COMMAND)
     except OSError as error:
@@ -52,7 +52,7 @@ def save_run(run: RunSummary) -> str:
     return f"zlaunch, through {os.path.relpath(run_dir.ask_save)},"
 
 
-def wait_until_over(root: Path, seconds: float) -> RunSummary:
+def wait_until_over(root: Path, seconds: float) -> Run:
     """Wait until a run is over, up to a number of seconds."""
     deadline, ended = time.monotonic() + seconds, may_have_ended(root)
     while time.monotonic() < deadline and not (ended() and load_run(root).state.is_over):

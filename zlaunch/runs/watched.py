@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.runs.history import RunHistory
-from zlaunch.runs.state import RunSummary
+from zlaunch.runs.run import Run
 from zlaunch.runs.store import load_run
 
 LOOK_SECONDS: Final = 1.0
@@ -23,11 +23,11 @@ class WatchedRun:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.history = RunHistory(root)
-        self._summary: RunSummary | None = None
+        self._summary: Run | None = None
         self._next = 0.0
 
     @property
-    def summary(self) -> RunSummary:
+    def summary(self) -> Run:
         """The run as it was less than a second ago, or longer if reading it takes long."""
         began = time.monotonic()
         if self._summary is None or began >= self._next:

@@ -18,54 +18,60 @@ _DECISIVE: Final = (
 )
 
 
-def program_of(files: RunFiles) -> ProgramRecord:
-    """Return what the script of the first rank recorded; empty if it recorded nothing."""
-    return files.programs[min(files.programs)] if files.programs else ProgramRecord()
-
-
-def engine_line(files: RunFiles) -> str | None:
+def engine_line(run: RunFiles) -> str | None:
     """Describe the engine that trained, or what trained instead; None if nothing was recorded."""
-    program = program_of(files)
-    if (engine := program.get("engine")) is not None:
-        return ", ".join(_engine_parts(engine))
-    if parallel := program.get("parallel"):
+    if (engine := run.program.get("engine")) is not None:
+        return _described(engine)
+    if parallel := run.program.get("parallel"):
         return f"no DeepSpeed engine; {' and '.join(parallel)}"
     return None
 
 
-def _engine_parts(engine: EngineRecord) -> Iterator[str]:
-    yield f"ZeRO stage {engine.get('stage')}"
+def precision_of(engine: EngineRecord) -> str:
+    """Return the precision that is enabled in the ds_config of an engine: `bf16`, `fp16` or `fp32`."""
     config = engine.get("ds_config", {})
-    yield next((name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True), "fp32")
-    yield f"batch {engine.get('train_batch_size')}"
+    enabled = [name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True]
+    return enabled[0] if enabled else "fp32"
+
+
+def _described(engine: EngineRecord) -> str:
+    parts = [
+        f"ZeRO stage {engine.get('stage')}",
+        precision_of(engine),
+        f"batch {engine.get('train_batch_size')}",
+    ]
     if optimizer := engine.get("optimizer"):
-        yield optimizer
+        parts.append(optimizer)
+    return ", ".join(parts)
 
 
-def differences(files: RunFiles) -> list[str]:
+def differences(run: RunFiles) -> list[str]:
     """List what differs from the plan; empty as long as no step was taken."""
-    trained = any(one.get("step") for one in files.heartbeats.values())
-    program, interface = program_of(files), files.job.get("interface")
-    if interface is None or not (trained or files.ending.get("how") == "finished"):
+    interface = run.job.get("interface")
+    has_trained = any(heartbeat.get("step") for heartbeat in run.heartbeats.values())
+    if interface is None or not (has_trained or run.ending.get("how") == "finished"):
         return []
-    expects_engine = interface != ConfigInterface.NONE.value
-    engine = program.get("engine")
-    began = [*_other_beginning(files)]
+    engine = run.program.get("engine")
+    if interface == ConfigInterface.NONE.value and engine is not None:
+        return [f"the script created a DeepSpeed engine: {_described(engine)}"]
+    found = _other_first_step(run)
+    if interface == ConfigInterface.NONE.value:
+        return found
     if engine is None:
-        return [*began, *([_no_engine(program)] if expects_engine else [])]
-    if not expects_engine:
-        return [f"the script created a DeepSpeed engine: {', '.join(_engine_parts(engine))}"]
-    found = [*_key_differences(files.provenance.get("expected", files.config), engine)]
-    more = [f"{len(found) - MOST_LINES} more"] if len(found) > MOST_LINES else []
-    return [*began, *found[:MOST_LINES], *more]
+        return [*found, _no_engine(run.program)]
+    keys = list(_key_differences(run.provenance.get("expected", run.config), engine))
+    found += keys[:MOST_LINES]
+    if len(keys) > MOST_LINES:
+        found.append(f"{len(keys) - MOST_LINES} more")
+    return found
 
 
-def _other_beginning(files: RunFiles) -> Iterator[str]:
-    """Find a script that did not load the checkpoint that it was told of."""
-    wanted, steps = files.job.get("resumed_step"), files.heartbeats.get(0, {})
-    began = steps.get("first_step")
-    if wanted and began not in (None, wanted):
-        yield f"the script began at step {began}, not at step {wanted} of its checkpoint"
+def _other_first_step(run: RunFiles) -> list[str]:
+    """Find a script that did not load the checkpoint it was given."""
+    wanted, first = run.job.get("resumed_step"), run.heartbeats.get(0, {}).get("first_step")
+    if not wanted or first in (None, wanted):
+        return []
+    return [f"the script began at step {first}, not at step {wanted} of its checkpoint"]
 
 
 def _no_engine(program: ProgramRecord) -> str:
@@ -86,7 +92,8 @@ def _key_differences(planned: Mapping[str, object], engine: EngineRecord) -> Ite
     }
     for path, value in sorted(leaves(planned), key=_importance):
         used = numbers.get(path, value_at(real, path))
-        if value not in ("auto", used) and not (used is None and value in (False, {}, "none")):
+        is_off = used is None and value in (False, {}, "none")
+        if value not in ("auto", used) and not is_off:
             yield f"`{dotted(path)}` is {_shown(used)}, not {_shown(value)}"
 
 
@@ -96,4 +103,8 @@ def _importance(leaf: tuple[KeyPath, object]) -> tuple[bool, str]:
 
 
 def _shown(value: object) -> str:
-    return "not set" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -9,7 +9,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, Hostfile, Hosts
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.placement import choose_slots

@@ -8,7 +8,7 @@ import typer
 from zlaunch import console
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.recipes.name import Name, find_recipe
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import Unavailable
 from zlaunch.files import check_new, shown, typed, write_new
 

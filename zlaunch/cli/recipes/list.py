@@ -2,8 +2,8 @@
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.recipe import listed, members
-from zlaunch.cli.views.run import to_json
 from zlaunch.job.recipes import FOLDER, read_recipe, recipe_names
 
 

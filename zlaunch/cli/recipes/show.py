@@ -3,8 +3,8 @@
 from zlaunch import console
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.recipes.name import Name, find_recipe
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.recipe import described, members
-from zlaunch.cli.views.run import to_json
 
 
 def show(name: Name, as_json: AsJson = False) -> None:

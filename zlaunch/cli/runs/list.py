@@ -10,9 +10,10 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
-from zlaunch.cli.views.run import members, moment, steps, to_json, zero
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.run import members, moment, steps, zero
 from zlaunch.rundir.layout import RUNS
-from zlaunch.runs.state import RunSummary
+from zlaunch.runs.run import Run
 from zlaunch.runs.store import all_runs, load_run
 from zlaunch.units import clock
 
@@ -40,7 +41,7 @@ def list_runs(
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
 
 
-def lines_about(runs: Sequence[RunSummary], now: float, width: int) -> Iterator[str]:
+def lines_about(runs: Sequence[Run], now: float, width: int) -> Iterator[str]:
     """Write a row for each run, and below it the script and the cause of its end."""
     if not runs:
         return
@@ -63,7 +64,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
         yield "  ".join(f"{cell:<{columns}}" for cell, columns in zip(cells, widths, strict=True)).rstrip()
 
 
-def _row(run: RunSummary, now: float) -> tuple[str, ...]:
+def _row(run: Run, now: float) -> tuple[str, ...]:
     return (
         run.id,
         moment(run.started, now),

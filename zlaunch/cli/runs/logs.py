@@ -8,7 +8,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.files import read_from
 from zlaunch.runs.logs import follow, log_of, start_of

@@ -8,7 +8,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run_page import MARK, page, page_data
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.files import shown, write_whole

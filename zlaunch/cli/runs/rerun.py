@@ -1,29 +1,28 @@
 """`zlaunch runs rerun`: repeat a run exactly."""
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import AsJson, DryRun, Run, RunsDir
+from zlaunch.cli.options import AsJson, DryRun, RunName, RunsDir
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
 from zlaunch.rundir.record import Lineage
-from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import find_run, load_run
 
 
 def rerun(
-    run: Run,
+    run: RunName,
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: beside the old one).")
     ] = None,
@@ -41,38 +40,39 @@ def rerun(
     """
     repeated = load_run(find_run(run, runs_dir))
     _check_repeatable(repeated, force)
-    files, run_dir = repeated.files, None if run_dir is None else run_dir.absolute()
+    files, run_dir = repeated, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)
     view = LaunchView(as_json=as_json)
-    prepared = prepare_rerun(files, run_dir, view)
-    changed = what_changed(files, prepared)
-    if changed and not force:
-        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
-    _say_changes(repeated, changed, variables)
     options = LaunchOptions(
         interactive=console.is_interactive(),
+        run_dir=run_dir,
+        beside=files.root.parent,
         rehearse=bool(files.forecast) and not force,
         force=force,
         dry_run=dry_run,
         origin=Lineage(repeats=repeated.id),
     )
-    status = launch(prepared, options, view)
+    facts = prepare_rerun(files, options, view)
+    changed = what_changed(files, facts)
+    if changed and not force:
+        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
+    _say_changes(repeated, changed, variables)
+    status = launch(facts, options, view)
     if as_json and view.run is not None:
-        changes = [asdict(change) for change in (*changed, *variables)]
-        new = members(load_run(view.run))
-        console.data(json.dumps({**new, "repeats": repeated.id, "changed": changes}))
+        new = {**members(load_run(view.run)), "repeats": repeated.id, "changed": [*changed, *variables]}
+        console.data(to_json(new, indent=None))
     raise typer.Exit(status)
 
 
-def _check_repeatable(run: RunSummary, force: bool) -> None:
+def _check_repeatable(run: Run, force: bool) -> None:
     if run.state is State.BROKEN:
-        root = os.path.relpath(run.files.root)
+        root = os.path.relpath(run.root)
         raise InputMissing(f"{root} holds no run to repeat: {run.cause}")
     if not run.state.is_over and not force:
         raise Unavailable(f"{run.id} is {run.state.value}", f"`zlaunch runs stop {run.id}` first")
 
 
-def _say_changes(run: RunSummary, changed: Sequence[Change], variables: Sequence[Change]) -> None:
+def _say_changes(run: Run, changed: Sequence[Change], variables: Sequence[Change]) -> None:
     console.say(f"repeats    {run.id}, in {Path.cwd()}")
     for one in changed:
         console.say(f"differs    {one.what}: was {one.then}, is {one.now}")

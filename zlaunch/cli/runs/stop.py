@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import AsJson, Run, RunsDir
+from zlaunch.cli.options import AsJson, RunName, RunsDir
 from zlaunch.cli.runs.why import explained
-from zlaunch.cli.views.run import members, to_json
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.run import members
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.job.spec import SAVE_SECONDS as SAVE_WITHIN
-from zlaunch.runs.state import State
+from zlaunch.runs.run import State
 from zlaunch.runs.stop import save_run, stop_run, wait_until_over
 from zlaunch.runs.store import find_run, load_run
 
@@ -24,7 +25,7 @@ SAVE_SECONDS = SAVE_WITHIN + WAIT_SECONDS
 
 
 def stop(
-    run: Run,
+    run: RunName,
     runs_dir: RunsDir = None,
     save: Annotated[
         bool, typer.Option("--save", help="Save the training first, so that it can be resumed.")

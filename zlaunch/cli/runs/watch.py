@@ -14,13 +14,14 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
-from zlaunch.cli.views.run import steps, to_json, zero
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.run import steps, zero
 from zlaunch.cli.views.run_page import page, page_data, page_facts
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.rundir.layout import RUNS
 from zlaunch.runs.page_server import Answer, PageServer
 from zlaunch.runs.report import Seen
-from zlaunch.runs.state import RunSummary, State
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import all_runs, find_run
 from zlaunch.runs.watched import WatchedRun, WatchedRuns
 from zlaunch.secrets import hide_in_text
@@ -164,8 +165,8 @@ def _rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
     return [_row(name, run.summary) for name, run in runs.items()]
 
 
-def _row(name: str, run: RunSummary) -> dict[str, object]:
-    first = run.files.heartbeats.get(0, {})
+def _row(name: str, run: Run) -> dict[str, object]:
+    first = run.heartbeats.get(0, {})
     return {
         "id": run.id,
         "link": f"run/{quote(name, safe='')}/",

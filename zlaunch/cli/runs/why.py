@@ -1,14 +1,12 @@
-"""`zlaunch runs why`: why a run ended, in at most ten lines, and what resumes from it."""
-
-import time
-from dataclasses import asdict
+"""`zlaunch runs why`: why a run ended, in at most ten lines, and what to resume from."""
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
-from zlaunch.cli.views.run import members, saved_rows, to_json
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.run import members, saved_rows
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.resume.saved_by_run import saved_by_run
-from zlaunch.runs.state import RunSummary, recorded_stall
+from zlaunch.runs.run import Run
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of
 
@@ -17,16 +15,14 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
     """Explain why a run ended and what to change."""
     found = load_run(find_run(run, runs_dir))
     if as_json:
-        known = {"verdict": verdict_of(found, time.time()), "stall": recorded_stall(found.files.ending)}
-        written = {name: None if value is None else asdict(value) for name, value in known.items()}
-        console.data(to_json({**members(found), **written}))
-    else:
-        console.data(*explained(found))
-        if found.state.is_over and (rows := list(saved_rows(saved_by_run(found.files)))):
-            console.data(*console.table(rows))
+        console.data(to_json({**members(found), "verdict": verdict_of(found), "stall": found.stall}))
+        return
+    console.data(*explained(found))
+    if found.state.is_over and (rows := list(saved_rows(saved_by_run(found)))):
+        console.data(*console.table(rows))
 
 
-def explained(run: RunSummary) -> list[str]:
+def explained(run: Run) -> list[str]:
     """Say how a run ended, in at most ten lines."""
-    verdict, head = verdict_of(run, time.time()), f"{run.id} {headline(run)}"
+    verdict, head = verdict_of(run), f"{run.id} {headline(run)}"
     return [head] if verdict is None else verdict_lines(verdict, head, console.width())

@@ -9,6 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
+from zlaunch.diagnosis.stall import StallEvidence, stall_lines
 from zlaunch.errors import Finding
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
@@ -17,9 +18,7 @@ from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
-    from zlaunch.diagnosis.evidence import StallEvidence
     from zlaunch.diagnosis.outcome import Outcome
-    from zlaunch.estimate.query import Estimate
     from zlaunch.resume.saved_by_run import SavedByRun
 
 PLAIN_SECONDS = 30.0
@@ -60,12 +59,12 @@ class LaunchView(Reporter):
     def warn(self, findings: Sequence[Finding]) -> None:
         console.say_findings(findings)
 
-    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None", unchecked: str | None) -> None:
+    def dry_run(self, plan: LaunchPlan, unchecked: str | None) -> None:
         if self._as_json:
-            console.data(plan_json(plan, estimate))
+            console.data(plan_json(plan))
             return
         console.data(*plan_lines(plan, complete=True))
-        if estimate is not None:
+        if (estimate := plan.facts.estimate) is not None:
             from zlaunch.cli.views.estimate_text import start_lines
 
             console.data(*start_lines(estimate))
@@ -96,9 +95,7 @@ class LaunchView(Reporter):
             self._milestone, self._plain = reached, now
             self._say(phase_shown(progress.first))
 
-    def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
-        from zlaunch.diagnosis.stall_text import stall_lines
-
+    def stalled(self, stall: StallEvidence, seconds_per_step: float | None, stacks: Path) -> None:
         lines = stall_lines(stall, seconds_per_step, console.width())
         self._say(*lines, f"stacks of all ranks: {os.path.relpath(stacks)}")
 
@@ -124,7 +121,7 @@ class LaunchView(Reporter):
 
     def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
         from zlaunch.diagnosis.render import verdict_lines
-        from zlaunch.runs.state import State
+        from zlaunch.runs.run import State
         from zlaunch.runs.why import HEADS
 
         took, verdict = duration(seconds), outcome.verdict

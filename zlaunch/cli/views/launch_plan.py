@@ -42,7 +42,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
         yield "python", f"{plan.python.executable} with {', '.join(words)}"
-    yield from [] if plan.started_by is None else [("within", plan.started_by)]
+    if (source := plan.facts.surroundings.source) is not None:
+        yield "within", source
     yield "ranks", _ranks(plan)
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):

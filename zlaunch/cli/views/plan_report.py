@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
-from zlaunch.cli.views.run import to_json
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus

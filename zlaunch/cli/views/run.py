@@ -1,7 +1,5 @@
 """Formatting shared by the commands of `zlaunch runs`."""
 
-import json
-import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping
@@ -10,14 +8,14 @@ from pathlib import Path
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface
 from zlaunch.resume.saved_by_run import SavedByRun
-from zlaunch.runs.state import RunSummary
+from zlaunch.runs.run import Run
 
 
-def members(run: RunSummary) -> dict[str, object]:
+def members(run: Run) -> dict[str, object]:
     """List the JSON members that every command shares."""
     return {
         "id": run.id,
-        "directory": str(run.files.root.absolute()),
+        "directory": str(run.root.absolute()),
         "state": run.state.value,
         "started": run.started,
         "seconds": run.seconds,
@@ -29,37 +27,24 @@ def members(run: RunSummary) -> dict[str, object]:
         "steps": run.steps,
         "exit_status": run.exit_status,
         "cause": run.cause,
-        "troubles": list(run.files.troubles),
+        "troubles": list(run.troubles),
     }
 
 
-def to_json(value: object, indent: int | None = 2) -> str:
-    """Write strict JSON; NaN and infinity become strings."""
-    return json.dumps(_strict(value), indent=indent, separators=None if indent else (",", ":"))
-
-
-def _strict(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _strict(child) for key, child in value.items()}
-    return [_strict(child) for child in value] if isinstance(value, list | tuple) else value
-
-
-def zero(run: RunSummary) -> str:
+def zero(run: Run) -> str:
     """Write stage and offload, optimizer first: `3`, `3 cpu`, `3 cpu/nvme`, `2 cpu/-`.
 
     `-` stands for a script without DeepSpeed, `?` for an unknown stage.
     """
     if run.stage is None:
-        return "-" if run.files.job.get("interface") == ConfigInterface.NONE.value else "?"
+        return "-" if run.job.get("interface") == ConfigInterface.NONE.value else "?"
     places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
     if places == ["-", "-"]:
         return str(run.stage)
     return f"{run.stage} {places[0] if places[0] == places[1] else '/'.join(places)}"
 
 
-def steps(run: RunSummary) -> str:
+def steps(run: Run) -> str:
     """Write how far a run came: `12/100`, `12`, or `-` if it reported no step."""
     if run.steps is None:
         return str(run.step) if run.step else "-"

@@ -9,33 +9,33 @@ from zlaunch.cli.views.run import long_moment, saved_rows, steps, tracker_rows
 from zlaunch.files import shown
 from zlaunch.resume.saved_by_run import resumed_of, saved_by_run
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
-from zlaunch.runs.state import RunSummary
-from zlaunch.runs.what_ran import differences, engine_line, program_of
+from zlaunch.runs.run import Run
+from zlaunch.runs.what_ran import differences, engine_line
 from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 
-def facts(run: RunSummary) -> Iterator[tuple[str, str]]:
+def facts(run: Run) -> Iterator[tuple[str, str]]:
     """List label and text of what is known of a run."""
     status = "" if run.exit_status is None else f", exit status {run.exit_status}"
-    yield "run", os.path.relpath(run.files.root)
+    yield "run", os.path.relpath(run.root)
     yield "state", f"{run.state.value}{status}"
     yield "started", long_moment(run.started)
-    yield from _asked(run.files.job)
+    yield from _asked(run.job)
     yield from _place(run)
     yield from _configuration(run)
-    if (resumed := resumed_of(run.files)) is not None:
+    if (resumed := resumed_of(run)) is not None:
         yield "resumed", f"from {shown(resumed)}"
-    if (engine := engine_line(run.files)) is not None:
+    if (engine := engine_line(run)) is not None:
         yield "engine", engine
-    for one in differences(run.files):
+    for one in differences(run):
         yield "differs", one
-    yield from saved_rows(saved_by_run(run.files))
-    yield from tracker_rows(program_of(run.files).get("trackers", {}))
+    yield from saved_rows(saved_by_run(run))
+    yield from tracker_rows(run.program.get("trackers", {}))
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
-    yield from _origin(run.files.environment)
-    for trouble in run.files.troubles:
+    yield from _origin(run.environment)
+    for trouble in run.troubles:
         yield "problem", trouble
 
 
@@ -50,8 +50,8 @@ def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
     yield from ((label, text) for label, text in lineage.items() if text)
 
 
-def _place(run: RunSummary) -> Iterator[tuple[str, str]]:
-    job, gpus = run.files.job, run.files.environment.get("machine", {}).get("gpus", [])
+def _place(run: Run) -> Iterator[tuple[str, str]]:
+    job, gpus = run.job, run.environment.get("machine", {}).get("gpus", [])
     if slots := job.get("ranks"):
         hosts = Counter(slot.get("host") for slot in slots)
         where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
@@ -60,8 +60,8 @@ def _place(run: RunSummary) -> Iterator[tuple[str, str]]:
         yield "device", f"{job.get('accelerator')}{f': {names}' if names else ''}"
 
 
-def _configuration(run: RunSummary) -> Iterator[tuple[str, str]]:
-    job = run.files.job
+def _configuration(run: Run) -> Iterator[tuple[str, str]]:
+    job = run.job
     if run.stage is not None:
         places = ", ".join(f"{part} on {place}" for part, place in run.offload.items())
         precision = job.get("precision") or "precision of the script"

@@ -5,16 +5,15 @@ import hashlib
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from zlaunch.cli.views.run import to_json
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run_facts import facts
-from zlaunch.diagnosis.stall_text import stall_lines
+from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.report import Seen, report_of
-from zlaunch.runs.state import RunSummary, recorded_stall
-from zlaunch.secrets import hide_arguments, hide_in
+from zlaunch.runs.run import Run
+from zlaunch.secrets import hide_in
 
 MARK = "<!-- zlaunch run page -->"
 """In the beginning of every such page."""
@@ -28,7 +27,7 @@ _ELSEWHERE = ("run", "state", "step", "differs", "problem")
 
 
 def page_data(
-    run: RunSummary,
+    run: Run,
     history: RunHistory,
     seen: tuple[Seen, Seen] = ((0, 0), (0, 0)),
     known: Mapping[str, str] | None = None,
@@ -37,26 +36,20 @@ def page_data(
 
     `known`: its `page_facts`, if they were read before.
     """
-    run = _without_secrets(run)
-    stall = recorded_stall(run.files.ending)
+    run = run.without_secrets
+    stall = run.stall
     rows = page_facts(run) if known is None else known
     found = {
         **report_of(run, history, seen),
         "stall": None if stall is None else stall_lines(stall, None, _STALL_COLUMNS),
-        "facts": [("run directory", str(run.files.root.absolute())), *rows.items()],
+        "facts": [("run directory", str(run.root.absolute())), *rows.items()],
     }
     return {name: hide_in(value) for name, value in found.items()}
 
 
-def page_facts(run: RunSummary) -> dict[str, str]:
+def page_facts(run: Run) -> dict[str, str]:
     """List label and text of what other parts of the page do not show; this looks at checkpoints."""
-    return {label: text for label, text in facts(_without_secrets(run)) if label not in _ELSEWHERE}
-
-
-def _without_secrets(run: RunSummary) -> RunSummary:
-    job = run.files.job
-    words = {name: hide_arguments(job.get(name, [])) for name in ("asked", "script") if name in job}
-    return replace(run, files=replace(run.files, job={**job, **words}))  # type: ignore[typeddict-item]
+    return {label: text for label, text in facts(run.without_secrets) if label not in _ELSEWHERE}
 
 
 def page(title: str, data: Mapping[str, object] | None) -> str:

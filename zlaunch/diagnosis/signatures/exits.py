@@ -4,11 +4,12 @@ import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
-from zlaunch.diagnosis.evidence import SaveEvidence, StallEvidence
+from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
 from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.stacks import last_stack, place
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.units import duration, plural
 
 _CRASHES = frozenset(

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zlaunch.diagnosis.collect import tail
-from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
-from zlaunch.diagnosis.stall_text import silence
+from zlaunch.diagnosis.stall import StallEvidence, silence
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.monitoring.log_tail import LogTail

@@ -23,7 +23,7 @@ from zlaunch.resume.saved_by_run import output_dir_of
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import HeartbeatRecord, JobRecord, ProgramRecord, RankRecord
-from zlaunch.rundir.run_files import read_run_files
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.units import duration
 
 LATENCY_SECONDS = 0.25
@@ -234,7 +234,7 @@ class SaveAndStop:
 
     def _saved(self) -> Summary | None:
         """Read the checkpoint that was asked for, if it is complete."""
-        folder: Path | None = output_dir_of(read_run_files(self._layout.root)) or self._known
+        folder: Path | None = output_dir_of(RunFiles(self._layout.root)) or self._known
         if folder is None:
             return None
         since = self._asked_at - CLOCK_SECONDS

@@ -1,11 +1,26 @@
-"""Describe a stall: where all ranks are, and which of them differ."""
+"""A stall: where all ranks are, which of them differ, and how to say it."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from zlaunch.diagnosis.evidence import StallEvidence
 from zlaunch.rundir.record import SampleRecord
 from zlaunch.units import brief, clock
+
+
+@dataclass(frozen=True, slots=True)
+class StallEvidence:
+    """A run that made no progress."""
+
+    seconds: float
+    step: int = 0
+    where: Mapping[int, str] = field(default_factory=dict)
+    """Rank → `file:line function`."""
+    odd: tuple[int, ...] = ()
+    """The ranks whose stacks differ from those of most."""
+    ended_job: bool = True
+    """Whether the job was stopped for it; otherwise it was only reported."""
+
 
 NO_ANSWER = "did not answer"
 

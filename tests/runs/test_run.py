@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.making import json_objects
 from zlaunch.cli.runs.list import lines_about
 from zlaunch.diagnosis.render import LINES, verdict_lines
-from zlaunch.diagnosis.stall_text import stall_lines
+from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.rundir.owner import is_same_process
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import (
@@ -25,9 +25,8 @@ from zlaunch.rundir.record import (
     RankRecord,
     SampleRecord,
 )
-from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.state import RunSummary, State, recorded_stall, summarize
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.why import headline, verdict_of
 
 NOW = 2_000_000.0
@@ -51,14 +50,14 @@ KINDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def judged(alive: bool | None = False, **files: Any) -> RunSummary:
+def judged(alive: bool | None = False, **files: Any) -> Run:
     """Judge a run whose files hold these objects, as a reader takes them."""
     read = {name: conform(one, KINDS[name]) if name in KINDS else one for name, one in files.items()}
-    return summarize(RunFiles(**{"root": ROOT, "job": JOB, "changed": NOW - 20, **read}), alive, NOW)
+    return Run(ROOT, NOW).holding(is_alive=alive, **{"job": JOB, "changed": NOW - 20, **read})
 
 
-def told(record: RunSummary) -> list[str]:
-    verdict = verdict_of(record, NOW)
+def told(record: Run) -> list[str]:
+    verdict = verdict_of(record)
     return [headline(record)] if verdict is None else verdict_lines(verdict, headline(record), 80)
 
 
@@ -221,7 +220,7 @@ def test_whatever_stands_in_the_files_a_run_can_be_told_about(
 ) -> None:
     record = judged(alive, **files)
     compare_with_forecast(record)
-    if (stall := recorded_stall(record.files.ending)) is not None:
+    if (stall := record.stall) is not None:
         assert stall_lines(stall, None, 80)
     assert len(told(record)) <= LINES
     assert all(len(line) <= 80 for line in lines_about([record], NOW, 80))

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.diagnosis.evidence import StallEvidence
-from zlaunch.diagnosis.stall_text import rank_names, silence, stall_lines
+from zlaunch.diagnosis.stall import StallEvidence, rank_names, silence, stall_lines
 from zlaunch.rundir.record import SampleRecord
 
 

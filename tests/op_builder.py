@@ -8,14 +8,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.making import CPU_MACHINE, SHAPE, local, script
+from tests.facts import facts_of
+from tests.making import CPU_MACHINE, SHAPE, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.op_cache import find_op_cache
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.op_build import build_missing
-from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.rundir.layout import RunDir
 
 
@@ -26,8 +27,8 @@ def main(executable: str, folder: str) -> None:
     environ = {**os.environ, "DS_ACCELERATOR": "cpu"}
     cache = find_op_cache(python, CPU_MACHINE, environ)
     job = JobSpec(Path("train.py"))
-    inputs = PlanInputs(
-        job, script(), None, SHAPE, CPU_MACHINE, local(0), 2950, layout, environ, python, cache
+    inputs = facts_of(
+        job, script(), model=SHAPE, layout=layout, environ=environ, python=python, op_cache=cache
     )
     plan = replace(make_plan(inputs), ops=(OPS["deepspeed_shm_comm"],))
     variables = {name: variable.value for name, variable in plan.environment.items()}

@@ -3,13 +3,15 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.asking import forecast, model
 from tests.each import each
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, gpu, local, machine, over_ssh, script
+from tests.facts import facts_of
+from tests.making import CPU_MACHINE, gpu, local, machine, over_ssh, script
 from zlaunch.checks.resources import check_resources
 from zlaunch.checks.tracking import REPORTERS, Tracker
 from zlaunch.errors import Severity
@@ -22,7 +24,7 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.requirements import (
     Amount,
     DiskUse,
@@ -210,11 +212,16 @@ def demand(
     environ: dict[str, str] | None = None,
     **job: Any,
 ) -> ResourceRequirements:
-    inputs = PlanInputs(
-        *(JobSpec(Path("train.py"), ScriptArgs.of(argv), **job), script(source, interface), None, None, on),
-        *(at or local(0, 1), 29500, LAYOUT, environ or {}, PYTHON),
+    facts = facts_of(
+        JobSpec(Path("train.py"), ScriptArgs.of(argv), **job),
+        script(source, interface),
+        machine=on,
+        model=model(),
+        topology=at or local(0, 1),
+        environ=environ or {},
+        estimate=None if told is None else SimpleNamespace(forecast=told),
     )
-    return requirements_of(make_plan(inputs), inputs, model(), told, on)
+    return requirements_of(make_plan(facts), on)
 
 
 def checkpoint_of(one: ResourceRequirements) -> int:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tests.facts import facts_of
 from tests.making import PYTHON
 from tests.making import script as made
 from zlaunch.config.resolve.compose import to_json
@@ -14,7 +15,8 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.layout import RunDir
 
 
@@ -25,14 +27,13 @@ def planned(
     script = Path("train.py")
     gpus = tuple(Gpu(index, "A100", f"GPU-{index}", 80 << 30, (8, 0)) for index in range(2))
     return make_plan(
-        PlanInputs(
+        facts_of(
             job=JobSpec(script=script, args=ScriptArgs.of(tuple(line.split()))),
             script=replace(made(interface=interface), path=script),
-            base=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
+            ds_config=parse(to_json({"zero_optimization": {"stage": 2}, **config}), "ds_config.json"),
             model=ModelConfig({"hidden_size": 256}, "", "config.json"),
             machine=Machine("here", 8, 64 << 30, gpus),
             topology=Topology((Host("localhost", (0, 1)),)),
-            port=29500,
             layout=RunDir(Path("run")),
             environ={},
             python=PYTHON,

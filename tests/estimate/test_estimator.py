@@ -13,7 +13,7 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.estimate.rehearse import Done, Found
+from zlaunch.estimate.rehearse import Done, Rehearsed
 from zlaunch.estimate.workload import Workload
 
 
@@ -63,7 +63,7 @@ def test_gpu_ranks_share_nothing_that_is_known() -> None:
 def by_ranks(first: Forecast, last: Forecast) -> Estimate | Rejected:
     """Ask about one job, of which the first and the last rank are rehearsed."""
 
-    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
+    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
         return [first if one.rank == 0 else last for one in workloads]
 
     (one,) = Estimator(rehearse=rehearse).rehearse([question(stage=2)])

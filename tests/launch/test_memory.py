@@ -6,40 +6,32 @@ from typing import Any
 import pytest
 
 from tests.asking import MadeUp, answer, forecast, model
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, TWO_GPUS, local, script
+from tests.facts import facts_of, on_machine
+from tests.making import CPU_MACHINE, TWO_GPUS, local, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
-from zlaunch.hosts.agent.ssh import HostSurveys
-from zlaunch.hosts.agent.survey import HostSurvey
-from zlaunch.hosts.machine.resources import FreeResources
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.facts import Facts, Sources
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
-from zlaunch.launch.plan import PlanInputs
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.run import run
 
 
 def prepared(
     *argv: str, source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **job: Any
-) -> Prepared:
+) -> JobFacts:
     spec = JobSpec(script=Path("train.py"), args=ScriptArgs.of(argv), **job)
-    one = model()
     read = script(source, interface)
-    inputs = PlanInputs(spec, read, None, one, TWO_GPUS, local(0, 1), 29500, LAYOUT, {}, PYTHON)
-    here = HostSurvey(TWO_GPUS, FreeResources(), 29500, PYTHON)
-    facts = Facts(Sources(read, None, (), None), one, None, here, HostSurveys(TWO_GPUS), {})
-    return Prepared(inputs, facts, None)
+    return facts_of(spec, read, model=model(), machine=TWO_GPUS, topology=local(0, 1))
 
 
-def of_model(one: Prepared, model: ModelConfig | None) -> Prepared:
-    return replace(one, facts=replace(one.facts, model=model))
+def of_model(facts: JobFacts, model: ModelConfig | None) -> JobFacts:
+    return replace(facts, model=model)
 
 
 def gpus_that_hold(sizes: dict[int, float]) -> MadeUp:
@@ -134,8 +126,7 @@ def test_a_raw_script_partitions_at_birth_only_if_it_says_so(
 def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, tmp_path: Path) -> None:
     one = prepared("--model_name_or_path", str(tmp_path), source="load_dataset(name, trust_remote_code=True)")
     own = replace(model(), value={**model().value, "auto_map": {"AutoConfig": "own.Config"}})
-    inputs = replace(one.inputs, script=replace(one.inputs.script, trusts_code=trusts))
-    asked = query_for(of_model(replace(one, inputs=inputs), own))
+    asked = query_for(replace(one, model=own, script=replace(one.script, trusts_code=trusts)))
     assert asked is not None
     assert asked.training.remote_code == (str(tmp_path) if trusts else None)
 
@@ -162,8 +153,7 @@ def test_auto_chooses_the_offload_too() -> None:
 
 
 def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
-    one = prepared()
-    here = replace(one, inputs=replace(one.inputs, machine=CPU_MACHINE))
+    here = on_machine(prepared(), CPU_MACHINE)
     with pytest.raises(Unavailable, match="cannot tell what fits: no GPU named"):
         choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
 

@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.facts import facts_of
 from tests.hosts.machine.test_compiled_ops import build, environment
 from tests.making import CPU_MACHINE, SHAPE, local, script
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.op_build import advice_on, build_missing
-from zlaunch.launch.plan import PlanInputs, make_plan
 from zlaunch.rundir.layout import RunDir
 
 
@@ -41,14 +42,13 @@ def test_extensions_of_a_script_are_copied_even_if_the_job_needs_no_ops(
     (python.folder("torch") / "version.py").write_text("cuda = None\n")
     cache = OpCache(tmp_path / "py312_cpu-1", tmp_path / "py312_cpu", "")
     build(cache.standard / "cpu_adam", python)
-    inputs = PlanInputs(
+    inputs = facts_of(
         job=JobSpec(Path("train.py")),
         script=script(),
-        base=None,
+        ds_config=None,
         model=SHAPE,
         machine=CPU_MACHINE,
         topology=local(0),
-        port=2950,
         layout=RunDir(tmp_path / "run"),
         environ={},
         python=python,

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpreter, local, over_ssh, script
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
+from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache
@@ -18,42 +20,42 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
-from zlaunch.launch.plan import PlanInputs, Software, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
 
 ZERO = "zero_optimization"
 HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (0,)))
 NVME: dict[str, Any] = {"stage": 3, "offload": Offload(optimizer="nvme"), "nvme_dir": Path("/nvme")}
 BUFFER = (ZERO, "offload_param", "buffer_size")
-DEFAULTS = PlanInputs(
+DEFAULTS = facts_of(
     job=JobSpec(script=Path("train.py")),
     script=script(),
-    base=None,
+    ds_config=None,
     model=SHAPE,
     machine=TWO_GPUS,
     topology=local(0, 1),
-    port=2950,
     layout=LAYOUT,
     environ={"PATH": "/usr/bin"},
     python=PYTHON,
 )
-ON_CPU = replace(DEFAULTS, machine=CPU_MACHINE)
+ON_CPU = on_machine(DEFAULTS, CPU_MACHINE)
 
 
-def _asked(inputs: PlanInputs = DEFAULTS, *argv: str, **asked: Any) -> PlanInputs:
+def _asked(inputs: JobFacts = DEFAULTS, *argv: str, **asked: Any) -> JobFacts:
     return replace(inputs, job=JobSpec(script=Path("train.py"), args=ScriptArgs.of(argv), **asked))
 
 
-def _with_file(text: str, *argv: str, **asked: Any) -> PlanInputs:
-    return replace(_asked(DEFAULTS, *argv, **asked), base=parse(text, "ds.json"))
+def _with_file(text: str, *argv: str, **asked: Any) -> JobFacts:
+    return replace(_asked(DEFAULTS, *argv, **asked), ds_config=parse(text, "ds.json"))
 
 
-def _findings(inputs: PlanInputs) -> tuple[Finding, ...]:
+def _findings(inputs: JobFacts) -> tuple[Finding, ...]:
     with pytest.raises(Refused) as caught:
         make_plan(inputs)
     return caught.value.findings
 
 
-def _codes(inputs: PlanInputs) -> list[str]:
+def _codes(inputs: JobFacts) -> list[str]:
     return [finding.code for finding in _findings(inputs)]
 
 
@@ -98,7 +100,7 @@ def test_zlaunch_watches_each_rank() -> None:
 def test_the_python_of_the_ranks_starts_the_launcher_without_the_working_directory_in_its_path(
     version: str, switches: list[str]
 ) -> None:
-    plan = make_plan(replace(DEFAULTS, python=interpreter("/venv", version)))
+    plan = make_plan(replace(DEFAULTS, here=replace(DEFAULTS.here, python=interpreter("/venv", version))))
     wanted = ("/venv/bin/python", *switches, "torch.distributed.run")
     assert plan.argv[: len(wanted)] == plan.watched_argv[: len(wanted)] == wanted
 
@@ -112,14 +114,17 @@ def test_the_rank_program_runs_in_the_python_of_zlaunch(launcher: Launcher) -> N
 OWN = interpreter("/own")
 
 
+def w1(python: Interpreter, path: str) -> dict[str, HostSurvey]:
+    return {"w1": replace(DEFAULTS.here, python=python, path=path)}
+
+
 def _path_on_w1(
-    monkeypatch: pytest.MonkeyPatch, software: Software | None, here: str, *env: str
+    monkeypatch: pytest.MonkeyPatch, others: dict[str, HostSurvey], here: str, *env: str
 ) -> str | None:
     """Return PATH of the ranks on a host, where zlaunch was started with the PATH `here`."""
     monkeypatch.setenv("PATH", here)
     hosts = over_ssh(Host("w0", (0,)), Host("w1", (0,)))
-    known = {} if software is None else {"w1": software}
-    asked = replace(_asked(env=env), topology=hosts, environ={"PATH": here}, software=known)
+    asked = replace(_asked(env=env), topology=hosts, environ={"PATH": here}, others=others)
     plan = make_plan(asked)
     common = plan.environment.get("PATH")
     return plan.own_environment(hosts.hosts[1]).get("PATH", None if common is None else common.value)
@@ -130,36 +135,36 @@ def _path_on_w1(
 def test_a_host_keeps_its_path_behind_the_programs_of_its_python(
     python: Interpreter, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = _path_on_w1(monkeypatch, Software(python, None, path="/opt/cuda/bin:/bin"), here)
+    path = _path_on_w1(monkeypatch, w1(python, "/opt/cuda/bin:/bin"), here)
     assert path == f"{python.scripts}:/opt/cuda/bin:/bin"
 
 
 def test_a_host_whose_path_has_the_programs_of_its_python_gets_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    there = Software(OWN, None, path="/bin:/own/bin")
+    there = w1(OWN, "/bin:/own/bin")
     assert _path_on_w1(monkeypatch, there, "/venv/bin:/usr/bin") is None
 
 
 def test_a_path_that_was_asked_for_is_that_of_every_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = Software(OWN, None, path="/opt/cuda/bin:/bin")
+    there = w1(OWN, "/opt/cuda/bin:/bin")
     assert _path_on_w1(monkeypatch, there, "/usr/bin", "PATH=/chosen") == "/chosen"
 
 
 def test_a_host_that_was_not_asked_gets_the_path_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _path_on_w1(monkeypatch, None, "/usr/bin") == "/venv/bin:/usr/bin"
+    assert _path_on_w1(monkeypatch, {}, "/usr/bin") == "/venv/bin:/usr/bin"
 
 
 def test_native_ops_are_kept_in_the_directory_of_their_environment() -> None:
     cache = OpCache(Path("/cache/py312_cpu-1"), Path("/cache/py312_cpu"), "")
-    plan = make_plan(replace(DEFAULTS, op_cache=cache))
+    plan = make_plan(replace(DEFAULTS, here=replace(DEFAULTS.here, op_cache=cache)))
     assert plan.environment["TORCH_EXTENSIONS_DIR"].value == "/cache/py312_cpu-1"
 
 
 def test_a_script_without_deepspeed_keeps_its_extensions_where_torch_keeps_them() -> None:
     cache = OpCache(Path("/cache/py312_cpu-1"), Path("/cache/py312_cpu"), "")
     plain = script(interface=ConfigInterface.NONE)
-    plan = make_plan(replace(DEFAULTS, op_cache=cache, script=plain))
+    plan = make_plan(replace(DEFAULTS, here=replace(DEFAULTS.here, op_cache=cache), script=plain))
     assert "TORCH_EXTENSIONS_DIR" not in plan.environment
 
 
@@ -172,7 +177,7 @@ def test_a_trainer_script_gets_no_ds_config_from_the_environment() -> None:
     assert "ACCELERATE_DEEPSPEED_CONFIG_FILE" not in make_plan(DEFAULTS).environment
 
 
-def _named_by(flag: str, source: str, interface: ConfigInterface) -> PlanInputs:
+def _named_by(flag: str, source: str, interface: ConfigInterface) -> JobFacts:
     job = JobSpec(Path("train.py"), ds_config=Path("ds.json"), config_flags=(flag,))
     return replace(DEFAULTS, job=job, script=script(source, interface))
 
@@ -262,7 +267,7 @@ def test_a_staging_buffer_that_the_user_sized_stays() -> None:
     assert _buffer(500_000_000, overrides=((".".join(BUFFER), 300_000_000),)) == 300_000_000
 
 
-def _total(inputs: PlanInputs) -> Any:
+def _total(inputs: JobFacts) -> Any:
     return make_plan(inputs).values[("train_batch_size",)]
 
 
@@ -284,7 +289,7 @@ def test_a_total_that_deepspeed_works_out_is_said_to_be_left() -> None:
     ],
     ids=["gpus", "stage 2", "joined", "deepspeed"],
 )
-def test_everywhere_else_the_total_is_written_out(inputs: PlanInputs) -> None:
+def test_everywhere_else_the_total_is_written_out(inputs: JobFacts) -> None:
     assert _total(inputs) == 16
 
 
@@ -302,7 +307,7 @@ def test_one_rank_on_a_cpu_counts_itself() -> None:
     ],
     ids=["gpus", "cpu", "nvme", "no DeepSpeed"],
 )
-def test_a_plan_names_the_ops_it_needs(inputs: PlanInputs, ops: list[str]) -> None:
+def test_a_plan_names_the_ops_it_needs(inputs: JobFacts, ops: list[str]) -> None:
     assert [op.name for op in make_plan(inputs).ops] == ops
 
 
@@ -337,7 +342,7 @@ def test_a_job_that_cannot_work_is_refused_for_one_reason(asked: dict[str, Any],
     ],
     ids=["auto", "type", "precision"],
 )
-def test_one_mistake_is_told_once(inputs: PlanInputs) -> None:
+def test_one_mistake_is_told_once(inputs: JobFacts) -> None:
     assert len(_findings(inputs)) == 1
 
 

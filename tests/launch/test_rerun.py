@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
 from tests.resume.resuming import LOOP, resumption
 from zlaunch.cli.views.launch_plan import plan_lines
@@ -21,8 +22,11 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec, Offload, RestartPolicy, RunOptions
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.rerun import environment_changes, plan_rerun, script_changes, spec_of
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.plan_record import moved_plan, recorded_job
+from zlaunch.launch.rerun import environment_changes, script_changes
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord, Lineage
@@ -31,44 +35,43 @@ from zlaunch.rundir.run_files import RunFiles
 ARGS = ("--text", "two  words", "--output_dir", "out")
 
 
-def inputs(folder: Path, **asked: Any) -> PlanInputs:
-    return PlanInputs(
+def inputs(folder: Path, **asked: Any) -> JobFacts:
+    return facts_of(
         job=JobSpec(script=Path("train.py"), args=ScriptArgs.of(ARGS), **asked),
         script=script(),
-        base=None,
+        ds_config=None,
         model=SHAPE,
         machine=TWO_GPUS,
         topology=local(0, 1),
-        port=2950,
         layout=RunDir(folder / "20260101-120000-train"),
         environ={"PATH": "/usr/bin"},
         python=PYTHON,
     )
 
 
-def recorded(given: PlanInputs) -> LaunchPlan:
+def recorded(given: JobFacts) -> LaunchPlan:
     plan = make_plan(given)
     rundir_writer.claim(plan)
-    rundir_writer.write_run_files(plan, given, ["zlaunch", "train", "train.py"])
+    rundir_writer.write_run_files(plan, ["zlaunch", "train", "train.py"])
     return plan
 
 
-def repeated(plan: LaunchPlan, given: PlanInputs) -> LaunchPlan:
+def repeated(plan: LaunchPlan, given: JobFacts) -> LaunchPlan:
     """Plan again from the record alone, and record that too."""
     found = RunFiles(plan.layout.root)
-    again = plan_rerun(found, replace(given, layout=RunDir(plan.layout.root.parent / "second")))
+    again = make_plan(replace(given, repeats=found, layout=RunDir(plan.layout.root.parent / "second")))
     rundir_writer.claim(again)
-    rundir_writer.write_run_files(again, given, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
+    rundir_writer.write_run_files(again, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
 
 
-def cases(folder: Path) -> dict[str, PlanInputs]:
+def cases(folder: Path) -> dict[str, JobFacts]:
     plain = inputs(folder)
     hosts = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
     return {
         "torchrun": plain,
         "deepspeed": inputs(folder, launcher="deepspeed"),
-        "cpu": replace(inputs(folder, stage=3), machine=CPU_MACHINE),
+        "cpu": on_machine(inputs(folder, stage=3), CPU_MACHINE),
         "ssh": replace(plain, topology=hosts, environ={"PATH": "/usr/bin", "NCCL_DEBUG": "INFO"}),
         "nvme": inputs(folder, stage=3, offload=Offload("nvme", "cpu"), nvme_dir=folder),
         "accelerate": replace(plain, script=script(interface=ConfigInterface.ACCELERATE)),
@@ -137,7 +140,7 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     given = cases(tmp_path)[case]
     given = replace(given, job=replace(given.job, wishes=wishes))
     plan = recorded(given)
-    spec = spec_of(RunFiles(plan.layout.root))
+    spec = recorded_job(RunFiles(plan.layout.root))
     again = make_plan(replace(given, job=spec))
     assert (spec.wishes, spec.args.words) == (wishes, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
@@ -152,7 +155,7 @@ def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Pat
     given = {**cases(tmp_path), "own": inputs(tmp_path, ds_config=Path("gone.json"))}
     for case in ("ssh", "own"):
         plan = recorded(replace(given[case], layout=RunDir(tmp_path / case)))
-        spec = spec_of(RunFiles(Path("/moved")).holding(job=RunFiles(plan.layout.root).job))
+        spec = recorded_job(RunFiles(Path("/moved")).holding(job=RunFiles(plan.layout.root).job))
         assert spec.ds_config == (Path("/moved/ds_config.json") if case == "own" else None)
         assert spec.hostfile == (Path("/moved/hostfile") if case == "ssh" else None)
 
@@ -161,7 +164,7 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     given = inputs(tmp_path)
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
-    again = plan_rerun(RunFiles(moved), replace(given, layout=RunDir(tmp_path / "second")))
+    again = moved_plan(RunFiles(moved), replace(given, layout=RunDir(tmp_path / "second")))
     assert str(tmp_path / "second" / "ds_config.json") in again.script
 
 
@@ -170,7 +173,7 @@ def test_a_script_that_has_learned_to_read_the_variable_is_shown_without_one(tmp
     past = RunFiles(recorded(given).layout.root)
     reads = Script(Path("train.py"), "", ConfigInterface.DEEPSPEED)
     assert reads.handover is Handover.VARIABLE
-    again = plan_rerun(past, replace(given, script=reads, layout=RunDir(tmp_path / "second")))
+    again = moved_plan(past, replace(given, script=reads, layout=RunDir(tmp_path / "second")))
     assert not [line for line in plan_lines(again, complete=True) if "$ZLAUNCH_DS_CONFIG" in line]
 
 
@@ -180,7 +183,7 @@ def test_a_record_that_says_too_little_is_refused_and_not_guessed(missing: str, 
     past = RunFiles(recorded(given).layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        plan_rerun(past.holding(job=job), replace(given, layout=RunDir(tmp_path / "second")))
+        moved_plan(past.holding(job=job), replace(given, layout=RunDir(tmp_path / "second")))
 
 
 @pytest.mark.parametrize("missing", ["spec", "script", "ranks", "swap_dirs", "accelerator"])
@@ -189,7 +192,7 @@ def test_a_record_that_does_not_say_what_was_asked_for_is_refused(missing: str, 
     past = RunFiles(plan.layout.root)
     job = conform({name: value for name, value in past.job.items() if name != missing}, JobRecord)
     with pytest.raises(Unavailable, match=rf"\(`{missing}`\): it is damaged"):
-        spec_of(past.holding(job=job))
+        recorded_job(past.holding(job=job))
 
 
 GIT: GitRecord = {"commit": "a" * 40, "branch": "main", "changed": [], "diff_sha256": None}

@@ -1,10 +1,10 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
+from tests.facts import facts_of
 from tests.making import ODD_NAME, SHAPE, TWO_GPUS, interpreter, local, script
 from tests.making import over_ssh as over_hosts
 from zlaunch.cli.views.launch import LaunchView
@@ -13,9 +13,11 @@ from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import default_recipe
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.launcher import Backend
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
 from zlaunch.launch.rundir_writer import check_unused, command_script
@@ -31,13 +33,11 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_directory_that_another_run_took_is_named(work: Path) -> None:
-    def overtaken(inputs: PlanInputs) -> LaunchPlan:
-        inputs.layout.logs.mkdir(parents=True)
-        return make_plan(inputs)
-
-    prepared = replace(prepare(JobSpec(default_recipe()), Path("../mine"), LaunchView()), make_plan=overtaken)
+    options = LaunchOptions(run_dir=Path("../mine"), force=True)
+    facts = prepare(JobSpec(default_recipe()), options, LaunchView())
+    facts.layout.logs.mkdir(parents=True)
     with pytest.raises(Unavailable, match=r"took the run directory `\.\./mine`"):
-        run(prepared, LaunchOptions(interactive=False, force=True), LaunchView())
+        run(facts, options, LaunchView())
     assert (work.parent / "mine" / "logs").is_dir()
 
 
@@ -76,7 +76,7 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
     python.parent.mkdir()
     python.write_text(SHOW)
     python.chmod(0o755)
-    inputs = PlanInputs(
+    inputs = facts_of(
         job=JobSpec(
             Path("train.py"),
             stage=3,
@@ -85,18 +85,20 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
             launcher="deepspeed" if over_ssh else None,
         ),
         script=script(),
-        base=None,
+        ds_config=None,
         model=SHAPE,
         machine=TWO_GPUS,
         topology=over_hosts(Host("w0", (0,))) if over_ssh else local(0, 1),
-        port=2950,
         layout=RunDir(odd / "run"),
         environ={},
         python=interpreter(str(odd)),
     )
     variables = {"ODD": Variable(ODD_NAME, "")}
-    launcher = SimpleNamespace(build_argv=lambda *_: ("launcher", str(odd), "two  words"))
-    monkeypatch.setattr("zlaunch.launch.plan.BACKENDS", {"torchrun": launcher, "deepspeed": launcher})
+
+    def odd_backend(launcher: str) -> Backend:
+        return replace(backend_of(launcher), build_argv=lambda *_: ("launcher", str(odd), "two  words"))
+
+    monkeypatch.setattr("zlaunch.launch.plan.backend_of", odd_backend)
     plan = replace(make_plan(inputs), environment=variables)
     (swap,) = plan.swap_dirs
     swap.mkdir()

@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.errors import Finding
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.check_resume import check_resume
 from zlaunch.resume.choose import find_resumption
 from zlaunch.resume.handover import Resumption
@@ -28,15 +31,14 @@ def resumption(resume: object, told: Script = TRAINER, *argv: str) -> Resumption
     return found
 
 
-def inputs(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, **asked: Any) -> PlanInputs:
-    return PlanInputs(
+def inputs(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, **asked: Any) -> JobFacts:
+    return facts_of(
         job=job(resume, *argv, **{"stage": 2, "precision": "bf16", **asked}),
         script=told,
-        base=None,
+        ds_config=None,
         model=SHAPE,
         machine=CPU_MACHINE,
         topology=local(*range(ranks)),
-        port=2950,
         layout=LAYOUT,
         environ={},
         python=PYTHON,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.checks.resources import check_resources
 from zlaunch.dsconfig.text.parser import parse
@@ -13,22 +14,22 @@ from zlaunch.errors import Severity
 from zlaunch.hosts.machine.resources import Disk, FreeResources
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.requirements import DiskUse, ResourceRequirements
 from zlaunch.resume.check_saves import check_saves
 
 MIB = 1 << 20
 
 
-def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any) -> PlanInputs:
-    return PlanInputs(
+def inputs(*argv: str, source: str = "", config: str | None = None, **asked: Any) -> JobFacts:
+    return facts_of(
         job=JobSpec(Path("train.py"), ScriptArgs.of(argv), **asked),
         script=script(source),
-        base=None if config is None else parse(config, "ds.json"),
+        ds_config=None if config is None else parse(config, "ds.json"),
         model=SHAPE,
         machine=CPU_MACHINE,
         topology=local(0, 1),
-        port=2950,
         layout=LAYOUT,
         environ={},
         python=PYTHON,
@@ -61,9 +62,9 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     [
         ("--output_dir file/out", Severity.FAILS_LATER, "file is not a directory"),
         ("--output_dir file/out --save_strategy no", Severity.FAILS_LATER, "file is not a directory"),
-        ("--output_dir out[1]", Severity.ADVICE, "may need a link"),
+        ("--output_dir out[1]", Severity.ADVICE, "may find no checkpoint in it"),
         ("--output_dir out[1] --load_best_model_at_end", Severity.FAILS_LATER, "at_end` fails"),
-        ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may need a link"),
+        ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may find no checkpoint in it"),
     ],
 )
 def test_a_directory_that_cannot_be_saved_to_or_loaded_from_is_told_before_the_start(

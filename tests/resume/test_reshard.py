@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.trainers import trainers
-from tests.making import CPU_MACHINE, SHAPE, script
+from tests.making import CPU_MACHINE, script
 from tests.resume.resuming import findings, inputs
 from tests.running import the_run, zlaunch
 from zlaunch.checkpoint.universal import disk_need_of
 from zlaunch.job.script import RESUME, ConfigInterface
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.preflight import with_conversion
 from zlaunch.launch.requirements import requirements_of
 
 pytestmark = pytest.mark.job
 
 
-def converting(job: PlanInputs) -> PlanInputs:
-    return with_conversion(job, make_plan(job).training)
+def converting(job: JobFacts) -> JobFacts:
+    return with_conversion(job)
 
 
 def test_the_plan_says_what_will_be_converted_and_a_dry_run_converts_nothing(
@@ -62,7 +63,7 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
     assert job.resume is not None
-    needs = requirements_of(make_plan(job), job, SHAPE, None, CPU_MACHINE)
+    needs = requirements_of(make_plan(job), CPU_MACHINE)
     asked = {one.path: one.num_bytes for one in needs.writes}
     assert asked[five / "global_step3_universal"] == disk_need_of(job.resume.saved.checkpoint).certain > 0
 

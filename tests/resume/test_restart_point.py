@@ -11,16 +11,16 @@ from tests.checkpoint.trainers import trainers
 from tests.making import script
 from tests.resume.resuming import LOOP, TRAINER, inputs
 from zlaunch.checkpoint.summary import Summary
-from zlaunch.launch.plan import PlanInputs, make_plan
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.resume.choose import newest_for_restart
 from zlaunch.resume.restart import restart_point
 
 pytestmark = pytest.mark.job
 
 
-def newest(job: PlanInputs, run: Path) -> Summary | None:
-    directory = job.script.known_output_dir(job.job.args)
-    return newest_for_restart(make_plan(job).training, run, None, directory)
+def newest(job: JobFacts, run: Path) -> Summary | None:
+    return newest_for_restart(make_plan(job).training, run)
 
 
 def record(folder: Path, saved: Path) -> Path:

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, json_objects, local, script
+from tests.facts import facts_of
+from tests.making import json_objects, script
 from zlaunch.cli.views.run import members
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.plan import PlanInputs
-from zlaunch.launch.rerun import plan_rerun, spec_of
+from zlaunch.launch.plan_record import moved_plan, recorded_job
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_record
@@ -43,9 +43,7 @@ The folder is written as `/folder`, the host as `HOST`, the environment as `/ven
 """
 LAST_WRITTEN = 1795359770.0
 SAID: dict[str, Any] = json.loads((OLD / "said.json").read_text())
-GIVEN = PlanInputs(
-    JobSpec(Path("train.py")), script(), None, None, CPU_MACHINE, local(0), 2950, LAYOUT, {}, PYTHON
-)
+GIVEN = facts_of(JobSpec(Path("train.py")), script())
 KINDS: list[Any] = [kind for kind in vars(record).values() if is_typeddict(kind)]
 
 
@@ -92,11 +90,11 @@ def test_a_run_of_the_release_before_is_told_as_it_was_then(name: str, old: Path
 @pytest.mark.parametrize("name", SAID)
 def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> None:
     files = RunFiles(old / name)
-    again = plan_rerun(files, replace(GIVEN, layout=RunDir(old / "again")))
+    again = moved_plan(files, replace(GIVEN, layout=RunDir(old / "again")))
     ds_config = str(old / "again" / "ds_config.json")
     assert again.script == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config
-    spec = spec_of(files)
+    spec = recorded_job(files)
     assert (list(spec.args.words), spec.wishes.policy.max_restarts) == (files.job["spec"]["script_args"], 0)
 
 

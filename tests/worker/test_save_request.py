@@ -7,7 +7,7 @@ import pytest
 
 from zlaunch.rundir import control
 from zlaunch.rundir.layout import RunDir
-from zlaunch.worker.hook.engine_save import _brought_up, _LastSave, _renamed
+from zlaunch.worker.hook.engine_save import _LastSave, _name_at_step, _updated
 from zlaunch.worker.hook.save_request import SaveRequest
 
 
@@ -38,7 +38,7 @@ def test_looking_at_each_step_takes_microseconds(tmp_path: Path) -> None:
 def test_what_has_counted_steps_in_the_state_of_a_script_is_brought_up() -> None:
     then, now = (10, 40, 320, 9, 39, 319), (13, 52, 416, 12, 51, 415)
     state = {"step": 10, "index": 9, "micro": 40, "samples": 320, "epoch": 2, "best": 0.1, "is_first": True}
-    assert _brought_up(state, then, now) == {
+    assert _updated(state, then, now) == {
         "step": 13,
         "index": 12,
         "micro": 52,
@@ -61,4 +61,4 @@ def test_what_has_counted_steps_in_the_state_of_a_script_is_brought_up() -> None
 )
 def test_a_directory_is_named_as_the_script_names_its_own(last: str, name: str) -> None:
     then, now = (10, 40, 320, 9, 39, 319), (13, 52, 416, 12, 51, 415)
-    assert _renamed(_LastSave(last, {}, then), now, 13) == name
+    assert _name_at_step(_LastSave(last, {}, then), now, 13) == name

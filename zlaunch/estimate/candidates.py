@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from zlaunch.estimate.changes import BUCKET, SMALL_BUCKET, Options
@@ -33,8 +34,8 @@ class Candidate:
     def options(self) -> Options:
         """The options for it, without the bucket and the accumulation."""
         checkpointing = self.checkpointing or None
-        own = Options(activation_checkpointing=checkpointing, micro_batch=self.micro_batch)
-        return self.strategy.options | own
+        training = Options(activation_checkpointing=checkpointing, micro_batch=self.micro_batch)
+        return self.strategy.options | training
 
     def needs_more_than(self, other: "Candidate") -> bool:
         """Whether it surely takes no less memory: larger micro-batches and buckets, more kept.
@@ -56,22 +57,24 @@ def candidates(query: EstimateQuery, per_rank: int) -> list[Candidate]:
     What changes least about a job comes first: the earlier strategy, no checkpointing, the usual bucket,
     and then the larger micro-batch.
     """
-    return [
-        _candidate(query, strategy, checkpointing, bucket, (size, per_rank // size))
-        for strategy in available(query)
-        for checkpointing in dict.fromkeys((query.training.activation_checkpointing, True))
-        for bucket in _buckets(query, strategy)
-        for size in reversed(sizes(per_rank))
-    ]
+    listed = []
+    checkpointings = dict.fromkeys((query.training.activation_checkpointing, True))
+    micro_batches = sizes(per_rank)[::-1]
+    for strategy in available(query):
+        buckets = list(_buckets(query, strategy))
+        for checkpointing, bucket, size in product(checkpointings, buckets, micro_batches):
+            batch = (size, per_rank // size)
+            listed.append(_candidate(query, strategy, checkpointing, bucket, batch))
+    return listed
 
 
 def sizes(number: int) -> list[int]:
     """List sizes into which a batch can be cut, the smallest first, the whole batch last."""
-    found: list[int] = []
+    chosen: list[int] = []
     for size in _divisors(number):
-        if not found or size >= STEP * found[-1]:
-            found.append(size)
-    return found  # no divisor is above half of the whole, so that is among them
+        if not chosen or size >= STEP * chosen[-1]:
+            chosen.append(size)
+    return chosen  # no divisor is above half of the whole, so that is among them
 
 
 def _divisors(number: int) -> list[int]:
@@ -81,27 +84,31 @@ def _divisors(number: int) -> list[int]:
 
 def _buckets(query: EstimateQuery, strategy: Strategy) -> Iterator[int]:
     """List buckets: one that keeps a network busy, then one that saves memory."""
-    own = _own_bucket(query)
-    if strategy.stage == 0 or BUCKET in {name for name, _ in query.job.overrides} or not own:
+    usual = _trainer_bucket(query)
+    if strategy.stage == 0 or BUCKET in {name for name, _ in query.job.overrides} or not usual:
         yield 0
         return
-    large, small = max(own, SMALL_BUCKET), min(own, SMALL_BUCKET)
+    large, small = max(usual, SMALL_BUCKET), min(usual, SMALL_BUCKET)
     yield large
     if large >= STEP * small:
         yield small
 
 
-def _own_bucket(query: EstimateQuery) -> int | None:
+def _trainer_bucket(query: EstimateQuery) -> int | None:
     """Compute the bucket size that the Trainer sets: the square of the hidden size."""
     hidden = query.given.model and query.given.model.hidden_size
-    return hidden * hidden if hidden else None
+    if not hidden:
+        return None
+    return hidden * hidden
 
 
 def _candidate(
     query: EstimateQuery, strategy: Strategy, checkpointing: bool, bucket: int, batch: tuple[int, int]
 ) -> Candidate:
     micro_batch, accumulation = batch
-    overrides = ((BUCKET, bucket),) if bucket and bucket != _own_bucket(query) else ()
+    overrides: tuple[tuple[str, object], ...] = ()
+    if bucket and bucket != _trainer_bucket(query):
+        overrides = ((BUCKET, bucket),)
     options = Options(
         overrides=overrides,
         activation_checkpointing=checkpointing,
@@ -112,12 +119,12 @@ def _candidate(
     return Candidate(strategy, checkpointing, bucket, micro_batch, accumulation, moved)
 
 
-def distance(one: Candidate, other: Candidate) -> float:
+def distance(first: Candidate, second: Candidate) -> float:
     """Measure how much two candidates differ."""
     return (
-        abs(math.log2(one.micro_batch / other.micro_batch))
-        + CHECKPOINTED * (one.checkpointing != other.checkpointing)
-        + ACCUMULATED * ((one.accumulation > 1) != (other.accumulation > 1))
-        + BUCKETED * (one.bucket != other.bucket)
-        + ELSEWHERE * (one.strategy != other.strategy)
+        abs(math.log2(first.micro_batch / second.micro_batch))
+        + CHECKPOINTED * (first.checkpointing != second.checkpointing)
+        + ACCUMULATED * ((first.accumulation > 1) != (second.accumulation > 1))
+        + BUCKETED * (first.bucket != second.bucket)
+        + ELSEWHERE * (first.strategy != second.strategy)
     )

@@ -55,8 +55,8 @@ class Options:
     lora: Lora | None = None
 
     def __or__(self, other: "Options") -> "Options":
-        given = {field.name: getattr(other, field.name) for field in fields(other)}
-        return replace(self, **{name: value for name, value in given.items() if value not in (None, ())})
+        values = {field.name: getattr(other, field.name) for field in fields(other)}
+        return replace(self, **{name: value for name, value in values.items() if value not in (None, ())})
 
     def __str__(self) -> str:
         terms = [_spelled(TRAINING[name][0], value) for name, value in self._training()]
@@ -86,7 +86,9 @@ class Options:
             if spelling is None:
                 return None
             if setting == "argument":
-                words = (spelling,) if value is True else (spelling, str(value))
+                words = [spelling]
+                if value is not True:
+                    words.append(str(value))
                 job = replace(job, args=job.args.followed_by(words))
             if key is not None and (setting == "key" or job.ds_config is not None):
                 job = replace(job, overrides=(*job.overrides, (key, value)))
@@ -94,22 +96,31 @@ class Options:
 
     def apply_shared(self, job: JobSpec) -> JobSpec:
         """Change what `estimate` and `train` both have: stage, offload, precision and overrides."""
-        return replace(
+        job = replace(
             job,
-            stage=job.stage if self.stage is None else self.stage,
-            offload=job.offload if self.offload is None else self.offload,
+            offload=self.offload or job.offload,
             precision=self.precision or job.precision,
             overrides=(*job.overrides, *self.overrides),
         )
+        if self.stage is not None:
+            job = replace(job, stage=self.stage)
+        return job
 
     def _training(self) -> list[tuple[str, object]]:
         return [(name, value) for name in TRAINING if (value := getattr(self, name)) is not None]
 
     def _strategy(self) -> list[str]:
-        offload = None if self.offload is None else _offload_text(self.offload, self.stage)
-        nvme = "DIR" if offload is not None and "nvme" in offload else None
-        named = {"--stage": self.stage, "--offload": offload, "--nvme": nvme, "--precision": self.precision}
-        return [f"{flag} {value}" for flag, value in named.items() if value is not None]
+        words = []
+        if self.stage is not None:
+            words.append(f"--stage {self.stage}")
+        if self.offload is not None:
+            devices = _offload_text(self.offload, self.stage)
+            words.append(f"--offload {devices}")
+            if "nvme" in devices:
+                words.append("--nvme DIR")
+        if self.precision is not None:
+            words.append(f"--precision {self.precision}")
+        return words
 
 
 def _sets(overrides: Iterable[tuple[str, object]]) -> list[str]:
@@ -117,8 +128,10 @@ def _sets(overrides: Iterable[tuple[str, object]]) -> list[str]:
 
 
 def _spelled(flag: str, value: object) -> str:
-    if isinstance(value, bool):
-        return flag if value else f"no {flag.lstrip('-').replace('-', ' ')}"
+    if value is True:
+        return flag
+    if value is False:
+        return f"no {flag.lstrip('-').replace('-', ' ')}"
     return f"{flag} {value}"
 
 
@@ -197,12 +210,17 @@ def _smaller_micro_batches(job: JobState) -> list[Options]:
 
 
 def _optimizer_offload(job: JobState) -> list[Options]:
-    param = job.offload.get("param", "none") if job.stage == 3 else None
-    return [Options(stage=None if job.stage else 2, offload=Offload("cpu", param))]
+    if job.stage == 0:
+        return [Options(stage=2, offload=Offload("cpu"))]
+    if job.stage < 3:
+        return [Options(offload=Offload("cpu"))]
+    return [Options(offload=Offload("cpu", job.offload.get("param", "none")))]
 
 
 def _at_stage_3(job: JobState, offload: Offload) -> Options:
-    return Options(stage=None if job.stage == 3 else 3, offload=offload)
+    if job.stage == 3:
+        return Options(offload=offload)
+    return Options(stage=3, offload=offload)
 
 
 GPU_MEMORY: Final = (
@@ -311,8 +329,13 @@ def memory_changes(
     With `only_first`, list only the least intrusive form of each: the next stage, the largest smaller batch.
     """
     for row in rows:
-        found = row.options(state) if row.when(state) else ()
-        yield from ((row, options) for options in (found[:1] if only_first else found))
+        if not row.when(state):
+            continue
+        forms = row.options(state)
+        if only_first:
+            forms = forms[:1]
+        for options in forms:
+            yield row, options
 
 
 def speed_changes(state: JobState) -> Iterator[Options]:
@@ -324,8 +347,7 @@ def speed_changes(state: JobState) -> Iterator[Options]:
         yield Options(offload=Offload("cpu", "none"))
     if devices:
         yield Options(offload=Offload("none", "none"))
-    lowest = 3 if "param" in state.offload else int(bool(devices))
-    if state.stage > lowest:
+    if state.stage > _lowest_stage(state):
         yield Options(stage=STAGES[str(state.stage - 1)])
     if state.activation_checkpointing:
         yield Options(activation_checkpointing=False)
@@ -333,3 +355,11 @@ def speed_changes(state: JobState) -> Iterator[Options]:
         yield Options(micro_batch=2 * state.micro_batch, grad_accum=state.grad_accum // 2)
     elif state.grad_accum == 1:
         yield Options(micro_batch=2 * state.micro_batch)
+
+
+def _lowest_stage(state: JobState) -> int:
+    if "param" in state.offload:
+        return 3
+    if state.offload:
+        return 1
+    return 0

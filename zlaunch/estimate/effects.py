@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
@@ -27,13 +28,16 @@ def state_of(query: EstimateQuery, resolved: ResolvedConfig) -> JobState:
     """Return the settings of a job that decide which changes it can make."""
     zero, training = resolved.config.zero_optimization, query.training
     bucket = whole(resolved.values[ZERO, "reduce_bucket_size"]) or whole(zero.reduce_bucket_size)
-    offload = {name.removeprefix("offload_"): one.device for name, one in zero.offloads.items()}
+    stage: int = 0
+    if isinstance(zero.stage, int):
+        stage = zero.stage
+    devices = {name.removeprefix("offload_"): section.device for name, section in zero.offloads.items()}
     return JobState(
-        stage=zero.stage if isinstance(zero.stage, int) else 0,
+        stage=stage,
         world_size=query.given.world_size,
         micro_batch=whole(resolved.values[MICRO]) or 1,
         grad_accum=whole(resolved.values[ACCUMULATION]) or 1,
-        offload={part: device for part, device in offload.items() if device != "auto"},
+        offload={part: device for part, device in devices.items() if device != "auto"},
         activation_checkpointing=training.activation_checkpointing,
         bucket=bucket or 0,
         attention=training.attention,
@@ -61,12 +65,14 @@ class ChangeEffect:
 
 def effect(options: Options, before: Estimate, after: Estimate) -> ChangeEffect:
     """Compare a job with the same job after a change."""
-    old, new = before.seconds_per_token, after.seconds_per_token
+    pace = None
+    if before.seconds_per_token and after.seconds_per_token:
+        pace = after.seconds_per_token / before.seconds_per_token - 1
     return ChangeEffect(
         options,
         after.need.allocated - before.need.allocated,
         after.need.host - before.need.host,
-        new / old - 1 if old and new else None,
+        pace,
         after.fit,
         dict(after.forecast.parts.get("gpu", {})),
     )
@@ -78,35 +84,42 @@ def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
     For a job that fits and whose speed is known, also try changes that use more memory and may be faster.
     """
     state = state_of(estimate.query, estimate.resolved)
-    tried = [options for _, options in memory_changes(state)]
+    changes = [options for _, options in memory_changes(state)]
     if estimate.fit is Fit.YES and estimate.seconds is not None:
-        tried += speed_changes(state)
-    results = estimator.rehearse([estimate.query.with_options(options) for options in tried])
+        changes += speed_changes(state)
+    results = estimator.rehearse([estimate.query.with_options(options) for options in changes])
     return [
         effect(options, estimate, after)
-        for options, after in zip(tried, results, strict=True)
+        for options, after in zip(changes, results, strict=True)
         if isinstance(after, Estimate)
     ]
 
 
 def worth_saying(effects: Sequence[ChangeEffect], peak: int) -> list[ChangeEffect]:
     """Keep changes that save GPU memory, and the fastest that use more and still fit."""
-    saving = [one for one in effects if one.gpu < -WORTH_SAYING * peak]
-    others = [one for one in effects if one not in saving and one.fit is Fit.YES]
-    faster = [one for one in others if one.pace is not None and one.pace < -WORTH_SAYING]
-    return [*saving, *sorted(faster, key=lambda one: one.pace or 0)[:MOST_FASTER]]
+    saving = [change for change in effects if change.gpu < -WORTH_SAYING * peak]
+    fitting_others = [change for change in effects if change not in saving and change.fit is Fit.YES]
+    paces = [(change.pace or 0, change) for change in fitting_others]
+    faster = [(pace, change) for pace, change in paces if pace < -WORTH_SAYING]
+    faster.sort(key=itemgetter(0))
+    return [*saving, *(change for _, change in faster[:MOST_FASTER])]
 
 
 def most_reduced(part: str, size: int, effects: Sequence[ChangeEffect]) -> tuple[Options, int] | None:
     """Find the change that reduces a part the most; None if none saves a tenth of it."""
-    left = [(one.parts.get(part, 0), str(one.options), one.options) for one in effects if one.gpu < 0]
-    least = min(left, key=lambda one: one[:2], default=None)
-    return (least[2], least[0]) if least is not None and least[0] < 0.9 * size else None
+    saving = [change for change in effects if change.gpu < 0]
+    if not saving:
+        return None
+    best = min(saving, key=lambda change: (change.parts.get(part, 0), str(change.options)))
+    left = best.parts.get(part, 0)
+    if left >= 0.9 * size:
+        return None
+    return best.options, left
 
 
 def fitting(effects: Sequence[ChangeEffect]) -> list[Options]:
     """List the changes after which a job fits, the least intrusive first."""
-    return [one.options for one in effects if one.fit is Fit.YES]
+    return [change.options for change in effects if change.fit is Fit.YES]
 
 
 def find_remedies(
@@ -116,17 +129,20 @@ def find_remedies(
 
     Each is taken with the first strategy with which it does in closed form, or may; a rehearsal confirms it.
     """
-    found: dict[Fit, dict[Options, tuple[Options, EstimateQuery]]] = {Fit.YES: {}, Fit.TIGHT: {}}
+    remedies: dict[Fit, dict[Options, tuple[Options, EstimateQuery]]] = {Fit.YES: {}, Fit.TIGHT: {}}
     for strategy in strategies:
         moved = apply_strategy(query, strategy)
         for options in _alone_and_with_checkpointing(moved):
             changed = moved.with_options(options)
             (result,) = estimator.closed_form([changed])
-            if isinstance(result, Estimate) and result.fit in found:
-                found[result.fit].setdefault(options, (strategy.options | options, changed))
-    tried = list((found[Fit.YES] or found[Fit.TIGHT]).values())[:MOST_CONFIRMED]
-    results = estimator.rehearse([changed for _, changed in tried]) if tried else ()
-    return [options for (options, _), one in zip(tried, results, strict=True) if is_fit(one)][:MOST_NAMED]
+            if isinstance(result, Estimate) and result.fit in remedies:
+                remedies[result.fit].setdefault(options, (strategy.options | options, changed))
+    likely = list((remedies[Fit.YES] or remedies[Fit.TIGHT]).values())[:MOST_CONFIRMED]
+    if not likely:
+        return []
+    results = estimator.rehearse([changed for _, changed in likely])
+    pairs = zip(likely, results, strict=True)
+    return [options for (options, _), result in pairs if is_fit(result)][:MOST_NAMED]
 
 
 def _alone_and_with_checkpointing(query: EstimateQuery) -> Iterator[Options]:

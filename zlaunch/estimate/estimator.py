@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from zlaunch.estimate.query import (
     remarks_on,
     workload_of,
 )
-from zlaunch.estimate.rehearse import Done, Found, Rehearser, by_formula
+from zlaunch.estimate.rehearse import Done, Rehearsed, Rehearser, by_formula
 from zlaunch.estimate.workload import Workload
 
 MOST_ACCUMULATED: Final = 2
@@ -55,7 +55,7 @@ _ABOUT = (
 """Error or location of the error in DeepSpeed → the ds_config key it is about, and a hint if there is one."""
 
 
-Rehearse = Callable[[Sequence[Workload], Done], list[Found]]
+Rehearse = Callable[[Sequence[Workload], Done], list[Rehearsed]]
 """Rehearses workloads and reports progress, as a `Rehearser` does."""
 
 
@@ -95,7 +95,7 @@ class Estimator(AbstractContextManager["Estimator"]):
 
     def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Estimate jobs in closed form: at once, with a known error."""
-        return _estimates(queries, lambda workloads: [by_formula(one) for one in workloads])
+        return _estimates(queries, lambda workloads: [by_formula(workload) for workload in workloads])
 
     def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks."""
@@ -103,16 +103,17 @@ class Estimator(AbstractContextManager["Estimator"]):
         def report(done: int, total: int) -> None:
             self._on_progress(RehearsalProgress(len(queries), done, total))
 
-        def forecasts(workloads: Sequence[Workload]) -> list[Found]:
-            short = [_shortened(one) for one in workloads]
-            found = _by_ranks(short, lambda some: self._rehearse(some, report))
-            report(len(found), len(found))
-            return [
-                _with_flops(forecast, whole, _accumulated(one))
-                if isinstance(forecast, Forecast)
-                else forecast
-                for forecast, whole, one in zip(found, workloads, short, strict=True)
-            ]
+        def forecasts(workloads: Sequence[Workload]) -> list[Rehearsed]:
+            short = [_shortened(workload) for workload in workloads]
+            rehearsed = _by_ranks(short, lambda batch: self._rehearse(batch, report))
+            report(len(rehearsed), len(rehearsed))
+            results: list[Rehearsed] = []
+            for forecast, whole, part in zip(rehearsed, workloads, short, strict=True):
+                if isinstance(forecast, Forecast):
+                    results.append(_with_flops(forecast, whole, _accumulated(part)))
+                else:
+                    results.append(forecast)
+            return results
 
         return _estimates(queries, forecasts)
 
@@ -125,21 +126,24 @@ class Estimator(AbstractContextManager["Estimator"]):
 
 
 def _estimates(
-    queries: Sequence[EstimateQuery], forecasts: Callable[[Sequence[Workload]], Sequence[Found]]
+    queries: Sequence[EstimateQuery], forecasts: Callable[[Sequence[Workload]], Sequence[Rehearsed]]
 ) -> list[Estimate | Rejected]:
-    resolved = [_resolved(query) for query in queries]
-    asked = [
-        (query, one, workload_of(query, one))
-        for query, one in zip(queries, resolved, strict=True)
-        if isinstance(one, ResolvedConfig)
-    ]
-    if len(asked) > 1:  # resuming decides nothing then, unless these jobs do resume
-        asked = [(q, one, replace(workload, resume=q.training.resumes)) for q, one, workload in asked]
-    found = forecasts([workload for *_, workload in asked]) if asked else []
-    estimates: Iterator[Estimate | Rejected] = (
-        _estimate(*one, forecast) for one, forecast in zip(asked, found, strict=True)
-    )
-    return [one if isinstance(one, Rejected) else next(estimates) for one in resolved]
+    results: dict[int, Estimate | Rejected] = {}
+    jobs: dict[int, tuple[EstimateQuery, ResolvedConfig, Workload]] = {}
+    for number, query in enumerate(queries):
+        resolved = _resolved(query)
+        if isinstance(resolved, Rejected):
+            results[number] = resolved
+        else:
+            jobs[number] = (query, resolved, workload_of(query, resolved))
+    if len(jobs) > 1:  # resuming decides nothing then, unless these jobs do resume
+        for number, (query, resolved, workload) in jobs.items():
+            jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
+    if jobs:
+        rehearsed = forecasts([workload for *_, workload in jobs.values()])
+        for (number, job), forecast in zip(jobs.items(), rehearsed, strict=True):
+            results[number] = _estimate(*job, forecast)
+    return [results[number] for number in range(len(queries))]
 
 
 def _resolved(query: EstimateQuery) -> ResolvedConfig | Rejected:
@@ -152,11 +156,11 @@ def _resolved(query: EstimateQuery) -> ResolvedConfig | Rejected:
 
 
 def _estimate(
-    query: EstimateQuery, resolved: ResolvedConfig, workload: Workload, found: Found
+    query: EstimateQuery, resolved: ResolvedConfig, workload: Workload, rehearsed: Rehearsed
 ) -> Estimate | Rejected:
-    if not isinstance(found, Forecast):
-        return Rejected(found)
-    forecast = found.with_pool("shm", shared(workload))
+    if not isinstance(rehearsed, Forecast):
+        return Rejected(rehearsed)
+    forecast = rehearsed.with_pool("shm", shared(workload))
     remarks = tuple(remarks_on(forecast, query.cluster))
     if query.training.resumes:
         forecast = forecast.resumed()
@@ -176,8 +180,8 @@ def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecas
 
 
 def _by_ranks(
-    workloads: Sequence[Workload], rehearse: Callable[[Sequence[Workload]], list[Found]]
-) -> list[Found]:
+    workloads: Sequence[Workload], rehearse: Callable[[Sequence[Workload]], list[Rehearsed]]
+) -> list[Rehearsed]:
     """Rehearse the first rank of each job; of a single job the last rank too, and take the fuller one.
 
     Where parameters straddle rank boundaries, some ranks hold more than others. What DeepSpeed refuses on
@@ -218,12 +222,14 @@ def _accumulated(workload: Workload) -> int:
 
 def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
     """Report what DeepSpeed raised, at its key in the user's file if it is there."""
-    about = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
-    key, hint = next(about, ("", None))
-    who = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
-    message = f"{who} fails: {words}"
+    causes = ((key, hint) for pattern, key, hint in _ABOUT if re.search(pattern, words))
+    key, hint = next(causes, ("", None))
+    package = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
+    message = f"{package} fails: {words}"
     finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.FAILS_LATER)
-    return base.locate(finding) if base is not None and key and base.has(key) else finding
+    if base is not None and key and base.has(key):
+        return base.locate(finding)
+    return finding
 
 
 def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Speed | None:

@@ -72,7 +72,9 @@ def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
     """Work out what the ranks of a job need."""
     least, most = overhead_bytes(cluster.world_size)
     reserved, ranks = forecast.peak("reserved"), cluster.ranks_per_host
-    program = PROGRAM_BYTES if forecast.on_gpu else CPU_PROGRAM_BYTES
+    program = CPU_PROGRAM_BYTES
+    if forecast.on_gpu:
+        program = PROGRAM_BYTES
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return MemoryNeed(
         allocated=forecast.peak("gpu"),
@@ -91,7 +93,7 @@ def check_fit(forecast: Forecast, cluster: Cluster) -> FitResult:
     need = memory_need(forecast, cluster)
     verdicts = [*_on_the_gpu(forecast, need, cluster), *_on_the_host(forecast, need, cluster)]
     for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
-        if reasons := tuple(one.reasons[0] for one in verdicts if one.fit is fit):
+        if reasons := tuple(verdict.reasons[0] for verdict in verdicts if verdict.fit is fit):
             return FitResult(fit, reasons)
     return FitResult(Fit.YES)
 
@@ -105,16 +107,16 @@ def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Itera
         return
     least, most = cluster.gpu.usable_bytes(cluster.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
-    has = f"{room} of {gib(cluster.gpu.total_bytes)} GiB are available"
+    available = f"{room} of {gib(cluster.gpu.total_bytes)} GiB are available"
     most_reserved = forecast.bounds(need.reserved)[1]
     if forecast.bounds(need.allocated)[0] > most:
         phase = forecast.peak_phase("gpu")
-        yield FitResult(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {has}",))
+        yield FitResult(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {available}",))
     elif most_reserved > least:
-        up_to = f", perhaps {memory(most_reserved)}," if forecast.error else ""
-        yield FitResult(
-            Fit.TIGHT, (f"{memory(need.reserved)}{up_to} for tensors and the allocator's cache; {has}",)
-        )
+        takes = memory(need.reserved)
+        if forecast.error:
+            takes += f", perhaps {memory(most_reserved)},"
+        yield FitResult(Fit.TIGHT, (f"{takes} for tensors and the allocator's cache; {available}",))
 
 
 def _on_the_host(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
@@ -135,8 +137,9 @@ def _on_one_host(forecast: Forecast, pools: Sequence[str], ranks: int) -> int:
     """
     most = before = 0
     for phase in forecast.phases:
-        first = sum(phase.peak.get(pool, 0) for pool in pools)
-        others = min(before, first) if phase.name == "save" else first
+        first = others = sum(phase.peak.get(pool, 0) for pool in pools)
+        if phase.name == "save":
+            others = min(before, first)
         most = max(most, first + (ranks - 1) * others)
         before = sum(phase.end.get(pool, 0) for pool in pools)
     return most

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final, Literal
 
 from zlaunch.rundir.record import ForecastRecord
@@ -87,18 +88,16 @@ class Forecast:
         """Forecast the run that resumes from this one's checkpoint."""
         if self.resume is None:
             return self
-        later, phase = self.resume, self.resume.phase
+        later, phases = self.resume, self.phases
+        before = {pool: sum(held.values()) for pool, held in self.parts.items()}
         fuller = {
-            pool: parts
-            for pool, parts in later.parts.items()
-            if sum(parts.values()) > sum(self.parts.get(pool, {}).values())
+            pool: held for pool, held in later.parts.items() if sum(held.values()) > before.get(pool, 0)
         }
+        if later.phase is not None:
+            phases = (*phases, later.phase)
+        late_error = self.late_error or later.error
         return replace(
-            self,
-            phases=self.phases if phase is None else (*self.phases, phase),
-            parts={**self.parts, **fuller},
-            late_error=self.late_error or later.error,
-            resume=None,
+            self, phases=phases, parts={**self.parts, **fuller}, late_error=late_error, resume=None
         )
 
     def peak(self, pool: Pool) -> int:
@@ -115,15 +114,10 @@ class Forecast:
         def scale(held: Mapping[str, int], pool: str | None = None) -> dict[str, int]:
             return {name: int(size * ratios.get(pool or name, 1.0)) for name, size in held.items()}
 
-        phases = (
-            Phase(
-                one.name,
-                scale(one.peak),
-                scale(one.end),
-                {pool: scale(parts, pool) for pool, parts in one.parts.items()},
-            )
-            for one in self.phases
-        )
+        phases = []
+        for phase in self.phases:
+            parts = {pool: scale(held, pool) for pool, held in phase.parts.items()}
+            phases.append(Phase(phase.name, scale(phase.peak), scale(phase.end), parts))
         return replace(self, phases=tuple(phases))
 
     @property
@@ -133,21 +127,29 @@ class Forecast:
 
     def with_pool(self, pool: Pool, nbytes: int) -> "Forecast":
         """Add a pool with a constant size, unless it is 0."""
+        if not nbytes:
+            return self
         added: dict[str, int] = {pool: nbytes}
-        phases = (replace(one, peak={**one.peak, **added}, end={**one.end, **added}) for one in self.phases)
-        return replace(self, phases=tuple(phases)) if nbytes else self
+        phases = (
+            replace(phase, peak={**phase.peak, **added}, end={**phase.end, **added}) for phase in self.phases
+        )
+        return replace(self, phases=tuple(phases))
 
     @property
     def tensor_pool(self) -> Pool:
         """The pool of the tensors of a step: without a GPU they are in host memory."""
-        return "gpu" if self.on_gpu else "pageable"
+        if self.on_gpu:
+            return "gpu"
+        return "pageable"
 
     @property
     def states(self) -> int | None:
         """Bytes of parameters, gradients and optimizer in the first optimizer step; None if unknown."""
         steps = (phase.parts.get(self.tensor_pool) for phase in self.phases if phase.name == "step")
-        step = next(steps, None)
-        return None if step is None else sum(step.get(part, 0) for part in STATES)
+        held = next(steps, None)
+        if held is None:
+            return None
+        return sum(held.get(part, 0) for part in STATES)
 
     def peak_phase(self, pool: Pool) -> str:
         """Phase in which a pool is fullest."""
@@ -156,12 +158,12 @@ class Forecast:
 
 def parts_at_peak(phases: Sequence[Phase]) -> dict[str, Mapping[str, int]]:
     """Return the parts of each pool in the phase in which it is fullest."""
-    found = {}
-    for pool in dict.fromkeys(pool for phase in phases for pool in phase.parts):
+    parts = {}
+    for pool in dict.fromkeys(chain.from_iterable(phase.parts for phase in phases)):
         fullest = max(phases, key=lambda phase: phase.peak.get(pool, 0))
         if fullest.peak.get(pool):
-            found[pool] = fullest.parts[pool]
-    return found
+            parts[pool] = fullest.parts[pool]
+    return parts
 
 
 def written_peak(forecast: ForecastRecord, pools: Iterable[str], phase: str | None = None) -> int | None:
@@ -170,8 +172,8 @@ def written_peak(forecast: ForecastRecord, pools: Iterable[str], phase: str | No
     None if it does not have such a phase.
     """
     names = list(pools)
-    asked = [one for one in forecast.get("phases", ()) if phase in (None, one.get("name"))]
-    peaks = (one.get("peak", {}) for one in asked)
+    phases = forecast.get("phases", ())
+    peaks = [recorded.get("peak", {}) for recorded in phases if phase in (None, recorded.get("name"))]
     return max((sum(max(0, peak.get(name, 0)) for name in names) for peak in peaks), default=None)
 
 
@@ -180,6 +182,10 @@ def written_resident(forecast: ForecastRecord, on_gpu: bool) -> int | None:
 
     Without a GPU all tensors are there. None if the forecast has no phases.
     """
-    pools, program = (HOST_POOLS, PROGRAM_BYTES) if on_gpu else ((*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES)
+    pools, program = (*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES
+    if on_gpu:
+        pools, program = HOST_POOLS, PROGRAM_BYTES
     peak = written_peak(forecast, pools)
-    return None if peak is None else peak + program
+    if peak is None:
+        return None
+    return peak + program

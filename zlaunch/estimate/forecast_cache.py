@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,12 @@ MOST_BYTES: Final = 64 << 20
 PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft")
 
 _SOURCES: Final = (
-    *("estimate/**/*.py", "job/*.py", "job/model_families.json", "config/resolve/nvme_buffers.py"),
-    *("hosts/machine/gpu_catalog.py", "hosts/machine/gpus.json"),
+    "estimate/**/*.py",
+    "job/*.py",
+    "job/model_families.json",
+    "config/resolve/nvme_buffers.py",
+    "hosts/machine/gpu_catalog.py",
+    "hosts/machine/gpus.json",
 )
 """Sources of zlaunch that a forecast depends on."""
 _CODE: Final = ("**/*.py", "config.json")
@@ -43,7 +48,9 @@ def cache_directory(environ: Mapping[str, str]) -> Path | None:
     named = environ.get(VARIABLE)
     if named and named.lower() == OFF:
         return None
-    directory = Path(named) if named else Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    directory = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    if named:
+        directory = Path(named)
     try:
         return directory.expanduser()
     except RuntimeError:  # a user without a home directory, as in a container
@@ -95,7 +102,7 @@ class ForecastCache:
     def _prune(self, directory: Path) -> None:
         files = [(file, file.stat()) for file in directory.glob(f"*{_SUFFIX}*")]  # and partial ones
         total = sum(stat.st_size for _, stat in files)
-        for file, stat in sorted(files, key=lambda found: found[1].st_mtime_ns):
+        for file, stat in sorted(files, key=lambda entry: entry[1].st_mtime_ns):
             if total <= self._most_bytes:
                 return
             file.unlink(missing_ok=True)
@@ -104,17 +111,20 @@ class ForecastCache:
 
 def _is_complete(forecast: Forecast) -> bool:
     """Whether nothing failed; a failure may come from a full disk or memory."""
+    if forecast.method != "rehearsal" or forecast.late_error:
+        return False
     resume = forecast.resume
-    errors = [forecast.late_error, *((resume.error, resume.why_not_rehearsed) if resume else ())]
-    return forecast.method == "rehearsal" and not any(errors)
+    return resume is None or not (resume.error or resume.why_not_rehearsed)
 
 
 def key_of(workload: Workload, python: Path | None = None) -> str:
     """Hash everything a forecast depends on; raise OSError for code that cannot be read."""
-    code = workload.remote_code
+    code = None
+    if workload.remote_code is not None:
+        code = _digest(Path(workload.remote_code), _CODE)
     depends = {
         "workload": to_json(workload),
-        "remote code": None if code is None else _digest(Path(code), _CODE),
+        "remote code": code,
         "releases": _releases(python),
         "sources": _digest(Path(__file__).parents[1], _SOURCES),
     }
@@ -130,7 +140,7 @@ def _releases(python: Path | None) -> Mapping[str, str | None]:
 def _digest(root: Path, patterns: tuple[str, ...]) -> str:
     """Hash the names and contents of files below a directory."""
     digest = hashlib.sha256()
-    for file in sorted(file for pattern in patterns for file in root.glob(pattern)):
+    for file in sorted(chain.from_iterable(root.glob(pattern) for pattern in patterns)):
         for part in (os.fsencode(file.relative_to(root)), file.read_bytes()):
             digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()

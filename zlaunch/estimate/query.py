@@ -1,15 +1,14 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, get_args
+from typing import Final, Literal, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
@@ -32,7 +31,6 @@ SEQ_LEN_FLAGS = (
 )
 """Names that scripts give to the argument for the sequence length."""
 
-_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 _DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
@@ -82,12 +80,11 @@ class EstimateQuery:
         """Apply options; `source` is the source of the batch sizes, by default the options."""
         training = replace(
             self.training,
-            activation_checkpointing=self.training.activation_checkpointing
-            if options.activation_checkpointing is None
-            else options.activation_checkpointing,
             attention=options.attention or self.training.attention,
             lora=options.lora or self.training.lora,
         )
+        if options.activation_checkpointing is not None:
+            training = replace(training, activation_checkpointing=options.activation_checkpointing)
         if options.seq_len is not None:
             training = replace(training, seq_len=Sourced(options.seq_len, Source.option("--seq-len")))
         args = self.given.args
@@ -102,16 +99,6 @@ class EstimateQuery:
         return replace(self, job=options.apply_shared(self.job), training=training, given=given)
 
 
-def parse_lora(text: str) -> Lora:
-    """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
-    match = _LORA.fullmatch(text)
-    if match is None:
-        raise WrongUsage(
-            f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
-        )
-    return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
-
-
 def training_of(
     model: ModelConfig, typed: ScriptArgs, options: Options, usual_seq_len: int = USUAL_SEQ_LEN
 ) -> Training:
@@ -119,28 +106,28 @@ def training_of(
 
     `usual_seq_len` is the sequence length where neither options nor arguments give one.
     """
-    said = {flag.name: flag.value or "true" for flag in typed.flags}
-    written = said.get("dtype") or said.get("torch_dtype") or model.first("dtype", "torch_dtype")
-    named = said.get("attn_implementation")
-    chosen: Attention = next((one for one in get_args(Attention) if one == named), "sdpa")
-    resumed = said.get("resume_from_checkpoint", "false")
+    arguments = {flag.name: flag.value or "true" for flag in typed.flags}
+    dtype = arguments.get("dtype") or arguments.get("torch_dtype") or model.first("dtype", "torch_dtype")
+    named = arguments.get("attn_implementation")
+    attention: Attention = next((known for known in get_args(Attention) if known == named), "sdpa")
+    resumed = arguments.get("resume_from_checkpoint", "false")
+    checkpointing = options.activation_checkpointing or typed.is_on(*CHECKPOINTING_FLAGS)
     return Training(
-        seq_len=_given_seq_len(said, options.seq_len) or _usual_seq_len(model, usual_seq_len),
-        activation_checkpointing=bool(options.activation_checkpointing)
-        or bool(typed.is_on(*CHECKPOINTING_FLAGS)),
-        attention=options.attention or chosen,
+        seq_len=_given_seq_len(arguments, options.seq_len) or _usual_seq_len(model, usual_seq_len),
+        activation_checkpointing=bool(checkpointing),
+        attention=options.attention or attention,
         lora=options.lora,
-        load_dtype=_DTYPES.get(str(written).removeprefix("torch."), "fp32"),
+        load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
     )
 
 
-def _given_seq_len(said: Mapping[str, str], asked: int | None) -> Sourced | None:
-    if asked is not None:
-        return Sourced(asked, Source.option("--seq-len"))
+def _given_seq_len(arguments: Mapping[str, str], option: int | None) -> Sourced | None:
+    if option is not None:
+        return Sourced(option, Source.option("--seq-len"))
     for name in SEQ_LEN_FLAGS:
-        if (text := said.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
+        if (text := arguments.get(name, "")).isdecimal() and len(text) < 10 and int(text) > 0:
             return Sourced(int(text), Source.argument(name))
     return None
 
@@ -156,6 +143,9 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
     """Describe the first rank of a job."""
     training, given = query.training, query.given
     stage = resolved.config.zero_optimization.stage
+    accelerator: Literal["cuda", "cpu"] = "cpu"
+    if given.machine.gpus:
+        accelerator = "cuda"
     return Workload(
         model=query.model.value,
         ds_config=_without_autos(resolved).config(),
@@ -168,7 +158,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         activation_checkpointing=training.activation_checkpointing,
         lora=training.lora,
         attention=training.attention,
-        accelerator="cuda" if given.machine.gpus else "cpu",
+        accelerator=accelerator,
         remote_code=training.remote_code,
     )
 
@@ -235,7 +225,9 @@ class Estimate:
     @property
     def seconds(self) -> float | None:
         """Seconds of a step: the middle of the likely range."""
-        return None if self.speed is None else self.speed.roofline.middle
+        if self.speed is None:
+            return None
+        return self.speed.roofline.middle
 
     @property
     def seconds_per_token(self) -> float | None:
@@ -273,9 +265,11 @@ def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:
     elif resume.why_not_rehearsed is not None:
         message = f"resuming from its checkpoint could not be rehearsed: {resume.why_not_rehearsed}"
         yield Finding("counted-otherwise", message, severity=Severity.ADVICE)
-    elif check_fit(forecast, cluster).fit is not (resumed := check_fit(forecast.resumed(), cluster)).fit:
-        message = f"resuming takes more memory: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
-        yield Finding("cannot-resume", message, severity=Severity.ADVICE)
+    else:
+        resumed = check_fit(forecast.resumed(), cluster)
+        if resumed.fit is not check_fit(forecast, cluster).fit:
+            message = f"resuming takes more memory: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
+            yield Finding("cannot-resume", message, severity=Severity.ADVICE)
 
 
 def is_fit(result: Estimate | Rejected) -> bool:
@@ -285,6 +279,6 @@ def is_fit(result: Estimate | Rejected) -> bool:
 
 def refuse_if_none_works(results: Sequence[Estimate | Rejected]) -> None:
     """Raise the error with the fewest findings if none of several jobs can work or be estimated."""
-    rejections = [one for one in results if isinstance(one, Rejected)]
+    rejections = [result for result in results if isinstance(result, Rejected)]
     if rejections and len(rejections) == len(results):
-        raise min(rejections, key=lambda one: len(one.findings)).error
+        raise min(rejections, key=lambda rejected: len(rejected.findings)).error

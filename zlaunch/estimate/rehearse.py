@@ -49,7 +49,7 @@ MOST_GPUS: Final = 10
 Done = Callable[[int, int], None]
 """Called with the number of forecasts so far, and of all."""
 
-Found = Forecast | Refused | Unavailable
+Rehearsed = Forecast | Refused | Unavailable
 """A forecast, or why there is none."""
 
 
@@ -84,29 +84,32 @@ class Rehearser(AbstractContextManager["Rehearser"]):
             self._program.end()
             self._program = None
 
-    def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Found]:
+    def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
         """Return the forecasts of workloads in the same order; call `done` with the progress.
 
         In place of a forecast there is Refused for a model that transformers refuses, and Unavailable for
         one whose memory cannot be told.
         """
-        found = {number: kept for number, one in enumerate(workloads) if (kept := self._at_once(one))}
-        missing = [number for number in range(len(workloads)) if number not in found]
+        results: dict[int, Rehearsed] = {}
+        for number, workload in enumerate(workloads):
+            if (result := self._at_once(workload)) is not None:
+                results[number] = result
+        missing = [number for number in range(len(workloads)) if number not in results]
         # What takes longest starts first, so that no rehearsal ends much later than the others.
         missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
-        tell = done or (lambda *_: None)
-        tell(len(found), len(workloads))
+        report = done or (lambda *_: None)
+        report(len(results), len(workloads))
         for place, reply in self._ask([workloads[number] for number in missing]):
             number = missing[place]
-            found[number] = told = _forecast(workloads[number], reply)
-            if isinstance(told, Forecast) and "failure" not in reply:
-                self._cache.keep(workloads[number], told)
-            tell(len(found), len(workloads))
-        if len(found) < len(workloads):
+            results[number] = result = _forecast(workloads[number], reply)
+            if isinstance(result, Forecast) and "failure" not in reply:
+                self._cache.keep(workloads[number], result)
+            report(len(results), len(workloads))
+        if len(results) < len(workloads):
             self.close()  # it died of one of them
-        return [found.get(number) or _forecast(one, {}) for number, one in enumerate(workloads)]
+        return [results.get(number) or _forecast(workload, {}) for number, workload in enumerate(workloads)]
 
-    def _at_once(self, workload: Workload) -> Found | None:
+    def _at_once(self, workload: Workload) -> Rehearsed | None:
         """Return a cached forecast, or the closed form for a job too large for a rehearsal."""
         if (why := too_large(workload)) is not None:
             return _forecast(workload, {"failure": why})
@@ -124,13 +127,15 @@ def _effort(workload: Workload) -> tuple[int, int, int]:
     """Order rehearsals by what takes long: the stage, offloading, above all to NVMe, and accumulation."""
     zero = workload.ds_config.get("zero_optimization", {})
     offloads = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
-    moved = sum({"cpu": 1, "nvme": 2}.get(str(one.get("device")), 0) for one in offloads)
+    moved = sum({"cpu": 1, "nvme": 2}.get(str(section.get("device")), 0) for section in offloads)
     accumulated = workload.ds_config.get("gradient_accumulation_steps", 1)
     return int(zero.get("stage", 0)), moved, int(accumulated)
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _Program:
@@ -145,7 +150,10 @@ class _Program:
         with suppress(OSError):  # the program then says itself what it cannot do
             self._scratch = Scratch("rehearsal")
             environment["TMPDIR"] = str(self._scratch.path)
-        argv = ours("zlaunch.estimate.rehearsal", str(jobs), python=None if python is None else str(python))
+        interpreter = None
+        if python is not None:
+            interpreter = str(python)
+        argv = ours("zlaunch.estimate.rehearsal", str(jobs), python=interpreter)
         self._process = start_with_pipes(argv, environment)
         self._num_asked = 0
         self._num_answered = 0
@@ -154,7 +162,7 @@ class _Program:
         """Send workloads and yield replies as they come; none for a workload it died of."""
         first = self._num_asked
         self._num_asked += len(workloads)
-        for line in self._lines(b"".join(to_json(one).encode() + b"\n" for one in workloads)):
+        for line in self._lines(b"".join(to_json(workload).encode() + b"\n" for workload in workloads)):
             self._num_answered += 1
             reply: _Reply = json.loads(line)
             yield reply["index"] - first, reply
@@ -168,7 +176,10 @@ class _Program:
         assert stdout is not None
         left = b""
         while True:
-            readable, writable, _ = select.select([stdout], [stdin] if unsent else [], [])
+            writers = []
+            if unsent:
+                writers = [stdin]
+            readable, writable, _ = select.select([stdout], writers, [])
             if writable:
                 try:
                     unsent = unsent[os.write(stdin.fileno(), unsent[: select.PIPE_BUF]) :]
@@ -205,16 +216,17 @@ def too_large(workload: Workload) -> str | None:
         return f"{workload.world_size} ranks would take minutes"
     if workload.accelerator == "cpu":
         return None
-    found = by_formula(workload)
-    if not isinstance(found, Forecast):
+    forecast = by_formula(workload)
+    if not isinstance(forecast, Forecast):
         return None
-    least, _ = found.bounds(found.peak("gpu"))
-    too_much = f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
+    least, _ = forecast.bounds(forecast.peak("gpu"))
     largest = max(gpu.total_bytes for gpu in known_gpus().values())
-    return too_much if least > MOST_GPUS * largest else None
+    if least > MOST_GPUS * largest:
+        return f"it takes at least {memory(least)}, more than {MOST_GPUS} times the largest GPU"
+    return None
 
 
-def _forecast(workload: Workload, reply: _Reply) -> Found:
+def _forecast(workload: Workload, reply: _Reply) -> Rehearsed:
     if "forecast" in reply:
         forecast: Forecast = TypeAdapter(Forecast).validate_python(reply["forecast"])
         return forecast
@@ -223,10 +235,10 @@ def _forecast(workload: Workload, reply: _Reply) -> Found:
     if "cannot_tell" in reply:
         return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
     why = reply.get("failure", "the rehearsal process died")
-    found = by_formula(workload)
-    if not isinstance(found, Forecast):
-        return Unavailable(f"{found.message}; no rehearsal: {why}", found.hint)
-    return replace(found, why_not_rehearsed=why)
+    formula = by_formula(workload)
+    if not isinstance(formula, Forecast):
+        return Unavailable(f"{formula.message}; no rehearsal: {why}", formula.hint)
+    return replace(formula, why_not_rehearsed=why)
 
 
 def by_formula(workload: Workload) -> Forecast | Unavailable:

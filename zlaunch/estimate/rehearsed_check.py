@@ -21,12 +21,12 @@ def add_rehearsal_findings(
     if report.trouble is not None or any(finding.severity in FATAL for finding in report.findings):
         return report
     try:
-        found = _findings_of_steps(report.name, model, world_size, job)
+        findings = _findings_of_steps(report.name, model, world_size, job)
     except Refused as error:
-        found = error.findings
+        findings = error.findings
     except ZlaunchError as error:
         return replace(report, trouble=error)
-    return replace(report, findings=tuple(sorted([*report.findings, *found], key=in_order)))
+    return replace(report, findings=tuple(sorted([*report.findings, *findings], key=in_order)))
 
 
 def _findings_of_steps(

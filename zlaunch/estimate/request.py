@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 
 from zlaunch.config.resolve.job import ResolveContext
@@ -63,9 +64,13 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trusts_code)
     findings += [*absent_arguments(job.args, stack.trainer), *of_model]
-    if any(one.severity is Severity.ERROR for one in of_model):  # its job cannot be checked any further
-        raise Refused([one for one in findings if one.severity in FATAL])
-    base = None if job.ds_config is None else read(job.ds_config)
+    fatal = tuple(finding for finding in findings if finding.severity in FATAL)
+    remarks = tuple(finding for finding in findings if finding.severity not in FATAL)
+    if any(finding.severity is Severity.ERROR for finding in of_model):
+        raise Refused(fatal)  # its job cannot be checked any further
+    base = None
+    if job.ds_config is not None:
+        base = read(job.ds_config)
     given = ResolveContext(base, args, model, machine, cluster.world_size, stack=stack)
     query = EstimateQuery(
         job,
@@ -73,8 +78,8 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         model,
         training,
         cluster,
-        findings=tuple(one for one in findings if one.severity in FATAL),
-        remarks=tuple(one for one in findings if one.severity not in FATAL),
+        findings=fatal,
+        remarks=remarks,
     )
     return query.with_options(request.options)
 
@@ -84,14 +89,15 @@ def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobS
     if request.optimizer is None:
         return request.job, None
     name = request.optimizer.lower()
-    own = {one.lower(): one for one in OWN_NAMES["optimizer", "type"]}
-    if name in own:
-        section = ("optimizer", {"type": own[name], "params": {"lr": AUTO}})
+    deepspeeds = {known.lower(): known for known in OWN_NAMES["optimizer", "type"]}
+    if name in deepspeeds:
+        section = ("optimizer", {"type": deepspeeds[name], "params": {"lr": AUTO}})
         return replace(request.job, overrides=(section, *request.job.overrides)), None
-    known = trainer_optimizers(python)
-    if name not in known:
-        meant = get_close_matches(name, [*own, *known], 1)
-        hint = f"did you mean `{meant[0]}`?" if meant else f"DeepSpeed's are {', '.join(own)}"
+    trainers = trainer_optimizers(python)
+    if name not in trainers:
+        hint = f"DeepSpeed's are {', '.join(deepspeeds)}"
+        if similar := get_close_matches(name, [*deepspeeds, *trainers], 1):
+            hint = f"did you mean `{similar[0]}`?"
         raise WrongUsage(f"neither DeepSpeed nor the Trainer has an optimizer `{request.optimizer}`", hint)
     return request.job, name
 
@@ -105,7 +111,7 @@ def find_model(name: str) -> ModelConfig:
         return read_model(folders[0])
     if not HUB_ID.fullmatch(name) or name.endswith(".json"):
         raise InputMissing(
-            f"there is no model `{name}`", "use a directory, a config.json, or a model on the hub"
+            f"model `{name}` not found", "name a directory, a config.json, or a model on the Hub"
         )
     return fetch_model(name)
 
@@ -113,36 +119,38 @@ def find_model(name: str) -> ModelConfig:
 def code_of(name: str) -> Path:
     """Return the directory with a model's own code; fetch it from the hub."""
     path = Path(name)
+    if path.is_dir():
+        return path
     if path.exists():
-        return path if path.is_dir() else path.parent
+        return path.parent
     return fetch_code(name)
 
 
 def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
-    hosts = _hosts(request)
+    hosts = _hosts_of_hostfile(request)
     num_hosts = len(hosts) or request.nodes or 1
-    asked = max((len(host.devices) for host in hosts), default=request.gpus)
+    gpus = max((len(host.devices) for host in hosts), default=request.gpus)
     if request.on is not None:
         count, gpu = gpu_catalog.parse_gpus(request.on)
-        if count is not None and asked is not None and asked > count:
+        if count is not None and gpus is not None and gpus > count:
             raise WrongUsage(
-                f"`--on {request.on}` has fewer than the {asked} GPUs of a host", "keep one of them"
+                f"`--on {request.on}` has fewer than the {gpus} GPUs of a host", "keep one of them"
             )
-        ranks = asked or count or 1
+        ranks = gpus or count or 1
         return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     machines = [probe_machine(os.environ, python)]
     if hosts:
         surveys = survey_hosts(hosts, machines[0], SurveyRequest(python=request.job.python))
         machines = list(surveys.machines([host.name for host in hosts]).values())
     here = weakest(machines)
-    ranks = asked or len(here.gpus) or DEFAULT_RANKS
+    ranks = gpus or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:
         return Cluster(num_hosts, ranks), _machine_with("a GPU since Ampere", True, ranks)
     return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes), here
 
 
-def _hosts(request: EstimateRequest) -> tuple[Host, ...]:
+def _hosts_of_hostfile(request: EstimateRequest) -> tuple[Host, ...]:
     if request.job.hostfile is None:
         return ()
     if request.gpus is not None or request.nodes is not None:
@@ -158,7 +166,7 @@ def _hosts(request: EstimateRequest) -> tuple[Host, ...]:
 
 def smallest_gpu(machines: Sequence[Machine]) -> gpu_catalog.GpuModel:
     """Find the GPU with the least memory on all hosts; one not in the catalog has no known speed."""
-    gpus = (gpu for machine in machines for gpu in machine.gpus)
+    gpus = chain.from_iterable(machine.gpus for machine in machines)
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
     name, bf16 = smallest.name, smallest.compute_capability >= (8, 0)
     unknown = gpu_catalog.GpuModel(name, smallest.memory_bytes, 0, 0, 0, bf16, 0, 0, 0, (name,))
@@ -167,5 +175,7 @@ def smallest_gpu(machines: Sequence[Machine]) -> gpu_catalog.GpuModel:
 
 def _machine_with(name: str, has_bf16: bool, count: int) -> Machine:
     """Describe a machine that is not here, as far as a ds_config depends on it."""
-    capability = (8, 0) if has_bf16 else (7, 0)
+    capability = (7, 0)
+    if has_bf16:
+        capability = (8, 0)
     return Machine("", 1, 0, tuple(Gpu(index, name, "", 0, capability) for index in range(count)))

@@ -70,12 +70,16 @@ class SearchResult:
 
     def misses(self) -> Iterator[tuple[Candidate, Estimate]]:
         """List the candidate of each strategy that is as fast and comes closest to fitting."""
-        own, seen = self.estimate.seconds or 0, set()
-        rehearsed = [(one, found) for one, found in self.tried if isinstance(found, Estimate)]
-        for one, found in sorted(rehearsed, key=lambda pair: pair[1].need.reserved):
-            if not is_fit(found) and is_as_fast(found.seconds or 0, own) and one.strategy not in seen:
-                seen.add(one.strategy)
-                yield one, found
+        seconds, seen = _step_seconds(self.estimate), set()
+        misses = [
+            (candidate, result)
+            for candidate, result in self.tried
+            if isinstance(result, Estimate) and not is_fit(result)
+        ]
+        for candidate, miss in sorted(misses, key=lambda pair: pair[1].need.reserved):
+            if is_as_fast(_step_seconds(miss), seconds) and candidate.strategy not in seen:
+                seen.add(candidate.strategy)
+                yield candidate, miss
 
     def ds_config(self) -> str:
         """Write the chosen ds_config, with "auto" where the Trainer's arguments decide."""
@@ -95,13 +99,15 @@ class NothingFits:
     @property
     def fit(self) -> Fit:
         """Whether it is close."""
-        return Fit.TIGHT if any(one.fit is Fit.TIGHT for _, one in self.smallest) else Fit.NO
+        if any(estimate.fit is Fit.TIGHT for _, estimate in self.smallest):
+            return Fit.TIGHT
+        return Fit.NO
 
     @property
     def closest(self) -> tuple[Candidate, Estimate]:
         """The candidate that needs least GPU memory; if some are too close to tell, one of those."""
-        close = [one for one in self.smallest if one[1].fit is self.fit]
-        return min(close, key=lambda one: one[1].need.reserved)
+        close = [pair for pair in self.smallest if pair[1].fit is self.fit]
+        return min(close, key=lambda pair: pair[1].need.reserved)
 
 
 def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -> SearchResult | NothingFits:
@@ -124,10 +130,12 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
     if global_batch is None:
         sizes = [args[name].value for name in ("per_device_train_batch_size", "gradient_accumulation_steps")]
         if not all(0 < int(size) <= MOST_PER_RANK for size in sizes):
-            words = "`--per_device_train_batch_size {}` with `--gradient_accumulation_steps {}`".format(
-                *sizes
+            micro_batch, accumulation = sizes
+            raise WrongUsage(
+                f"no rank can train on `--per_device_train_batch_size {micro_batch}` "
+                f"with `--gradient_accumulation_steps {accumulation}`",
+                "set the sequences of a step: `--global-batch N`",
             )
-            raise WrongUsage(f"no rank can train on {words}", "write how many sequences a step has")
         return math.prod(map(int, sizes))
     if global_batch % world_size:
         more = -(-global_batch // world_size) * world_size
@@ -157,8 +165,8 @@ def search(query: EstimateQuery, per_rank: int, estimator: Estimator) -> SearchR
     Raise Refused if none can work at all.
     """
     listed = candidates(query, per_rank)
-    closed = estimator.closed_form([one.query for one in listed])
-    if not any(isinstance(one, Estimate) for one in closed):
+    closed = estimator.closed_form([candidate.query for candidate in listed])
+    if not any(isinstance(result, Estimate) for result in closed):
         smaller = [apply_strategy(query, strategy) for strategy in available(query)]
         refuse_if_none_works(estimator.closed_form(smaller))
     return _Search(listed, closed, estimator).run()
@@ -171,8 +179,8 @@ class _Search:
         self, listed: Sequence[Candidate], closed: Sequence[Estimate | Rejected], estimator: Estimator
     ) -> None:
         self.listed = listed
-        self.asked = list(zip(listed, closed, strict=True))
-        self.closed = {number: one for number, one in enumerate(closed) if isinstance(one, Estimate)}
+        self.in_closed_form = list(zip(listed, closed, strict=True))
+        self.closed = {number: result for number, result in enumerate(closed) if isinstance(result, Estimate)}
         self.strategies = list(dict.fromkeys(listed[number].strategy for number in self.closed))
         self.estimator = estimator
         self.known: dict[int, Estimate | Rejected] = {}
@@ -195,31 +203,36 @@ class _Search:
             elif best not in self.complete:
                 self._rehearse([best])
             else:
-                return self._found(best)
+                return self._chosen(best)
 
     def _best(self) -> int | None:
         return next(iter(_fitting(self._estimates())), None)
 
     def _estimates(self) -> dict[int, Estimate]:
-        return {number: one for number, one in self.known.items() if isinstance(one, Estimate)}
+        return {number: result for number, result in self.known.items() if isinstance(result, Estimate)}
 
     def _hopes(self, best: int | None) -> dict[int, Estimate]:
         """Predict candidates that may fit and be better than the best; none after enough rehearsals."""
-        if len(self.known) >= (MOST_MISSES if best is None else MOST_REHEARSED):
+        most = MOST_REHEARSED
+        if best is None:
+            most = MOST_MISSES
+        if len(self.known) >= most:
             return {}
-        open_ = [
-            number for number in self.closed if number not in self.known and not self._is_refuted(number)
-        ]
-        hopes = {number: self._expect(number) for number in open_ if self._can_be_chosen(number)}
+        hopes = {number: self._expect(number) for number in self._open() if self._can_be_chosen(number)}
         if best is None:
             return hopes
-        seconds = _seconds(self._estimates()[best])
-        return {
-            number: one
-            for number, one in hopes.items()
-            if not is_as_fast(seconds, _seconds(one))
-            or (self._is_preferred(number, best, one) and is_as_fast(_seconds(one), seconds))
-        }
+        return {number: hope for number, hope in hopes.items() if self._is_better(number, best, hope)}
+
+    def _open(self) -> list[int]:
+        """List candidates that were not rehearsed and are not known to be too large."""
+        return [number for number in self.closed if number not in self.known and not self._is_refuted(number)]
+
+    def _is_better(self, number: int, best: int, expected: Estimate) -> bool:
+        """Whether a candidate is faster than the best, or as fast and changes less about the job."""
+        seconds, best_seconds = _step_seconds(expected), _step_seconds(self._estimates()[best])
+        if not is_as_fast(best_seconds, seconds):
+            return True
+        return self._is_preferred(number, best, expected) and is_as_fast(seconds, best_seconds)
 
     def _is_preferred(self, number: int, best: int, expected: Estimate) -> bool:
         """Whether a candidate changes less about a job; unless its strategy does, it must surely fit."""
@@ -259,27 +272,28 @@ class _Search:
 
     def _is_refuted(self, number: int) -> bool:
         """Whether a candidate that surely needs no more does not fit, or DeepSpeed refuses the strategy."""
-        own = self.listed[number]
-        return any(
-            self.listed[other].strategy == own.strategy
-            and (isinstance(found, Rejected) or own.needs_more_than(self.listed[other]))
-            for other, found in self.known.items()
-            if not is_fit(found)
-        )
+        candidate = self.listed[number]
+        for known, result in self.known.items():
+            other = self.listed[known]
+            if is_fit(result) or other.strategy != candidate.strategy:
+                continue
+            if isinstance(result, Rejected) or candidate.needs_more_than(other):
+                return True
+        return False
 
     def _expect(self, number: int) -> Estimate:
         """Correct the closed form by the rehearsed candidate most like this one."""
         if number not in self._expectations:
-            closed, (far, near) = self.closed[number], self._nearest(number)
-            expected = closed if near is None else self._corrected(closed, far, near)
+            expected, (far, near) = self.closed[number], self._nearest(number)
+            if near is not None:
+                expected = self._corrected(expected, far, near)
             self._expectations[number] = expected
         return self._expectations[number]
 
     def _nearest(self, number: int) -> tuple[float, int | None]:
-        """Find the rehearsed candidate most like this one, and the distance to it."""
-        own = self.listed[number]
+        candidate = self.listed[number]
         return min(
-            ((distance(own, self.listed[other]), other) for other in self._estimates()),
+            ((distance(candidate, self.listed[other]), other) for other in self._estimates()),
             default=(math.inf, None),
         )
 
@@ -288,8 +302,11 @@ class _Search:
         results = self._estimates()
         if len(results) < TRUSTED:
             return math.inf
-        pools = ((one.forecast, self.closed[number].forecast) for number, one in results.items())
-        ratios = [real.peak("gpu") / guess.peak("gpu") for real, guess in pools if guess.peak("gpu")]
+        peaks = [
+            (result.forecast.peak("gpu"), self.closed[number].forecast.peak("gpu"))
+            for number, result in results.items()
+        ]
+        ratios = [real / guess for real, guess in peaks if guess]
         return max((max(ratio, 1 / ratio) - 1 for ratio in ratios), default=math.inf)
 
     def _corrected(self, closed: Estimate, far: float, near: int) -> Estimate:
@@ -303,15 +320,16 @@ class _Search:
             forecast = replace(forecast.scaled(ratios), error=error)
         else:
             forecast = replace(forecast, error=min(forecast.error, NEAR + 2 * self._missed()))
-        flops = forecast.flops * (real.flops / guess.flops if guess.flops else 1.0)
-        return self.estimator.revise(closed, replace(forecast, flops=flops))
+        if guess.flops:
+            forecast = replace(forecast, flops=forecast.flops * (real.flops / guess.flops))
+        return self.estimator.revise(closed, forecast)
 
     def _smallest(self) -> list[int]:
         """List the candidate of each strategy that needs least: one sequence at a time, checkpointing."""
 
         def size(number: int) -> tuple[int, bool, int]:
-            one = self.listed[number]
-            return one.micro_batch, not one.checkpointing, one.bucket
+            candidate = self.listed[number]
+            return candidate.micro_batch, not candidate.checkpointing, candidate.bucket
 
         return [
             min((n for n in self.closed if self.listed[n].strategy == strategy), key=size)
@@ -319,44 +337,49 @@ class _Search:
         ]
 
     def _nothing(self) -> NothingFits:
-        looked = [(self.listed[number], self.known[number]) for number in self._smallest()]
-        refuse_if_none_works([found for _, found in looked])
-        told = {one.strategy: found for one, found in (*self.asked, *looked)}
-        refused = tuple((strategy, one) for strategy, one in told.items() if isinstance(one, Rejected))
-        return NothingFits(tuple((one, it) for one, it in looked if isinstance(it, Estimate)), refused)
+        rehearsed = [(self.listed[number], self.known[number]) for number in self._smallest()]
+        refuse_if_none_works([result for _, result in rehearsed])
+        results = {candidate.strategy: result for candidate, result in (*self.in_closed_form, *rehearsed)}
+        refused = [(strategy, result) for strategy, result in results.items() if isinstance(result, Rejected)]
+        smallest = [(candidate, result) for candidate, result in rehearsed if isinstance(result, Estimate)]
+        return NothingFits(tuple(smallest), tuple(refused))
 
-    def _found(self, best: int) -> SearchResult:
-        tried = tuple((self.listed[number], found) for number, found in self.known.items())
-        found = self.known[best]
-        assert isinstance(found, Estimate), "what fits was estimated"
-        open_ = {self.listed[n].strategy for n in self.closed if n in self.known or _may_fit(self._expect(n))}
-        hopeless = tuple(strategy for strategy in self.strategies if strategy not in open_)
-        return SearchResult(self.listed[best], found, tried, hopeless, self._other(best))
-
-    def _other(self, best: int) -> tuple[Candidate, float] | None:
-        others = {number: one for number, one in self._estimates().items() if is_fit(one)}
-        for number in self.closed:
-            if number not in self.known and not self._is_refuted(number):
-                others[number] = self._expect(number)
-        strategy = self.listed[best].strategy
-        seconds = {
-            n: _seconds(one)
-            for n, one in others.items()
-            if self.listed[n].strategy != strategy and _may_fit(one)
+    def _chosen(self, best: int) -> SearchResult:
+        tried = tuple((self.listed[number], result) for number, result in self.known.items())
+        estimate = self.known[best]
+        assert isinstance(estimate, Estimate), "what fits was estimated"
+        likely = {
+            self.listed[number].strategy
+            for number in self.closed
+            if number in self.known or _may_fit(self._expect(number))
         }
-        first = min(seconds, key=lambda number: (seconds[number], number), default=None)
-        return None if first is None else (self.listed[first], seconds[first])
+        hopeless = tuple(strategy for strategy in self.strategies if strategy not in likely)
+        return SearchResult(self.listed[best], estimate, tried, hopeless, self._fastest_other(best))
+
+    def _fastest_other(self, best: int) -> tuple[Candidate, float] | None:
+        others = {number: estimate for number, estimate in self._estimates().items() if is_fit(estimate)}
+        others |= {number: self._expect(number) for number in self._open()}
+        strategy = self.listed[best].strategy
+        seconds = [
+            (_step_seconds(estimate), number)
+            for number, estimate in others.items()
+            if self.listed[number].strategy != strategy and _may_fit(estimate)
+        ]
+        if not seconds:
+            return None
+        fastest, number = min(seconds)
+        return self.listed[number], fastest
 
 
-def _may_fit(found: Estimate) -> bool:
-    return found.fit in (Fit.YES, Fit.TIGHT)
+def _may_fit(estimate: Estimate) -> bool:
+    return estimate.fit in (Fit.YES, Fit.TIGHT)
 
 
-def _seconds(found: Estimate) -> float:
+def _step_seconds(estimate: Estimate) -> float:
     """Seconds of a step; 0 where the speed is unknown, so that no candidate is faster than another."""
-    return found.seconds or 0.0
+    return estimate.seconds or 0.0
 
 
 def _fitting(estimates: Mapping[int, Estimate]) -> list[int]:
-    """List those that surely fit, the fastest first."""
-    return fastest_first({number: one.seconds for number, one in estimates.items() if is_fit(one)})
+    fitting = {number: estimate.seconds for number, estimate in estimates.items() if is_fit(estimate)}
+    return fastest_first(fitting)

@@ -77,8 +77,9 @@ def split_by_config(values: Values, interface: ConfigInterface) -> Split | None:
     for section, does in _SWITCHED.items():
         if values[section, "enabled"] is True:
             return Split(section, does)
-    is_piped = interface is ConfigInterface.DEEPSPEED and values.has(("pipeline",))
-    return Split("pipeline", _STAGES) if is_piped else None
+    if interface is ConfigInterface.DEEPSPEED and values.has(("pipeline",)):
+        return Split("pipeline", _STAGES)
+    return None
 
 
 def split_by_arguments(typed: ScriptArgs) -> Split | None:
@@ -102,5 +103,6 @@ def split_by_script(script: Script) -> Split | None:
     for word, does in _WORDS.items():
         if script.mentions(word):
             return Split(word, does)
-    has_mpu = re.search(r"\bmpu\s*=\s*(?!None\b)\w", script.source)
-    return Split("mpu", _MESH) if has_mpu else None
+    if re.search(r"\bmpu\s*=\s*(?!None\b)\w", script.source):
+        return Split("mpu", _MESH)
+    return None

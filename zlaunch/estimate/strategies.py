@@ -38,7 +38,9 @@ class Strategy:
     @property
     def options(self) -> Options:
         """The options that select it."""
-        return Options(stage=self.stage, offload=None if self.offload == _NONE else self.offload)
+        if self.offload == _NONE:
+            return Options(stage=self.stage)
+        return Options(stage=self.stage, offload=self.offload)
 
 
 _NONE: Final = Offload("none", "none")
@@ -66,20 +68,22 @@ class StrategyTable:
     @property
     def estimates(self) -> list[tuple[Strategy, Estimate]]:
         """Those that DeepSpeed accepts."""
-        return [(strategy, one) for strategy, one in self.rows if isinstance(one, Estimate)]
+        return [(strategy, result) for strategy, result in self.rows if isinstance(result, Estimate)]
 
     @property
     def chosen(self) -> tuple[Strategy, Estimate] | None:
         """The fastest that surely fits; of those equally fast, the first."""
-        fitting = [(strategy, one) for strategy, one in self.estimates if is_fit(one)]
-        order = fastest_first({number: one.seconds for number, (_, one) in enumerate(fitting)})
-        return fitting[order[0]] if order else None
+        fitting = [(strategy, estimate) for strategy, estimate in self.estimates if is_fit(estimate)]
+        if not fitting:
+            return None
+        order = fastest_first({number: estimate.seconds for number, (_, estimate) in enumerate(fitting)})
+        return fitting[order[0]]
 
     @property
     def fit(self) -> Fit:
         """Whether the job fits: the best verdict of all strategies."""
-        found = {one.fit for _, one in self.estimates}
-        return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in found)
+        verdicts = {estimate.fit for _, estimate in self.estimates}
+        return next(fit for fit in (Fit.YES, Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in verdicts)
 
 
 def compare_strategies(
@@ -93,17 +97,20 @@ def compare_strategies(
 
 def available(query: EstimateQuery) -> tuple[Strategy, ...]:
     """List the strategies a job can be started with: without `--nvme`, none on NVMe."""
-    return tuple(one for one in STRATEGIES if query.job.nvme_dir is not None or not one.on_nvme)
+    if query.job.nvme_dir is not None:
+        return STRATEGIES
+    return tuple(strategy for strategy in STRATEGIES if not strategy.on_nvme)
 
 
 def apply_strategy(query: EstimateQuery, strategy: Strategy) -> EstimateQuery:
     """Change the stage and the offload of a job."""
-    job = replace(
-        query.job,
-        stage=strategy.stage,
-        offload=None if strategy.offload == _NONE and query.given.base is None else strategy.offload,
-        nvme_dir=(query.job.nvme_dir or ANY_NVME) if strategy.on_nvme else None,
-    )
+    offload: Offload | None = strategy.offload
+    if offload == _NONE and query.given.base is None:
+        offload = None
+    nvme_dir = None
+    if strategy.on_nvme:
+        nvme_dir = query.job.nvme_dir or ANY_NVME
+    job = replace(query.job, stage=strategy.stage, offload=offload, nvme_dir=nvme_dir)
     return replace(query, job=job)
 
 

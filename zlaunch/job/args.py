@@ -1,9 +1,13 @@
 """What was typed for a script: its words, and the flags among them."""
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+
+from zlaunch.errors import WrongUsage
 
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
@@ -140,3 +144,22 @@ NO_ARGS = ScriptArgs()
 def flag_name(spelling: str) -> str:
     """Return the name of `--learning-rate` as Python writes it: `learning_rate`."""
     return spelling.removeprefix("--").replace("-", "_")
+
+
+_NAME = re.compile(r"[A-Za-z][\w-]{0,23}")
+"""What may name something else than a file; a ds_config in base64 is longer."""
+
+
+def ds_config_of(typed: ScriptArgs, chosen: Path | None) -> tuple[ScriptArgs, Path | None]:
+    """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
+    rest, named = typed.take_ds_config()
+    if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
+        named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
+    if named is None:
+        rest = typed  # with `--deepspeed` as a switch of the script
+    if named is not None and chosen is not None:
+        raise WrongUsage(
+            f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
+            "keep one",
+        )
+    return rest, Path(named) if named is not None else chosen

@@ -84,7 +84,7 @@ def _build_and_run(
 
 def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
     """The program that cleans up in place of a zlaunch that was killed."""
-    op_cache = [] if plan.op_cache is None else [str(extensions_dir(plan.python, environment))]
+    op_cache = [] if plan.facts.here.op_cache is None else [str(extensions_dir(plan.python, environment))]
     return ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
 
 

@@ -3,39 +3,55 @@
 Nothing is judged, written or started here. An error means that something cannot be read.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.checks.tracking import PACKAGES
 from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.job import ResolveContext
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, ZlaunchError
+from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import is_safe_word, nearest
-from zlaunch.hosts.agent.python_of_host import python_here
+from zlaunch.hosts.agent.python_of_host import is_here, python_here
 from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
 from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
-from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
+from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
-from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
-from zlaunch.hosts.machine.probe import probe_machine
-from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, check_packages, inspect_python
+from zlaunch.hosts.machine.op_cache import OpCache
+from zlaunch.hosts.machine.ports import LOOPBACK
+from zlaunch.hosts.machine.probe import probe_machine, stack_of
+from zlaunch.hosts.machine.resources import Machine, weakest
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.stack import SoftwareStack
+from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.ask import ask
-from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
+from zlaunch.resume.handover import Resumption
 from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.run_files import RunFiles
+
+if TYPE_CHECKING:  # often nothing is estimated
+    from zlaunch.estimate.query import Estimate
 
 DEBUGGER = "debugpy"
 """The package that `--debug` needs on the machine of the rank."""
@@ -56,23 +72,124 @@ class Sources:
     """The slots that the job uses on several hosts; None on this one alone, and until they are counted."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """The facts that a plan depends on, apart from the job itself."""
+@dataclass(frozen=True, slots=True)
+class Software:
+    """The interpreter of the ranks on a host, and where their native ops are kept."""
 
-    sources: Sources
+    python: Interpreter
+    op_cache: OpCache | None
+    path: str | None = None
+    """PATH of the programs that start there; None if the host was not asked."""
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Everything that is known about a job before it is planned."""
+
+    job: JobSpec
+    script: Script
+    ds_config: Document | None
+    """The user's ds_config, or the one that the script brings along."""
     model: ModelConfig | None
     """The model the script will load, if it is known."""
-    model_error: ZlaunchError | None
-    """Why the model's config.json could not be fetched; InputMissing if the script cannot load the model."""
+    topology: Topology
     here: HostSurvey
-    hosts: HostSurveys
+    layout: RunDir
+    """The run directory, if it is still free when the job starts."""
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
+    others: Mapping[str, HostSurvey] = field(default_factory=dict)
+    """The other hosts by name."""
+    request: SurveyRequest = field(default_factory=SurveyRequest)
+    """What was asked about all hosts."""
+    hostfile: tuple[HostLine, ...] = ()
+    model_error: ZlaunchError | None = None
+    """Why the model's config.json could not be fetched; InputMissing if the script cannot load the model."""
     given: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
-    address: str | None = None
-    """The address of the first host, where what started zlaunch has chosen it."""
+    surroundings: Surroundings = NOWHERE
+    resume: Resumption | None = None
+    """The checkpoint that the job resumes from."""
+    repeats: RunFiles | None = None
+    """The run whose plan is repeated."""
+    estimate: "Estimate | None" = None
+    """The memory estimate, if there is one."""
+
+    @property
+    def python(self) -> Interpreter:
+        """The interpreter of the ranks."""
+        return self.here.python
+
+    @property
+    def stack(self) -> SoftwareStack:
+        """The releases of the packages that the ranks see."""
+        return stack_of(self.python)
+
+    @property
+    def machines(self) -> dict[str, Machine]:
+        """The machine of each host of the job."""
+        return {host.name: self.others.get(host.name, self.here).machine for host in self.topology.hosts}
+
+    @cached_property
+    def machine(self) -> Machine:
+        """What the machines of all hosts have; raise Unavailable if only some have GPUs."""
+        return weakest(list(self.machines.values()))
+
+    @property
+    def port(self) -> int:
+        """A free port of the first host, for launchers that do not pick one."""
+        return self.others.get(self.topology.hosts[0].name, self.here).port
+
+    @property
+    def address(self) -> str:
+        """The address at which the other hosts reach the first one."""
+        first = self.topology.hosts[0]
+        if (known := self.surroundings.address or first.addr) is not None:
+            return known
+        if not self.others:
+            return first.name if self.topology.reach is Reach.SSH else LOOPBACK
+        if first.name in self.others:
+            return self.others[first.name].address or first.name
+        addresses = (host.seen_from for host in self.others.values())
+        return next(filter(None, addresses), os.uname().nodename)
+
+    def software_on(self, host: Host) -> Software:
+        """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
+        if (known := self.others.get(host.name)) is not None:
+            return Software(known.python, known.op_cache, known.path)
+        executable = self.python.executable if host.python is None or is_here(host) else host.python
+        return Software(replace(self.python, executable=executable), self.here.op_cache)
+
+    @property
+    def trainer_flags(self) -> ScriptArgs:
+        """The arguments of the script as flags of the Trainer."""
+        flags = self.script.trainer_flags(self.job.args)
+        return flags if self.resume is None else flags.followed_by(self.resume.words(self.layout))
+
+    def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
+        """Read the arguments of the Trainer; return them with findings."""
+        return self.script.trainer_args(self.job.args, self.stack.trainer)
+
+    @property
+    def _divides_ranks(self) -> bool:
+        """Whether the script may decide which ranks share a batch."""
+        has_stages = self.ds_config is not None and self.ds_config.has("pipeline")
+        return has_stages or self.script.divides_ranks or split_by_arguments(self.job.args) is not None
+
+    def context(self, args: TrainerArgs) -> ResolveContext:
+        """What the ds_config is resolved for; `args` are those of the Trainer."""
+        return ResolveContext(
+            base=self.ds_config,
+            args=args,
+            model=None if self.script.handover is Handover.NOT else self.model,
+            machine=self.machine,
+            world_size=self.topology.world_size,
+            interface=self.script.interface,
+            is_sure=self.script.is_sure,
+            handover=self.script.handover,
+            stack=self.stack,
+            has_own_groups=self._divides_ranks,
+        )
 
 
 def default_recipe() -> Path:
@@ -129,7 +246,7 @@ def _as_told(script: Script, job: JobSpec) -> Script:
 
 def inspect(
     job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
-) -> Facts:
+) -> JobFacts:
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
@@ -140,25 +257,55 @@ def inspect(
     imagined = surroundings.imagined
     machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
     sources = _count_slots(job, sources, machine, is_offline=surroundings.is_offline)
-    topology = sources.hosts or surroundings.likely_topology(job, machine)
-    sources = replace(sources, script=ask(job, sources.script, python, reporter, topology))
+    likely = sources.hosts or surroundings.likely_topology(job, machine)
+    sources = replace(sources, script=ask(job, sources.script, python, reporter, likely))
     model, model_error = _model(job, sources.script)
     request = _survey_request(job, sources, layout)
     here = survey(request, python, machine)
     if sources.hosts is None:
         topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
-        sources = replace(sources, hosts=topology if topology.spans_hosts else None)
+        if not topology.spans_hosts:
+            topology = assign_ranks(job, here.machine)
     elif surroundings.is_offline:
-        hosts = HostSurveys(here.machine, request)
+        topology, hosts = sources.hosts, HostSurveys(here.machine, request)
     else:
-        hosts = survey_hosts(sources.hosts.hosts, here.machine, request)
-    environ, given = dict(os.environ), _given(job, sources)
-    return Facts(sources, model, model_error, here, hosts, environ, given, surroundings.address)
+        topology, hosts = sources.hosts, survey_hosts(sources.hosts.hosts, here.machine, request)
+    return JobFacts(
+        job=job,
+        script=sources.script,
+        ds_config=planned_config(sources),
+        model=model,
+        model_error=model_error,
+        topology=topology,
+        here=here,
+        others=hosts.others,
+        request=request,
+        hostfile=sources.hostfile,
+        layout=layout,
+        environ=dict(os.environ),
+        given=_given(job, sources, topology),
+        surroundings=surroundings,
+    )
 
 
-def _given(job: JobSpec, sources: Sources) -> Mapping[str, Variable]:
+def planned_config(sources: Sources) -> Document | None:
+    """Return the user's ds_config, or that of the script; None if it cannot be read, which is up to it."""
+    own = sources.script.own_config
+    if own is None:
+        return sources.ds_config
+    try:
+        if isinstance(own.value, str):
+            return read(Path(own.value))
+        return None if own.value is None else parse(json.dumps(own.value, indent=2, default=str), own.where)
+    except ZlaunchError:
+        return None
+
+
+def _given(job: JobSpec, sources: Sources, topology: Topology) -> Mapping[str, Variable]:
     is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
-    if sources.hosts is None or launcher_of(job, sources.script) == "torchrun" or not is_elsewhere:
+    has_hosts = sources.hosts is not None or topology.spans_hosts
+    backend = backend_of(launcher_of(job, sources.script))
+    if not has_hosts or backend.starter is None or not is_elsewhere:
         return {}
     return read_deepspeed_env(Path.cwd(), os.environ)
 
@@ -167,9 +314,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
     if (recipe := recipe_of(job.script)) is not None:
         return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
-    launcher = launcher_of(job, script)
+    backend = backend_of(launcher_of(job, script))
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
-    return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
+    return TRAINING if backend.is_of_deepspeed or is_sure else TRAINING[:1]
 
 
 def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:

@@ -18,7 +18,7 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.prepare import Prepared
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.requirements import trains_all
 from zlaunch.units import memory
 
@@ -29,29 +29,26 @@ _ELSE = ("search with `zlaunch plan MODEL`", "use a smaller model, or fewer rank
 """Hints if no single change helps: with GPUs, and without."""
 
 
-def query_for(prepared: Prepared) -> EstimateQuery | None:
+def query_for(facts: JobFacts) -> EstimateQuery | None:
     """Describe a job that is about to start; None if its model is unknown."""
-    inputs, model = prepared.inputs, prepared.facts.model
+    model, hosts = facts.model, facts.topology.hosts
     if model is None:
         return None
-    hosts = inputs.topology.hosts
-    args, _ = inputs.read_args()
-    given = inputs.context(args)
-    machines = prepared.facts.hosts.machines([host.name for host in hosts]).values()
-    gpu = smallest_gpu(list(machines)) if inputs.machine.gpus else None
+    args, _ = facts.read_args()
+    gpu = smallest_gpu(list(facts.machines.values())) if facts.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
-    cluster = Cluster(len(hosts), ranks, gpu, inputs.machine.memory_bytes)
-    return EstimateQuery(inputs.job, given, model, _training(prepared, model), cluster)
+    cluster = Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes)
+    return EstimateQuery(facts.job, facts.context(args), model, _training(facts, model), cluster)
 
 
-def _query(option: str, prepared: Prepared) -> EstimateQuery:
+def _query(option: str, facts: JobFacts) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
-    query = query_for(prepared)
+    query = query_for(facts)
     if query is None:
-        makes_it = prepared.inputs.script.interface is ConfigInterface.DEEPSPEED
+        makes_it = facts.script.interface is ConfigInterface.DEEPSPEED
         leave, name = f"drop `{option}` for this script", "name the model: `-- --model_name_or_path DIR`"
         raise Unavailable(f"`{option}` needs to know the model", leave if makes_it else name)
-    if not trains_all(prepared.inputs.script, prepared.inputs.trainer_flags):
+    if not trains_all(facts.script, facts.trainer_flags):
         raise Unavailable(
             "cannot estimate this job: the script may train only adapters or nothing, or quantize the model",
             f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
@@ -59,28 +56,27 @@ def _query(option: str, prepared: Prepared) -> EstimateQuery:
     return query
 
 
-def _training(prepared: Prepared, model: ModelConfig) -> Training:
-    inputs = prepared.inputs
-    training = training_of(model, inputs.trainer_flags, Options(), SHORT_SEQ_LEN)
-    if "auto_map" in model.value and _trusts_code(prepared):
-        named = model_flag(inputs.trainer_flags)
+def _training(facts: JobFacts, model: ModelConfig) -> Training:
+    training = training_of(model, facts.trainer_flags, Options(), SHORT_SEQ_LEN)
+    if "auto_map" in model.value and _trusts_code(facts):
+        named = model_flag(facts.trainer_flags)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))
     partitioned = (
-        inputs.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in inputs.script.source
+        facts.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in facts.script.source
     )
-    split = training.split or split_by_script(inputs.script)
+    split = training.split or split_by_script(facts.script)
     return replace(training, partitioned_at_birth=partitioned, split=split)
 
 
-def _trusts_code(prepared: Prepared) -> bool:
+def _trusts_code(facts: JobFacts) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    said = prepared.inputs.trainer_flags.is_on("trust_remote_code")
-    return prepared.inputs.script.trusts_code if said is None else said
+    said = facts.trainer_flags.is_on("trust_remote_code")
+    return facts.script.trusts_code if said is None else said
 
 
-def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:
+def check_memory(facts: JobFacts, estimator: Estimator) -> Estimate:
     """Rehearse a job; raise Refused if DeepSpeed gives up or the job cannot fit."""
-    (estimate,) = estimator.rehearse([_query("--rehearse", prepared)])
+    (estimate,) = estimator.rehearse([_query("--rehearse", facts)])
     if isinstance(estimate, Rejected):
         raise estimate.error
     if estimate.fit is Fit.NO:
@@ -91,14 +87,14 @@ def check_memory(prepared: Prepared, estimator: Estimator) -> Estimate:
     return estimate
 
 
-def choose_stage(prepared: Prepared, estimator: Estimator) -> tuple[JobSpec, str]:
+def choose_stage(facts: JobFacts, estimator: Estimator) -> tuple[JobSpec, str]:
     """Give a job the fastest strategy that fits, and say why.
 
     Raise Unavailable if that cannot be told, Refused if none fits.
     """
-    if prepared.inputs.job.offload is not None:
+    if facts.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
-    query = _query("--stage auto", prepared)
+    query = _query("--stage auto", facts)
     table = compare_strategies(query, estimator, available(query))
     if table.chosen is not None:
         strategy, estimate = table.chosen

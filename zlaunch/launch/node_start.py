@@ -32,7 +32,7 @@ def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
                     **plan.own_environment(host),
                     **(devices if plan.accelerator == "cuda" else {}),
                 },
-                "python": plan.software_on(host).python.executable,
+                "python": plan.facts.software_on(host).python.executable,
                 "ranks": own,
             }
         )

@@ -58,9 +58,9 @@ def build_missing(
     `if_killed` is run if zlaunch is killed meanwhile. Raises NotBuilt with the compiler's first error if an
     op cannot be built.
     """
-    if plan.op_cache is None:
+    if plan.facts.here.op_cache is None:
         return None
-    wanted = WantedOps(plan.ops, plan.python, plan.op_cache, plan.layout)
+    wanted = WantedOps(plan.ops, plan.python, plan.facts.here.op_cache, plan.layout)
     return build_wanted(wanted, environment, reporter, if_killed)
 
 

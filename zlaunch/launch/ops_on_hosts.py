@@ -73,7 +73,7 @@ def _to_ask(plan: LaunchPlan) -> Iterator[Host]:
 
 def _cache_of(plan: LaunchPlan, host: Host) -> object | None:
     """Identify the cache of a host; hosts that are known to share one have the same."""
-    cache = plan.software_on(host).op_cache
+    cache = plan.facts.software_on(host).op_cache
     return None if cache is None else (cache.folder, cache.identity or host.name)
 
 
@@ -83,12 +83,12 @@ def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> N
     Raises NotBuilt with the compiler's first error, Stopped for a signal.
     """
     caches = [_cache_of(plan, host) for host in plan.topology.hosts]
-    if plan.op_cache is None or caches.index(caches[number]) != number:
+    if plan.facts.here.op_cache is None or caches.index(caches[number]) != number:
         return
     variables = {name: variable.value for name, variable in plan.environment.items()}
     logs = RunDir(Path(tempfile.mkdtemp(prefix="zlaunch-build-")))  # the run directory is that of node 0
     logs.logs.mkdir()
-    wanted = WantedOps(plan.ops, plan.python, plan.op_cache, logs)
+    wanted = WantedOps(plan.ops, plan.python, plan.facts.here.op_cache, logs)
     stopped_by = build_wanted(wanted, {**without_cluster_variables(os.environ), **variables}, reporter, ())
     shutil.rmtree(logs.root)
     if stopped_by is not None:
@@ -160,7 +160,7 @@ class _HostBuild:
 
 
 def _order(plan: LaunchPlan, host: Host) -> BuildOrder:
-    software = plan.software_on(host)
+    software = plan.facts.software_on(host)
     assert software.op_cache is not None
     own = plan.own_environment(host) if plan.on_each_host else {}
     given = {name: variable.value for name, variable in plan.environment.items()}

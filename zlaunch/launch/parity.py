@@ -76,12 +76,12 @@ def compare_losses(guide: Guide, starts: Callable[[int, ZeroMode], None]) -> Par
     guide.check()
     curves, accelerator = [], "cpu"
     for number, mode in enumerate(modes_to_compare(guide.nvme)):
-        prepared = guide.prepare(mode)
-        accelerator = prepared.inputs.machine.accelerator
+        facts = guide.prepare(mode)
+        accelerator = facts.machine.accelerator
         starts(number, mode)
-        if status := guide.run(prepared):
+        if status := guide.run(facts):
             return status
-        losses = (rank.losses for rank in guide.measured(prepared))
+        losses = (rank.losses for rank in guide.measured(facts))
         means = tuple(fmean(of_ranks) for of_ranks in zip(*losses, strict=True))
-        curves.append(LossCurve(mode.label, prepared.inputs.layout.root.name, means))
+        curves.append(LossCurve(mode.label, facts.layout.root.name, means))
     return Parity(guide.experiment, accelerator, tuple(curves))

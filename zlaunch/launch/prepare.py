@@ -1,221 +1,100 @@
-"""Check a job against the facts about it, and make the inputs of a plan.
+"""Inspect a job, and check whether it can run on its hosts. Nothing is written or started here."""
 
-Nothing is written and nothing is started here.
-"""
-
-import json
-import os
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from zlaunch.dsconfig.read import read
-from zlaunch.dsconfig.text.document import Document
-from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Refused, Unavailable, WrongUsage, ZlaunchError
+from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.files import check_writable
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import (
-    assign_ranks,
     gpus_used_twice,
     most_slots,
     refuse_contradictions,
-    refuse_parts_of_hosts,
 )
 from zlaunch.hosts.cluster.rendezvous import reporting_failures
-from zlaunch.hosts.cluster.topology import Reach, Topology, beyond_deepspeed, too_many_slots
-from zlaunch.hosts.machine.ports import LOOPBACK
-from zlaunch.hosts.machine.resources import weakest
-from zlaunch.job.args import ScriptArgs
+from zlaunch.hosts.cluster.topology import beyond_deepspeed, too_many_slots
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
-from zlaunch.job.script import RESUME, Handover, OwnConfig
+from zlaunch.job.script import RESUME
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.backends import launcher_of
-from zlaunch.launch.facts import DEBUGGER, Facts, inspect, read_sources
-from zlaunch.launch.plan import LaunchPlan, Listener, PlanInputs, Software, listener, make_plan
+from zlaunch.launch.backends import backend_of, launcher_of
+from zlaunch.launch.facts import DEBUGGER, JobFacts, inspect, read_sources
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.plan import Listener, listener
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 from zlaunch.resume.save_plan import with_save_directory
-from zlaunch.rundir.layout import RUNS, RunDir
-
-if TYPE_CHECKING:  # often nothing is estimated
-    from zlaunch.estimate.query import Estimate
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A job that passed all checks before planning, and the directory for its run."""
-
-    inputs: PlanInputs
-    facts: Facts
-    run_dir: Path | None
-    beside: Path = RUNS
-    """Parent of the run directory, unless the user names one."""
-    make_plan: Callable[[PlanInputs], LaunchPlan] = make_plan
-    estimate: "Estimate | None" = None
-    """The memory estimate, if there is one."""
-    surroundings: Surroundings = NOWHERE
-
-    def plan(self, layout: RunDir | None = None) -> LaunchPlan:
-        """Plan the job for a run directory; the next free one if it is left out."""
-        plan = self.make_plan(self.inputs if layout is None else replace(self.inputs, layout=layout))
-        if self.inputs.job.nvme_dir is not None and not plan.swap_dirs:
-            raise WrongUsage(
-                "`--nvme` names a directory, but nothing is offloaded to NVMe", "add `--offload nvme`"
-            )
-        return plan
-
-
-_NAME = re.compile(r"[A-Za-z][\w-]{0,23}")
-"""What may name something else than a file; a ds_config in base64 is longer."""
-
-
-def ds_config_of(typed: ScriptArgs, chosen: Path | None) -> tuple[ScriptArgs, Path | None]:
-    """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
-    rest, named = typed.take_ds_config()
-    if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
-        named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
-    if named is None:
-        rest = typed  # with `--deepspeed` as a switch of the script
-    if named is not None and chosen is not None:
-        raise WrongUsage(
-            f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
-            "keep one",
-        )
-    return rest, Path(named) if named is not None else chosen
+from zlaunch.rundir.layout import RunDir
 
 
 def prepare(
-    job: JobSpec,
-    run_dir: Path | None,
-    reporter: Reporter,
-    beside: Path = RUNS,
-    surroundings: Surroundings = NOWHERE,
-) -> Prepared:
+    job: JobSpec, options: LaunchOptions, reporter: Reporter, surroundings: Surroundings = NOWHERE
+) -> JobFacts:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
     with reporting_failures(surroundings.rendezvous):
-        return _prepare(job, run_dir, reporter, beside, surroundings)
+        refuse_contradictions(job)
+        surroundings.refuse_contradictions(job)
+        if surroundings.unheeded is not None and not job.names_hosts:
+            reporter.note(
+                f"{surroundings.unheeded}, but this job runs on one of them: name them with `--hosts`, or "
+                "start zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
+            )
+        sources = read_sources(job)
+        job = with_save_directory(job, sources.script)
+        check_script_args(sources.script, job.args)
+        layout = next(rundir_writer.candidates(options.run_dir, job.name, options.beside))
+        _check_directories(job, options, layout, surroundings)
+        facts = inspect(job, sources, layout, reporter, surroundings)
+        rendezvous = surroundings.rendezvous
+        if rendezvous is not None and not rendezvous.leads:
+            facts = replace(facts, layout=RunDir(Path(rendezvous.run_directory)))
+        check_facts(facts)
+        facts = _with_checkpoint(facts, reporter)
+        if untested := list(facts.stack.untested()):
+            reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
+        return facts
 
 
-def _prepare(
-    job: JobSpec, run_dir: Path | None, reporter: Reporter, beside: Path, surroundings: Surroundings
-) -> Prepared:
-    refuse_contradictions(job)
-    surroundings.refuse_contradictions(job)
-    if surroundings.unheeded is not None and not job.names_hosts:
-        reporter.note(
-            f"{surroundings.unheeded}, but this job runs on one of them: name them with `--hosts`, or start "
-            "zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
-        )
-    sources = read_sources(job)
-    job = with_save_directory(job, sources.script)
-    check_script_args(sources.script, job.args)
-    layout = next(rundir_writer.candidates(run_dir, job.name, beside))
-    is_imagined = surroundings.imagined is not None  # its drives cannot be checked
-    _check_directories(replace(job, nvme_dir=None) if is_imagined else job, run_dir, layout)
-    facts = inspect(job, sources, layout, reporter, surroundings)
-    if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
-        layout = RunDir(Path(surroundings.rendezvous.run_directory))
-    inputs = check_facts(job, facts, layout, is_offline=surroundings.is_offline)
-    inputs = replace(inputs, started_by=surroundings.source)
-    if (resumption := find_resumption(job, facts.sources.script)) is not None:
-        found = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
-        inputs = replace(inputs, job=replace(job, resume=found), resume=resumption)
-    elif job.resume is not None:
-        reporter.note(no_checkpoint_yet(job, facts.sources.script), "resume")
-        inputs = replace(inputs, job=replace(job, resume=None))
-    elif _is_requeued(facts.environ) and not job.args.has(RESUME):
-        reporter.note(
-            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
-        )
-    if untested := list(inputs.stack.untested()):
-        reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
-    return Prepared(inputs, facts, run_dir, beside, surroundings=surroundings)
-
-
-def _is_requeued(environ: Mapping[str, str]) -> bool:
-    return environ.get("SLURM_RESTART_COUNT", "0") != "0"
-
-
-def _check_directories(job: JobSpec, run_dir: Path | None, layout: RunDir) -> None:
-    if job.nvme_dir is not None:
+def _check_directories(
+    job: JobSpec, options: LaunchOptions, layout: RunDir, surroundings: Surroundings
+) -> None:
+    if job.nvme_dir is not None and surroundings.imagined is None:  # whose drives cannot be checked
         if not job.nvme_dir.is_dir():
             raise Unavailable(
                 f"`--nvme {job.nvme_dir}`: there is no such directory", "create it on the drive first"
             )
         check_writable(job.nvme_dir, "--nvme")
-    check_writable(run_dir or layout.root, "--run-dir")
-    if run_dir is not None:
-        rundir_writer.check_unused(run_dir)
+    check_writable(options.run_dir or layout.root, "--run-dir")
+    if options.run_dir is not None:
+        rundir_writer.check_unused(options.run_dir)
 
 
-def check_facts(job: JobSpec, facts: Facts, layout: RunDir, *, is_offline: bool = False) -> PlanInputs:
-    """Check a job against the facts and assign its ranks; raise what makes it impossible."""
-    script, hosts, others = facts.sources.script, facts.sources.hosts, facts.hosts.others
-    machines = facts.hosts.machines([] if hosts is None else [host.name for host in hosts.hosts])
-    most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
-    wrong = []
-    if not is_offline:  # which takes this machine for all of them
-        wrong += too_many_slots(facts.sources.hostfile, most)
-        wrong += [] if hosts is None else gpus_used_twice(hosts, machines)
-    if launcher_of(job, script) != "torchrun":
-        wrong += beyond_deepspeed(facts.sources.hostfile)
-    wrong += wrong_sizes(facts.model) if facts.model is not None else ()
+def check_facts(facts: JobFacts) -> None:
+    """Raise what makes a job impossible on its hosts."""
+    job, topology, machines = facts.job, facts.topology, facts.machines
+    wrong: list[Finding] = []
+    if not facts.surroundings.is_offline:  # which takes this machine for all of them
+        most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
+        wrong += too_many_slots(facts.hostfile, most)
+        wrong += gpus_used_twice(topology, machines)
+    backend = backend_of(launcher_of(job, facts.script))
+    if backend.starter is not None:
+        wrong += beyond_deepspeed(facts.hostfile)
+    if facts.model is not None:
+        wrong += wrong_sizes(facts.model)
     if wrong:
         raise Refused(wrong)
-    machine = weakest(list(machines.values())) if machines else facts.here.machine
-    topology = hosts or assign_ranks(job, machine)
-    refuse_parts_of_hosts(job, topology)
+    _ = facts.machine  # raises if only some hosts have GPUs
+    backend.check(topology)
     ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
     if job.debug is not None:
-        listening = listener(job.debug, topology)
-        _check_debugger(listening, others.get(listening.host, facts.here), listening.host in others)
-    return PlanInputs(
-        job=job,
-        script=script,
-        base=_own_document(script.own_config) if script.own_config else facts.sources.ds_config,
-        model=facts.model if script.handover is not Handover.NOT else None,
-        machine=machine,
-        python=facts.here.python,
-        topology=topology,
-        port=others.get(topology.hosts[0].name, facts.here).port,
-        address=facts.address or _address(facts, topology),
-        layout=layout,
-        environ=facts.environ,
-        op_cache=facts.here.op_cache,
-        given=facts.given,
-        software={name: Software(one.python, one.op_cache, one.path) for name, one in others.items()},
-    )
+        _check_debugger(listener(job.debug, topology), facts)
 
 
-def _address(facts: Facts, topology: Topology) -> str:
-    """Find the address at which the other hosts reach the first one."""
-    first, others = topology.hosts[0].name, facts.hosts.others
-    if topology.hosts[0].addr is not None:
-        return topology.hosts[0].addr
-    if not others:
-        return first if topology.reach is Reach.SSH else LOOPBACK
-    if first in others:
-        return others[first].address or first
-    return next((one.seen_from for one in others.values() if one.seen_from), os.uname().nodename)
-
-
-def _own_document(own: OwnConfig) -> Document | None:
-    """Read the ds_config that a script brings along; None if it cannot be read, which is up to the script."""
-    try:
-        if isinstance(own.value, str):
-            return read(Path(own.value))
-        return None if own.value is None else parse(json.dumps(own.value, indent=2, default=str), own.where)
-    except ZlaunchError:
-        return None
-
-
-def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> None:
+def _check_debugger(listener: Listener, facts: JobFacts) -> None:
+    is_remote = listener.host in facts.others
+    survey = facts.others.get(listener.host, facts.here)
     if DEBUGGER in survey.room.missing:
         where = f"on {listener.host}" if is_remote else "here"
         raise Unavailable(
@@ -229,3 +108,20 @@ def _check_debugger(listener: Listener, survey: HostSurvey, is_remote: bool) -> 
             f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",
             f"write `--debug {listener.rank}:{other}`" if other else None,
         )
+
+
+def _with_checkpoint(facts: JobFacts, reporter: Reporter) -> JobFacts:
+    """Find the checkpoint that a job resumes from."""
+    job = facts.job
+    resumption = find_resumption(job, facts.script)
+    if resumption is not None:
+        folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
+        return replace(facts, job=replace(job, resume=folder), resume=resumption)
+    if job.resume is not None:
+        reporter.note(no_checkpoint_yet(job, facts.script), "resume")
+        return replace(facts, job=replace(job, resume=None))
+    if facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not job.args.has(RESUME):
+        reporter.note(
+            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
+        )
+    return facts

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from zlaunch.errors import Finding
 from zlaunch.launch.monitoring.progress import Progress
-from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.record import HeartbeatRecord
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.outcome import Outcome
     from zlaunch.diagnosis.stall import StallEvidence
-    from zlaunch.estimate.query import Estimate
+    from zlaunch.launch.plan import LaunchPlan
     from zlaunch.resume.saved_by_run import SavedByRun
 
 
@@ -32,10 +31,10 @@ class Reporter(BuildReporter, Protocol):
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show findings that do not stop the launch."""
 
-    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None", unchecked: str | None) -> None:
+    def dry_run(self, plan: "LaunchPlan", unchecked: str | None) -> None:
         """Show the plan and the memory estimate of a job that will not be started, or why there is none."""
 
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+    def starting(self, plan: "LaunchPlan", shows_output: bool) -> None:
         """The run directory is written; the job starts next, and the output of ranks is shown or not."""
 
     def job_output(self, chunk: bytes) -> None:
@@ -59,5 +58,7 @@ class Reporter(BuildReporter, Protocol):
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
         """Where the job has reported its metrics: tracker → `url`, `directory` or `project`."""
 
-    def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(
+        self, plan: "LaunchPlan", outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord
+    ) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

@@ -22,9 +22,8 @@ from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.args import NO_ARGS, ScriptArgs
-from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.launch.plan import LaunchPlan, PlanInputs
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20
@@ -89,7 +88,6 @@ class ResourceRequirements:
 @dataclass(frozen=True)
 class _Job:
     plan: LaunchPlan
-    inputs: PlanInputs
     settings: Settings
     rehearsed: Forecast | None
     expected: Forecast | None
@@ -98,7 +96,7 @@ class _Job:
 
     @property
     def is_trainer(self) -> bool:
-        return self.inputs.script.interface is ConfigInterface.TRAINER
+        return self.plan.program.interface is ConfigInterface.TRAINER
 
     def at_least(self, num_bytes: float) -> int:
         """Reduce an expected amount where the closed form may have miscounted the parameters."""
@@ -107,18 +105,12 @@ class _Job:
         return self.expected.bounds(int(num_bytes))[0]
 
 
-def requirements_of(
-    plan: LaunchPlan,
-    inputs: PlanInputs,
-    model: ModelConfig | None,
-    forecast: Forecast | None,
-    machine: Machine,
-) -> ResourceRequirements:
+def requirements_of(plan: LaunchPlan, machine: Machine) -> ResourceRequirements:
     """Work out what a job needs on one of its machines, named as its topology names it."""
     over_ssh = plan.topology.spans_hosts
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
     used = {device for host in hosts for device in host.devices}
-    job = _job(plan, inputs, model, forecast, sum(len(host.devices) for host in hosts))
+    job = _job(plan, sum(len(host.devices) for host in hosts))
     idle = () if over_ssh else tuple(gpu.index for gpu in machine.gpus if not gpu.is_busy)
     return ResourceRequirements(
         ranks=job.ranks,
@@ -132,15 +124,15 @@ def requirements_of(
         over_ssh=over_ssh,
         crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
         writes=tuple(_writes(job)),
-        monitors=tuple(reporters_of(plan.values.config(), inputs.trainer_flags, job.is_trainer)),
-        args=inputs.trainer_flags if job.is_trainer else NO_ARGS,
+        monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),
+        args=plan.facts.trainer_flags if job.is_trainer else NO_ARGS,
     )
 
 
-def _job(
-    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None, ranks: int
-) -> _Job:
-    args, _ = inputs.read_args()
+def _job(plan: LaunchPlan, ranks: int) -> _Job:
+    args, _ = plan.facts.read_args()
+    model, estimate = plan.facts.model, plan.facts.estimate
+    forecast = None if estimate is None else estimate.forecast
     workload = Workload(
         model={} if model is None else model.value,
         ds_config=plan.values.config(),
@@ -150,15 +142,15 @@ def _job(
         optimizer=str(args["optim"].value),
     )
     expected = forecast
-    if forecast is None and model is not None and _is_countable(plan, inputs):
+    if forecast is None and model is not None and _is_countable(plan):
         with suppress(Refused):
             expected = closed_form.forecast(workload)
-    return _Job(plan, inputs, read_settings(workload), forecast, expected, ranks)
+    return _Job(plan, read_settings(workload), forecast, expected, ranks)
 
 
-def _is_countable(plan: LaunchPlan, inputs: PlanInputs) -> bool:
+def _is_countable(plan: LaunchPlan) -> bool:
     """Whether each rank holds what ZeRO leaves to it of the whole model."""
-    script, args = inputs.script, inputs.trainer_flags
+    script, args = plan.program, plan.facts.trainer_flags
     split = split_by_config(plan.values, script.interface) or split_by_arguments(args)
     return trains_all(script, args) and not (split or split_by_script(script))
 
@@ -200,7 +192,9 @@ def _memory(job: _Job) -> Amount | None:
 def _shm_bytes(job: _Job) -> int:
     """Return what DeepSpeed's all-reduce on CPUs takes, which LOCAL_SIZE enables (`shm_interface.cpp`)."""
     world_size = job.plan.topology.world_size
-    local_size = str(job.ranks) if job.plan.launcher == "deepspeed" else job.inputs.environ.get("LOCAL_SIZE")
+    local_size = job.plan.facts.environ.get("LOCAL_SIZE")
+    if job.plan.backend.is_of_deepspeed:
+        local_size = str(job.ranks)
     if job.plan.accelerator != "cpu" or job.ranks < 2 or local_size != str(world_size):
         return 0
     return job.ranks * SHARED_BYTES
@@ -209,7 +203,7 @@ def _shm_bytes(job: _Job) -> int:
 def _shm_users(job: _Job) -> Iterator[str]:
     if job.plan.accelerator == "cuda" and job.ranks > 1:
         yield "NCCL"
-    workers = job.is_trainer and job.inputs.trainer_flags.value("dataloader_num_workers")
+    workers = job.is_trainer and job.plan.facts.trainer_flags.value("dataloader_num_workers")
     if workers and workers.isdecimal() and int(workers) > 0:
         yield plural(job.ranks * int(workers), "dataloader worker")
 
@@ -218,13 +212,13 @@ def _locked(job: _Job) -> int:
     """Return the buffers for NVMe, which are locked with mlock; torch's pinned memory is not."""
     pinned = {} if job.expected is None else job.expected.parts.get("pinned", {})
     locked = job.at_least(pinned.get("swap buffers", 0))
-    is_native = job.inputs.environ.get("DS_PIN_MEMORY_BACKEND", "").strip().lower() == "native"
+    is_native = job.plan.facts.environ.get("DS_PIN_MEMORY_BACKEND", "").strip().lower() == "native"
     return max(locked, job.rehearsed.peak("pinned")) if is_native and job.rehearsed is not None else locked
 
 
 def _writes(job: _Job) -> Iterator[DiskUse]:
     yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
-    if job.inputs.resume is not None and (conversion := job.inputs.resume.conversion) is not None:
+    if job.plan.facts.resume is not None and (conversion := job.plan.facts.resume.conversion) is not None:
         where = "`zlaunch checkpoint reshard DIR OUT`"
         yield DiskUse(conversion.folder, conversion.disk.certain, "the converted checkpoint", where)
     if job.expected is None:
@@ -240,20 +234,18 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
             saves.directory,
             each,
             f"a checkpoint of {count(trainable)} parameters, {per_element} bytes each",
-            "`--save DIR`" if job.inputs.job.save else "`-- --output_dir DIR`",
+            "`--save DIR`" if job.plan.facts.job.save else "`-- --output_dir DIR`",
             over_run=0 if saves.limit is None else each * (saves.most or 0),
         )
 
 
 def _bytes_per_element(job: _Job) -> int:
-    return checkpoint_bytes(job.settings, bool(job.inputs.trainer_flags.is_on("save_only_model")))
+    return checkpoint_bytes(job.settings, bool(job.plan.facts.trainer_flags.is_on("save_only_model")))
 
 
-def likely_checkpoint_bytes(
-    plan: LaunchPlan, inputs: PlanInputs, model: ModelConfig | None, forecast: Forecast | None
-) -> int | None:
+def likely_checkpoint_bytes(plan: LaunchPlan) -> int | None:
     """Estimate the size of a Trainer's checkpoint; None if the model is unknown, or partly trained."""
-    job = _job(plan, inputs, model, forecast, plan.topology.world_size)
+    job = _job(plan, plan.topology.world_size)
     return None if job.expected is None else _bytes_per_element(job) * job.expected.trainable
 
 

@@ -11,20 +11,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from pydantic import TypeAdapter
-
 from zlaunch import __version__
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-from zlaunch.config.resolve.compose import OFFLOADS, to_json
-from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.config.resolve.compose import to_json
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.files import PRIVATE, is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
-from zlaunch.job.spec import JobSpec
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.node_start import control_port, node_plans
-from zlaunch.launch.plan import LaunchPlan, PlanInputs
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.plan_record import options_record, plan_record
 from zlaunch.process import output_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
@@ -32,19 +29,12 @@ from zlaunch.rundir.owner import own_identity
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.rundir.write import record_text, write_ending, write_record
-from zlaunch.units import whole
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
     from zlaunch.diagnosis.outcome import Outcome
     from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
-
-RECORDED_OPTIONS = {
-    *("resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
-    *("ds_config", "overrides", "wishes"),
-}
-"""Options that the plan does not show, so that the run can be planned again."""
 
 
 def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunDir]:
@@ -103,7 +93,6 @@ def release(plan: LaunchPlan) -> None:
 
 def write_run_files(
     plan: LaunchPlan,
-    inputs: PlanInputs,
     asked: Sequence[str],
     lineage: Lineage = FIRST,
     forced: Sequence[Finding] = (),
@@ -118,14 +107,16 @@ def write_run_files(
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     why_not = [one.message for one in forced]
-    job = {**_job(plan, inputs.job, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
+    job = {**_job(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
-    write_record(run_dir.environment, environment_of(inputs))
+    write_record(run_dir.environment, environment_of(plan.facts))
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
     if plan.resume is not None:
         plan.resume.resumption.link(run_dir)
+    if plan.facts.estimate is not None:
+        write_forecast(run_dir, plan.facts.estimate.forecast)
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 
@@ -183,48 +174,19 @@ def command_script(plan: LaunchPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: LaunchPlan, spec: JobSpec, asked: Sequence[str]) -> record.JobRecord:
-    values = plan.values
-    devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
-    micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
-    options = TypeAdapter(JobSpec).dump_python(spec, mode="json", include=RECORDED_OPTIONS)
-    total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
-    return {
+def _job(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
+    """The record of a plan, and what else depends on this start."""
+    started: record.JobRecord = {
         "asked": list(asked),
         "started": time.time(),
         "working_directory": str(Path.cwd()),
-        "python": plan.python.executable,
-        "script": list(plan.script),
-        "module": plan.module,
-        "debug": None if plan.debug is None else cast("record.DebugRecord", asdict(plan.debug)),
-        "passes_local_rank": plan.passes_local_rank,
-        "shielded": plan.shielded,
-        "argv": list(plan.watched_argv),
-        "launcher": plan.launcher,
-        "accelerator": plan.accelerator,
-        "precision": plan.precision,
-        "interface": plan.program.interface.value,
-        "handover": plan.program.handover.value,
-        "ranks": [cast("record.SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "nodes": node_plans(plan),
         "control_port": control_port(plan),
-        "rendezvous": [plan.address, str(plan.port)],
-        "environment": {name: variable.value for name, variable in plan.environment.items()},
-        "swap_dirs": [str(directory) for directory in plan.swap_dirs],
-        "native_ops": [op.name for op in plan.ops],
-        "stage": (whole(values[(ZERO, "stage")]) or 0) if values.leaves else None,
-        "offload": {part: None if device == "none" else device for part, device in devices.items()},
-        "micro_batch": micro,
-        "grad_accum": accumulated,
-        "train_batch_size": whole(values[TOTAL]) or total,
-        "spec": {"script_args": list(spec.args.words), **options},
-        "run_directory": str(plan.layout.root),
-        "over_ssh": plan.topology.spans_hosts,
-        "reach": plan.topology.reach.value,
-        "script_sha256": file_sha256(Path(plan.script[0])),
-        "resumed_step": None if plan.resume is None else plan.resume.resumption.saved.step,
+        "spec": options_record(plan.facts.job),
+        "script_sha256": file_sha256(plan.program.path),
         "inherited": inherited(os.environ),
     }
+    return {**started, **plan_record(plan)}
 
 
 def file_sha256(file: Path) -> str | None:
@@ -234,13 +196,13 @@ def file_sha256(file: Path) -> str | None:
     return None
 
 
-def environment_of(inputs: PlanInputs) -> record.EnvironmentRecord:
+def environment_of(facts: JobFacts) -> record.EnvironmentRecord:
     """Describe the software and the hardware that a run depends on."""
     return {
         "zlaunch": __version__,
-        "packages": inputs.python.versions(PACKAGES),
-        "python": inputs.python.executable,
-        "machine": cast("record.MachineRecord", asdict(inputs.machine)),
+        "packages": facts.python.versions(PACKAGES),
+        "python": facts.python.executable,
+        "machine": cast("record.MachineRecord", asdict(facts.machine)),
         "git": _git_state(),
     }
 

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.agent.ssh import HostSurveys
 from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
@@ -24,14 +23,14 @@ from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
-from zlaunch.launch.facts import Facts, Sources, read_sources
+from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.monitoring.log_tail import LogTail
-from zlaunch.launch.plan import make_plan
-from zlaunch.launch.preflight import LaunchOptions, Preflight
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.schedulers import Scheduler
-from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
@@ -114,8 +113,9 @@ def check_elsewhere(
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
         known = replace(sources, script=script, hosts=topology)
-        inputs = check_facts(job, _facts(known, python), next(rundir_writer.candidates(None, job.name)))
-        reporter.warn(make_plan(inputs).warnings)
+        facts = _facts(job, known, python)
+        check_facts(facts)
+        reporter.warn(make_plan(facts).warnings)
     saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
@@ -123,26 +123,34 @@ def check_elsewhere(
 def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
     """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
     surroundings = Surroundings(imagined=nodes, is_offline=True)
-    preflight = Preflight(replace(options, dry_run=True), reporter)
-    prepared = preflight.complete(
-        prepare(replace(job, gpus=None), None, reporter, surroundings=surroundings), options.auto_stage
-    )
-    reporter.warn(preflight.plan(prepared).warnings)
+    options = replace(options, dry_run=True, run_dir=None)
+    preflight = Preflight(options, reporter)
+    facts = prepare(replace(job, gpus=None), options, reporter, surroundings)
+    reporter.warn(preflight.plan(preflight.complete(facts, options.auto_stage)).warnings)
 
 
-def _facts(sources: Sources, python: Interpreter) -> Facts:
+def _facts(job: JobSpec, sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
     gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
-    here = HostSurvey(machine, FreeResources(), 0, python)
-    return Facts(sources, None, None, here, HostSurveys(machine), os.environ)
+    assert sources.hosts is not None
+    return JobFacts(
+        job=job,
+        script=sources.script,
+        ds_config=planned_config(sources),
+        model=None,
+        topology=sources.hosts,
+        here=HostSurvey(machine, FreeResources(), 0, python),
+        layout=next(rundir_writer.candidates(None, job.name)),
+        environ=os.environ,
+    )
 
 
 @dataclass
 class Follower:
     """Follows one job: asks for its state, passes its output on."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler[Any]
     request: SubmitRequest
     job: str
     reporter: SubmitReporter
@@ -223,7 +231,9 @@ class _Output:
             self._tail.finish()
 
 
-def submit(scheduler: Scheduler, request: SubmitRequest, reporter: SubmitReporter, *, detach: bool) -> int:
+def submit(
+    scheduler: Scheduler[Any], request: SubmitRequest, reporter: SubmitReporter, *, detach: bool
+) -> int:
     """Submit a job, follow it unless it is to be left alone, and return its exit status."""
     job = scheduler.submit(scheduler.render(request), request)
     cancel = scheduler.cancel_command(job, request)

@@ -10,11 +10,11 @@ from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.rendezvous import Ending, Rendezvous, Start
 from zlaunch.launch.attempts import run_attempts
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.ops_on_hosts import build_as_member
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight import Preflight
-from zlaunch.launch.prepare import Prepared
 from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
 from zlaunch.process import Foreground, heed_signals, ours, signals_told
 from zlaunch.worker.node import NUMBER, TOKEN
@@ -25,20 +25,20 @@ GRACE_SECONDS = 15.0
 _COLUMNS = 80
 
 
-def run_alone(prepared: Prepared, preflight: Preflight) -> int:
+def run_alone(facts: JobFacts, preflight: Preflight) -> int:
     """Run a job that no other zlaunch takes part in, and return its exit status."""
-    return run_attempts(prepared, preflight).exit_status
+    return run_attempts(facts, preflight).exit_status
 
 
-def take_part(prepared: Prepared, preflight: Preflight, rendezvous: Rendezvous) -> int:
+def take_part(facts: JobFacts, preflight: Preflight, rendezvous: Rendezvous) -> int:
     """Compare the plans of all members, run the job, and return its exit status.
 
     Raises MemberFailed if another member has another plan, cannot take part, or is lost.
     """
-    plan = preflight.plan(prepared)
-    rendezvous.compare_plans(_parts(plan, prepared, rendezvous))
+    plan = preflight.plan(facts)
+    rendezvous.compare_plans(_parts(plan, rendezvous))
     if rendezvous.leads:
-        outcome = run_attempts(prepared, preflight)
+        outcome = run_attempts(facts, preflight)
         rendezvous.finish(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
     build_as_member(plan, rendezvous.member.number, preflight.reporter)
@@ -48,13 +48,13 @@ def take_part(prepared: Prepared, preflight: Preflight, rendezvous: Rendezvous) 
     return ending.status
 
 
-def _parts(plan: LaunchPlan, prepared: Prepared, rendezvous: Rendezvous) -> dict[str, object]:
+def _parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
-    versions, script = plan.python.versions(PACKAGES), prepared.inputs.job.script
+    versions, script = plan.python.versions(PACKAGES), plan.facts.job.script
     return {
         "hosts": rendezvous.member.hosts,
         "script": f"{plan.module or script.name} {file_sha256(script)}",
-        "arguments of the script": list(prepared.inputs.job.args.words),
+        "arguments of the script": list(plan.facts.job.args.words),
         "ds_config": plan.values.config(),
         "launcher": plan.launcher,
         **{f"version of {name}": version for name, version in versions.items() if version is not None},

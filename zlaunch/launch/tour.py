@@ -16,15 +16,17 @@ from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Phase
 from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
 from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
-from zlaunch.estimate.rehearse import Found
+from zlaunch.estimate.rehearse import Rehearsed
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
 from zlaunch.hosts.cluster.placement import most_slots
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import GpuChoice, JobSpec, Offload, Precision, RunOptions, Stage
-from zlaunch.launch.preflight import LaunchOptions
-from zlaunch.launch.prepare import Prepared, prepare
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run
 from zlaunch.rundir.layout import RUNS
@@ -42,7 +44,7 @@ PHASES: Final = ("model", "engine", "forward", "backward", "step")
 _REHEARSED: Final = dict(zip(("load", "initialize", "forward", "backward", "step"), PHASES, strict=True))
 """Phase of a rehearsal → phase of the program."""
 
-Rehearse = Callable[[Sequence[Workload]], Sequence[Found]]
+Rehearse = Callable[[Sequence[Workload]], Sequence[Rehearsed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ class Guide:
         on_cpu = ", or set DS_ACCELERATOR=cpu to train on the CPU" if machine.gpus else ""
         raise Unavailable(f"`--ranks {asked}`: this machine has {has}", f"`--ranks {most}`{on_cpu}")
 
-    def prepare(self, mode: ZeroMode) -> Prepared:
+    def prepare(self, mode: ZeroMode) -> JobFacts:
         """Check the job of one mode; raise what makes it impossible."""
         one = self.experiment
         root = (RUNS / f"{self.stamp}-tour-{mode.slug}").absolute()
@@ -241,17 +243,16 @@ class Guide:
             may_ask=False,
             wishes=RunOptions(show_ranks="none"),
         )
-        return prepare(job, root, self.reporter)
+        return prepare(job, LaunchOptions(run_dir=root), self.reporter)
 
-    def run(self, prepared: Prepared) -> int:
+    def run(self, facts: JobFacts) -> int:
         """Run a job to its end, and return its exit status."""
-        return run(prepared, LaunchOptions(interactive=False), self.reporter)
+        return run(facts, LaunchOptions(run_dir=facts.layout.root), self.reporter)
 
-    def measured(self, prepared: Prepared) -> tuple[MeasuredRank, ...]:
+    def measured(self, facts: JobFacts) -> tuple[MeasuredRank, ...]:
         """Read what the ranks of a job have measured."""
-        assert prepared.run_dir is not None
         ranks = range(self.experiment.world_size)
-        return tuple(_read(prepared.run_dir / MEASURED / f"rank-{rank}.json") for rank in ranks)
+        return tuple(_read(facts.layout.root / MEASURED / f"rank-{rank}.json") for rank in ranks)
 
 
 def _read(file: Path) -> MeasuredRank:
@@ -269,7 +270,7 @@ def _read(file: Path) -> MeasuredRank:
     return rank
 
 
-def workload_of_mode(experiment: Experiment, prepared: Prepared, *, on_gpus: bool) -> Workload:
+def workload_of_mode(experiment: Experiment, facts: JobFacts, *, on_gpus: bool) -> Workload:
     """Describe the first rank of a job to a rehearsal."""
     model = {
         "model_type": LINEAR_LAYERS,
@@ -277,7 +278,7 @@ def workload_of_mode(experiment: Experiment, prepared: Prepared, *, on_gpus: boo
         "num_layers": experiment.layers,
         "width": experiment.width,
     }
-    ds_config = prepared.plan().values.config()
+    ds_config = make_plan(facts).values.config()
     return Workload(
         model=model,
         ds_config=ds_config,
@@ -300,21 +301,21 @@ def take_tour(guide: Guide, rehearse: Rehearse, starts: Callable[[int, ZeroMode]
     experiment = guide.experiment
     guide.check()
     planned = [guide.prepare(mode) for mode in TOUR]
-    accelerator = planned[0].inputs.machine.accelerator
+    accelerator = planned[0].machine.accelerator
     has_gpus = accelerator != "cpu"
     kinds = (True,) if has_gpus else (False, True)
     workloads = [workload_of_mode(experiment, one, on_gpus=kind) for kind in kinds for one in planned]
     found = rehearse(workloads)
-    here: Sequence[Found] = found[: len(TOUR)]
-    there: Sequence[Found | None] = found[len(TOUR) :] or [None] * len(TOUR)
+    here: Sequence[Rehearsed] = found[: len(TOUR)]
+    there: Sequence[Rehearsed | None] = found[len(TOUR) :] or [None] * len(TOUR)
     stops = []
     for number, mode in enumerate(TOUR):
         starts(number, mode)
-        prepared = guide.prepare(mode)  # again, because its port may have been taken since
-        if status := guide.run(prepared):
+        facts = guide.prepare(mode)  # again, because its port may have been taken since
+        if status := guide.run(facts):
             return status
         predicted = (_predicted(here[number], has_gpus), _predicted(there[number], on_gpus=True))
-        stops.append(_stop(guide, mode, prepared, workloads[number], predicted))
+        stops.append(_stop(guide, mode, facts, workloads[number], predicted))
     why = next((_why_not(one) for one in found if _predicted(one, on_gpus=True) is None), None)
     return Tour(experiment, accelerator, tuple(stops), why)
 
@@ -322,16 +323,16 @@ def take_tour(guide: Guide, rehearse: Rehearse, starts: Callable[[int, ZeroMode]
 def _stop(
     guide: Guide,
     mode: ZeroMode,
-    prepared: Prepared,
+    facts: JobFacts,
     workload: Workload,
     predicted: tuple[PredictedMemory | None, PredictedMemory | None],
 ) -> Stop:
     parameters, settings = guide.experiment.parameters, read_settings(workload)
-    world_size, ranks = settings.world_size, guide.measured(prepared)
+    world_size, ranks = settings.world_size, guide.measured(facts)
     return Stop(
         label=mode.label,
         stage=mode.stage,
-        run=prepared.inputs.layout.root.name,
+        run=facts.layout.root.name,
         ranks=ranks,
         predicted=predicted[0],
         on_gpus=predicted[1],
@@ -354,7 +355,7 @@ def sent_by(calls: Sequence[LoggedCall], world_size: int) -> dict[str, float]:
     return sent
 
 
-def _predicted(found: Found | None, on_gpus: bool) -> PredictedMemory | None:
+def _predicted(found: Rehearsed | None, on_gpus: bool) -> PredictedMemory | None:
     if not isinstance(found, Forecast) or found.method != "rehearsal" or found.late_error is not None:
         return None
     phases = tuple(_phase(one, on_gpus) for one in found.phases)
@@ -373,7 +374,7 @@ def _phase(phase: Phase, on_gpus: bool) -> PhaseMemory:
     return PhaseMemory(phase.name, end, peak)
 
 
-def _why_not(found: Found | None) -> str | None:
+def _why_not(found: Rehearsed | None) -> str | None:
     if isinstance(found, Forecast):
         return found.late_error or found.why_not_rehearsed
     return None if found is None else found.message

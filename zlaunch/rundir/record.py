@@ -98,59 +98,64 @@ class NodeRecord(TypedDict, total=False):
     """The last words of ssh or srun about it."""
 
 
-class JobRecord(TypedDict, total=False):
-    """`job.json`: what runs, where, and which zlaunch started it."""
+class PlanRecord(TypedDict, total=False):
+    """What a plan decides."""
 
-    asked: list[str]
-    started: Finite
-    working_directory: str
-    python: str
-    """The interpreter of the ranks."""
-    script: list[str]
-    module: str | None
-    debug: DebugRecord | None
-    passes_local_rank: bool
-    """Whether each script gets `--local_rank=N`."""
-    argv: list[str]
+    run_directory: str
     launcher: str
     accelerator: str
+    python: str
+    """The interpreter of the ranks."""
+    module: str | None
+    script: list[str]
+    argv: list[str]
     precision: str | None
     interface: str
     """What reads the ds_config in the script, a value of `ConfigInterface`."""
     handover: str
     """How the ds_config reaches the script, a value of `Handover`."""
+    debug: DebugRecord | None
+    passes_local_rank: bool
+    """Whether each script gets `--local_rank=N`."""
+    shielded: bool
+    """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     ranks: list[SlotRecord]
-    nodes: list[NodePlanRecord]
-    """The hosts on which zlaunch itself starts a launcher each."""
+    over_ssh: bool
+    reach: str
+    """How zlaunch reached the hosts, a value of `Reach`."""
     rendezvous: list[str]
     """Address and port of the first host, for ranks that their launcher does not tell."""
-    control_port: int
-    """The port to which the zlaunch of each host connects; 0 if none does."""
-    environment: dict[str, str]
-    swap_dirs: list[str]
-    native_ops: list[str]
     stage: int | None
     offload: dict[str, str | None]
     micro_batch: int | None
     grad_accum: int | None
     train_batch_size: int | None
+    environment: dict[str, str]
+    swap_dirs: list[str]
+    native_ops: list[str]
+    resumed_step: int | None
+    """The step of the checkpoint that the run was to resume from."""
+
+
+class JobRecord(PlanRecord, total=False):
+    """`job.json`: the plan of a run, and which zlaunch started it."""
+
+    asked: list[str]
+    started: Finite
+    working_directory: str
+    nodes: list[NodePlanRecord]
+    """The hosts on which zlaunch itself starts a launcher each."""
+    control_port: int
+    """The port to which the zlaunch of each host connects; 0 if none does."""
     spec: dict[str, object]
-    """Members of `JobSpec`, so that the run can be planned again."""
+    """Options of the job that the plan does not show, so that it can be planned again."""
     host: str
     boot: str
     pid_namespace: str
     """These three say where `zlaunch_pid` is valid: a field of `Whereabouts` each."""
     zlaunch_pid: int
     zlaunch_started: Finite
-    run_directory: str
-    over_ssh: bool
-    shielded: bool
-    """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
-    reach: str
-    """How zlaunch reached the hosts, a value of `Reach`."""
     script_sha256: str | None
-    resumed_step: int | None
-    """The step of the checkpoint that the run was to resume from."""
     inherited: dict[str, str]
     attempt: int
     continues: str | None

@@ -17,8 +17,7 @@ from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline, Speed, Term
-from zlaunch.estimate.rehearse import Done
-from zlaunch.estimate.rehearse import Found as Told
+from zlaunch.estimate.rehearse import Done, Rehearsed
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.public_models import find_public
@@ -100,7 +99,7 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
 
 
 def test_of_one_job_no_more_jobs_are_counted_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Told]:
+    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
         if done is not None:
             done(0, len(workloads))
         return [REHEARSED for _ in workloads]

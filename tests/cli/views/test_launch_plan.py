@@ -6,23 +6,24 @@ from pathlib import Path
 import pytest
 
 from tests.each import each
+from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import default_recipe
-from zlaunch.launch.plan import LaunchPlan, PlanInputs, make_plan
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.save_plan import SavePlan
 
 MIB, GIB = 1 << 20, 1 << 30
-INPUTS = PlanInputs(
+INPUTS = facts_of(
     job=JobSpec(Path("train.py")),
     script=script(),
-    base=None,
+    ds_config=None,
     model=SHAPE,
     machine=CPU_MACHINE,
     topology=local(0, 1),
-    port=2950,
     layout=LAYOUT,
     environ={},
     python=PYTHON,
@@ -55,7 +56,7 @@ def test_the_plan_says_how_much_of_the_disk_checkpoints_take(changed: dict[str, 
 def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
     plan = replace(make_plan(INPUTS), saves=None)
     assert row(plan) == "no checkpoints"
-    recipe = replace(plan, program=replace(plan.program, path=default_recipe()))
+    recipe = replace(plan, facts=replace(plan.facts, script=replace(plan.program, path=default_recipe())))
     assert row(recipe) == "the model at the end; `--save DIR` adds checkpoints"
 
 

@@ -14,7 +14,7 @@ from tests.running import ROOT
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearsal.__main__ import _read_result, _Task
-from zlaunch.estimate.rehearse import Found, Rehearser
+from zlaunch.estimate.rehearse import Rehearsed, Rehearser
 from zlaunch.estimate.workload import Workload
 
 ASKED = Workload(
@@ -34,7 +34,7 @@ def fake_program(folder: Path, body: str) -> str:
     return str(file)
 
 
-def reasons(told: list[Found]) -> list[str | None]:
+def reasons(told: list[Rehearsed]) -> list[str | None]:
     return [one.why_not_rehearsed for one in told if isinstance(one, Forecast)]
 
 

@@ -7,9 +7,10 @@ import pytest
 
 from tests.launch.test_plan import DEFAULTS, HOSTS
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.monitoring import lost_hosts
 from zlaunch.launch.monitoring.lost_hosts import LostHosts
-from zlaunch.launch.plan import LaunchPlan, make_plan
+from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import NodeRecord

@@ -13,7 +13,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
-from zlaunch.launch.preflight import LaunchOptions
+from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
 from zlaunch.rundir.record import Lineage
@@ -43,19 +43,21 @@ def rerun(
     files, run_dir = repeated, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)
     view = LaunchView(as_json=as_json)
-    prepared = prepare_rerun(files, run_dir, view)
-    changed = what_changed(files, prepared)
-    if changed and not force:
-        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
-    _say_changes(repeated, changed, variables)
     options = LaunchOptions(
         interactive=console.is_interactive(),
+        run_dir=run_dir,
+        beside=files.root.parent,
         rehearse=bool(files.forecast) and not force,
         force=force,
         dry_run=dry_run,
         origin=Lineage(repeats=repeated.id),
     )
-    status = launch(prepared, options, view)
+    facts = prepare_rerun(files, options, view)
+    changed = what_changed(files, facts)
+    if changed and not force:
+        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
+    _say_changes(repeated, changed, variables)
+    status = launch(facts, options, view)
     if as_json and view.run is not None:
         new = {**members(load_run(view.run)), "repeats": repeated.id, "changed": [*changed, *variables]}
         console.data(to_json(new, indent=None))

@@ -19,7 +19,6 @@ from zlaunch.units import duration
 
 if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
     from zlaunch.diagnosis.outcome import Outcome
-    from zlaunch.estimate.query import Estimate
     from zlaunch.resume.saved_by_run import SavedByRun
 
 PLAIN_SECONDS = 30.0
@@ -60,12 +59,12 @@ class LaunchView(Reporter):
     def warn(self, findings: Sequence[Finding]) -> None:
         console.say_findings(findings)
 
-    def dry_run(self, plan: LaunchPlan, estimate: "Estimate | None", unchecked: str | None) -> None:
+    def dry_run(self, plan: LaunchPlan, unchecked: str | None) -> None:
         if self._as_json:
-            console.data(plan_json(plan, estimate))
+            console.data(plan_json(plan))
             return
         console.data(*plan_lines(plan, complete=True))
-        if estimate is not None:
+        if (estimate := plan.facts.estimate) is not None:
             from zlaunch.cli.views.estimate_text import start_lines
 
             console.data(*start_lines(estimate))

@@ -19,7 +19,7 @@ from zlaunch.hosts.machine.resources import local_names
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.time_limit import limit_words, save_seconds
+from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
@@ -42,7 +42,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
         yield "python", f"{plan.python.executable} with {', '.join(words)}"
-    yield from [] if plan.started_by is None else [("within", plan.started_by)]
+    if (source := plan.facts.surroundings.source) is not None:
+        yield "within", source
     yield "ranks", _ranks(plan)
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):
@@ -66,8 +67,8 @@ def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.program.interface is ConfigInterface.TRAINER:
         yield "saves", _saves(plan)
     if plan.limit is not None:
-        each = None if plan.saves is None else plan.saves.each
-        save = None if plan.save_directory is None else save_seconds(each)
+        training = plan.training
+        save = None if training.save_directory is None else training.save_seconds
         yield "limit", limit_words(plan.limit, save)
 
 

@@ -80,24 +80,27 @@ def saved_activations(
     model: Transformer, batch: Batch, *, checkpointing: bool, experts: Experts = None
 ) -> SavedActivations:
     """Compute what the forward pass saves."""
-    recomputed = tuple(
-        saved_by_layer(model, stack, batch) + (batch.item * stack.expert_numel if experts else 0)
-        for stack in model.stacks
-        for _ in range(stack.num_layers)
-    )
-    inputs = saved_by_checkpoint(model, batch)
-    # T5's layers share position biases, which activation checkpointing does not free: each stack passes one
-    # per head and pair of tokens, with its mask, from layer to layer (measured).
-    shared = 3 * batch.item * model.heads * batch.seq_len**2 if model.family.norm == "t5" else 0
-    layers = (inputs + shared, *(inputs,) * (len(recomputed) - 1)) if checkpointing else recomputed
-    # The last normalization, and the dense layer of an encoder's head.
-    dense = any(weight.name == "dense" for weight in model.head)
-    width = _norm(model, batch) + batch.item + (2 * batch.item if dense else 0)
+    recomputed: list[int] = []
+    for stack in model.stacks:
+        saved = saved_by_layer(model, stack, batch)
+        if experts:
+            saved += batch.item * stack.expert_numel
+        recomputed += [saved] * stack.num_layers
+    layers = recomputed
+    if checkpointing:
+        layers = [saved_by_checkpoint(model, batch)] * len(recomputed)
+        if model.family.norm == "t5":
+            # T5's layers share position biases, which activation checkpointing does not free: each stack
+            # passes one per head and pair of tokens, with its mask, from layer to layer (measured).
+            layers[0] += 3 * batch.item * model.heads * batch.seq_len**2
+    width = _norm(model, batch) + batch.item  # of the last normalization
+    if any(weight.name == "dense" for weight in model.head):  # the dense layer of an encoder's head
+        width += 2 * batch.item
     end = batch.tokens * width * model.hidden * len(model.stacks)
     temporary = 0
     if experts == "merged":  # the gradient of the sum, for one of the two tensors at a time
         temporary = batch.item * max(stack.expert_numel for stack in model.stacks) // 3
-    return SavedActivations(layers, recomputed, end, head(model, batch), temporary)
+    return SavedActivations(tuple(layers), tuple(recomputed), end, head(model, batch), temporary)
 
 
 def saved_by_layer(model: Transformer, stack: Stack, batch: Batch) -> int:
@@ -119,10 +122,14 @@ def head(model: Transformer, batch: Batch) -> Head:
     In the backward pass, the gradients of both exist at the same time, after the logits were freed.
     """
     logits = batch.tokens * model.vocab * batch.item
-    loss = 4 * batch.tokens * model.vocab if model.family.upcasts_logits else logits
-    capped = logits if model.caps_logits else 0
-    copies = loss if model.family.upcasts_logits and batch.is_half else 0
-    return Head(saved=loss + capped, forward=logits + copies, backward=2 * loss, gradient=logits + capped)
+    loss, forward, capped = logits, logits, 0
+    if model.family.upcasts_logits:
+        loss = 4 * batch.tokens * model.vocab
+        if batch.is_half:
+            forward += loss
+    if model.caps_logits:
+        capped = logits
+    return Head(saved=loss + capped, forward=forward, backward=2 * loss, gradient=logits + capped)
 
 
 def working_memory(model: Transformer, batch: Batch) -> int:
@@ -132,7 +139,9 @@ def working_memory(model: Transformer, batch: Batch) -> int:
     the activation that it is computed from, and there is one more.
     """
     wide = model.ffn * max(1, model.top_k) + model.shared
-    return batch.tokens * batch.item * ((2 if model.gated else 1) * wide + 2 * model.hidden)
+    if model.gated:
+        wide *= 2
+    return batch.tokens * batch.item * (wide + 2 * model.hidden)
 
 
 def step_flops(model: Transformer, batch: Batch, *, recomputed: bool, trainable: int | None = None) -> float:
@@ -143,15 +152,22 @@ def step_flops(model: Transformer, batch: Batch, *, recomputed: bool, trainable:
     per token and layer in the forward pass, half of that with causal flash attention, and twice as much
     in the backward pass, where flash attention recomputes half of it.
     """
-    share = 1.0 if trainable is None else trainable / max(1, model.parameters)
-    causal = 0.5 if _skips_masked(model, batch) else 1.0
+    trained_share = 1.0
+    if trainable is not None:
+        trained_share = trainable / max(1, model.parameters)
     attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
-    attention = 4.0 * causal * batch.seq_len * model.query * attentions
+    attention = 4.0 * batch.seq_len * model.query * attentions
+    if _skips_masked(model, batch):
+        attention /= 2
     output = 2.0 * model.hidden * model.vocab
     weights = 2.0 * _active_weights(model)
-    backward = 2.0 if _has_scores(model, batch) else 2.5
-    passes = 2 * (weights + output) + (weights + output) * share + (1 + backward) * attention
-    return batch.tokens * (passes + (weights + attention - _not_recomputed(model) if recomputed else 0.0))
+    backward = 2.5
+    if _has_scores(model, batch):
+        backward = 2.0
+    passes = 2 * (weights + output) + (weights + output) * trained_share + (1 + backward) * attention
+    if recomputed:
+        passes += weights + attention - _not_recomputed(model)
+    return batch.tokens * passes
 
 
 def counted_too_much(model: Transformer, batch: Batch, *, recomputed: bool) -> float:
@@ -163,7 +179,10 @@ def counted_too_much(model: Transformer, batch: Batch, *, recomputed: bool) -> f
         return 0.0
     attentions = sum(stack.num_layers * stack.num_attentions for stack in model.stacks)
     square = 4.0 * batch.tokens * batch.seq_len * model.query * attentions
-    return square / 2 * (4.5 if recomputed else 3.5)
+    passes = 3.5
+    if recomputed:
+        passes += 1
+    return square / 2 * passes
 
 
 def _skips_masked(model: Transformer, batch: Batch) -> bool:
@@ -173,7 +192,6 @@ def _skips_masked(model: Transformer, batch: Batch) -> bool:
 
 
 def _has_scores(model: Transformer, batch: Batch) -> bool:
-    """Whether attention computes its scores as tensors, without a fused kernel."""
     return batch.attention == "eager" or model.caps_scores or model.family.eager
 
 
@@ -194,58 +212,84 @@ def _norm(model: Transformer, batch: Batch) -> int:
         "layer": (item, 0),
         "upcast": (4, 4),
     }[model.family.norm]
-    return saved + (0 if batch.frozen else for_weight)
+    if not batch.frozen:
+        saved += for_weight
+    return saved
 
 
 def _norms(model: Transformer, stack: Stack, batch: Batch) -> int:
     """Return what normalizations save, and the inputs of the matrices that follow them."""
-    inputs = 1 if model.family.parallel else stack.num_norms
-    # With four in a layer, two follow the matrices, and their outputs are not saved.
-    outputs = stack.num_norms if stack.num_norms < 4 else 2
-    width = inputs * _norm(model, batch) + outputs * batch.item
-    on_heads = any(weight.name in ("head_norm", "query_norm") for weight in stack.weights)
-    return width * model.hidden + (_norm(model, batch) * (model.query + model.key) if on_heads else 0)
+    norm = _norm(model, batch)
+    inputs = outputs = stack.num_norms
+    if model.family.parallel:
+        inputs = 1
+    if stack.num_norms >= 4:  # two of them follow the matrices, and their outputs are not saved
+        outputs = 2
+    saved = (inputs * norm + outputs * batch.item) * model.hidden
+    if any(weight.name in ("head_norm", "query_norm") for weight in stack.weights):
+        saved += norm * (model.query + model.key)
+    return saved
 
 
 def _attention(model: Transformer, stack: Stack, batch: Batch) -> int:
     """Return what all attentions of a layer save: queries, keys, values, output, and scores."""
     item, query, key = batch.item, model.query, model.key
-    saved = item * (query + 2 * key) + item * query
+    saved = item * (query + 2 * key) + item * query + _scores(model, batch)
     if model.family.rotary != "none" and "qkv" in model.family.layer:
         saved += item * (query + key)  # the values are a view, which keeps the fused product alive
-    masked = 0 < model.window < batch.seq_len
+    saved *= stack.num_attentions
+    if model.family.norm == "t5":  # its relative positions
+        saved += item * model.heads * batch.seq_len // batch.num_sequences
+    return saved
+
+
+def _scores(model: Transformer, batch: Batch) -> int:
+    """Return what an attention saves in addition to queries, keys, values and output."""
+    item, query, key = batch.item, model.query, model.key
     square = model.heads * batch.seq_len
     if _has_scores(model, batch):
         # The softmax in fp32 and its copy; keys and values are repeated for all query heads.
-        scores = square * (4 + item + (item if model.caps_scores else 0)) + item * 2 * (query - key)
-        scores += (4 - item) * (query + key) if model.family.eager else 0
-    elif masked:
+        scores = square * (4 + item) + item * 2 * (query - key)
+        if model.caps_scores:
+            scores += square * item
+        if model.family.eager:
+            scores += (4 - item) * (query + key)
+        return scores
+    if 0 < model.window < batch.seq_len:
         # No flash attention with a mask: each layer saves it, and keys and values are repeated.
-        scores = 4 * model.heads + item * (batch.seq_len + 2 * (query - key))
-    elif not batch.is_half and key < query:
-        scores = item * (square + 2 * (query - key))  # no fp32 kernel supports fewer key heads
-    else:
-        # With partial rotary embeddings, the kernel's output has another layout and is copied.
-        scores = 4 * model.heads + (item * query if model.family.rotary == "part" else 0)
-    relative = item * square // batch.num_sequences if model.family.norm == "t5" else 0
-    return stack.num_attentions * (saved + scores) + relative
+        return 4 * model.heads + item * (batch.seq_len + 2 * (query - key))
+    if not batch.is_half and key < query:
+        return item * (square + 2 * (query - key))  # no fp32 kernel supports fewer key heads
+    scores = 4 * model.heads
+    if model.family.rotary == "part":  # the kernel's output has another layout and is copied
+        scores += item * query
+    return scores
 
 
 def _mlp(model: Transformer, item: int) -> int:
-    functions = _SAVED_BY_ACTIVATION.get(model.activation, 2) + (2 if model.gated else 0)
+    functions = _SAVED_BY_ACTIVATION.get(model.activation, 2)
+    if model.gated:
+        functions += 2
     if model.top_k:
         experts = model.top_k * (functions * model.ffn + 2 * model.hidden)
         return item * (experts + functions * model.shared)
-    dropped = (item + 1) * model.ffn if model.family.norm == "t5" and model.dropouts else 0
-    return item * functions * model.ffn + dropped
+    saved = item * functions * model.ffn
+    if model.family.norm == "t5" and model.dropouts:
+        saved += (item + 1) * model.ffn
+    return saved
 
 
 def _active_weights(model: Transformer, names: tuple[str, ...] = (), most_norms: int = 9) -> float:
     """Return the elements of all layers' matrices, or the named ones, that are applied to a token."""
-    return sum(
-        stack.num_layers * weight.numel * (model.top_k / model.experts if "experts" in weight.name else 1.0)
-        for stack in model.stacks
-        if stack.num_norms <= most_norms
-        for weight in stack.weights
-        if weight.rows > 1 and (not names or weight.name in names)
-    )
+    active = 0.0
+    for stack in model.stacks:
+        if stack.num_norms > most_norms:
+            continue
+        for weight in stack.weights:
+            if weight.rows <= 1 or (names and weight.name not in names):
+                continue
+            numel = float(stack.num_layers * weight.numel)
+            if "experts" in weight.name:
+                numel *= model.top_k / model.experts
+            active += numel
+    return active

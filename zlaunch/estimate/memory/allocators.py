@@ -57,9 +57,9 @@ class CachingAllocator:
         size = -(-nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = size <= SMALL_BYTES
         pool = self._pools.setdefault((stream, small), [])
-        found = bisect_left(pool, (size, 0))
-        if found < len(pool):
-            block = self._blocks[pool.pop(found)[1]]
+        position = bisect_left(pool, (size, 0))
+        if position < len(pool):
+            block = self._blocks[pool.pop(position)[1]]
             block.free = False
         else:
             block = self._new_segment(size, pool, small=small)
@@ -106,7 +106,10 @@ class CachingAllocator:
     def _split(self, block: _Block, size: int) -> None:
         """Split off the remainder of a block if it is large enough (`should_split`)."""
         rest = block.size - size
-        if rest < MIN_BLOCK_BYTES if block.small else rest <= SMALL_BYTES:
+        least = SMALL_BYTES + 1
+        if block.small:
+            least = MIN_BLOCK_BYTES
+        if rest < least:
             return
         new = _Block(block.address + size, rest, block.pool, small=block.small)
         new.free = True
@@ -164,4 +167,6 @@ class PinnedAllocator:
 
 def power_of_two(nbytes: int) -> int:
     """Round up as `c10::llvm::PowerOf2Ceil` does; 0 stays 0."""
-    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
+    if nbytes <= 0:
+        return 0
+    return 1 << (nbytes - 1).bit_length()

@@ -7,6 +7,7 @@ states of dropout, ZeRO++, MiCS, tensor and sequence parallelism. Fragmentation 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from zlaunch.estimate.forecast import Forecast, Phase
@@ -35,6 +36,9 @@ RESERVED: Final = 1.25
 typically within 12 %, and a third too low in the worst case. On a nearly full GPU, the allocator
 releases cached memory and needs less."""
 
+_GUESSED: Final[tuple[str, ...]] = (
+    "the model type is unknown to the closed form, which used the most similar known type",
+)
 
 Peaks = Sequence[Breakdown]
 """The local peaks of a phase, and then its end."""
@@ -56,26 +60,30 @@ def forecast(workload: Workload) -> Forecast:
     optimizer, passes = optimizer_memory(job.settings, job.weights), _passes_of(job)
     peaks = _peaks(passes, optimizer)
     on_host, categories_on_host = host_memory(job)
-    phases = tuple(_phase(name, during, on_host[name]) for name, during in peaks.items())
-    highest = max((peak for during in peaks.values() for peak in during), key=_total)
-    trainable = job.weights.total
+    phases = tuple(_summed_phase(name, during, on_host[name]) for name, during in peaks.items())
+    highest = max(chain.from_iterable(peaks.values()), key=_total)
+    adapters = None
+    if workload.lora:
+        adapters = job.weights.total
     flops = activations.step_flops(
         job.model,
         passes.job.batch,
         recomputed=workload.activation_checkpointing,
-        trainable=trainable if workload.lora else None,
+        trainable=adapters,
     )
-    guess = "the model type is unknown to the closed form, which used the most similar known type"
+    error, notes = UNKNOWN_ERROR, _GUESSED
+    if job.model.known:
+        error, notes = KNOWN_ERROR, ()
     return Forecast(
         method="closed form",
         phases=phases,
-        parts={"gpu": _parts(highest), **categories_on_host},
+        parts={"gpu": _without_empty(highest), **categories_on_host},
         parameters=job.model.parameters,
-        trainable=trainable,
+        trainable=job.weights.total,
         optimizer=optimizer_class(job.settings),
-        error=KNOWN_ERROR if job.model.known else UNKNOWN_ERROR,
+        error=error,
         flops=flops * job.settings.accumulation,
-        notes=() if job.model.known else (guess,),
+        notes=notes,
     )
 
 
@@ -83,18 +91,21 @@ def _passes_of(job: TrainingJob) -> _Passes:
     model, workload = job.model, job.workload
     checkpointing = workload.activation_checkpointing
     job = replace(job, batch=replace(job.batch, frozen=workload.lora is not None))
-    # Experts are multiplied as views, which keep the storage alive when stage 3 releases the parameter.
-    viewed = job.settings.stage == 3 and not checkpointing
-    experts: Experts = "merged" if adapts_experts(model, workload.lora) else "viewed" if viewed else None
+    gatherable = model.parameters
+    experts: Experts = None
+    if adapts_experts(model, workload.lora):
+        experts = "merged"
+    elif job.settings.stage == 3 and not checkpointing:
+        # Experts are multiplied as views, which keep the storage alive when stage 3 releases the parameter.
+        experts = "viewed"
+        gatherable -= sum(stack.num_layers * stack.expert_numel for stack in model.stacks)
     saved = saved_activations(model, job.batch, checkpointing=checkpointing, experts=experts)
-    apart = sum(stack.num_layers * stack.expert_numel for stack in model.stacks) if experts == "viewed" else 0
-    return _Passes(job, saved, model.parameters - apart)
+    return _Passes(job, saved, gatherable)
 
 
 def _peaks(passes: _Passes, optimizer: OptimizerMemory) -> dict[str, Peaks]:
-    """Compute the peaks of each phase on the GPU."""
-    forward, back = _both(passes, optimizer.ready, first=True)
-    second = _both(passes, optimizer.trained, first=False)
+    forward, back = _forward_and_backward(passes, optimizer.ready, first=True)
+    second = _forward_and_backward(passes, optimizer.trained, first=False)
     return {
         "load": optimizer.load,
         "initialize": (*optimizer.initialize, optimizer.ready),
@@ -105,12 +116,14 @@ def _peaks(passes: _Passes, optimizer: OptimizerMemory) -> dict[str, Peaks]:
     }
 
 
-def _both(passes: _Passes, optimizer: Breakdown, *, first: bool) -> tuple[Peaks, Peaks]:
-    """Compute the peaks of forward and backward pass in the last micro-step of a step."""
+def _forward_and_backward(passes: _Passes, optimizer: Breakdown, *, first: bool) -> tuple[Peaks, Peaks]:
+    """Compute the peaks of both passes in the last micro-step of a step."""
     job, saved, model = passes.job, passes.saved, passes.job.model
-    gradients = _gradients(job, first=first)
-    base = add(optimizer, _accumulated(job, gradients))
-    at_end = {} if first else _gathered(job, _reused(passes, model.parameters))
+    gradients = _gradients_before(job, first=first)
+    base = add(optimizer, _earlier_gradients(job, gradients))
+    at_end: Breakdown = {}
+    if not first:
+        at_end = _gathered(job, _reused(passes, model.parameters))
     end = add(base, at_end, {"activations": saved.activations, "logits": saved.head.saved})
     forward = [
         add(base, {"activations": saved.activations}, at_end or _gathered(job, _output(model))),
@@ -139,11 +152,16 @@ def _reused(passes: _Passes, ahead: int) -> int:
     distance = job.settings.reuse_distance
     if ahead == job.model.parameters:  # the output matrix comes next and is kept at any size
         distance = max(distance, output)
-    return min(passes.gatherable, ahead if ahead - output < distance else distance)
+    kept = distance
+    if ahead - output < distance:
+        kept = ahead
+    return min(passes.gatherable, kept)
 
 
 def _gathered(job: TrainingJob, numel: int) -> Breakdown:
-    return {"gathered parameters": job.settings.item * numel} if job.settings.stage == 3 else {}
+    if job.settings.stage != 3:
+        return {}
+    return {"gathered parameters": job.settings.item * numel}
 
 
 def _output(model: Transformer) -> int:
@@ -151,8 +169,7 @@ def _output(model: Transformer) -> int:
     return model.hidden * model.vocab
 
 
-def _gradients(job: TrainingJob, *, first: bool) -> Gradients:
-    """Return the state of the gradients before the backward pass of the last micro-step."""
+def _gradients_before(job: TrainingJob, *, first: bool) -> Gradients:
     settings = job.settings
     gradients = Gradients(settings, job.weights)
     is_accumulated = settings.accumulation > 1 and gradients.waits
@@ -160,28 +177,29 @@ def _gradients(job: TrainingJob, *, first: bool) -> Gradients:
     return gradients
 
 
-def _accumulated(job: TrainingJob, gradients: Gradients) -> Breakdown:
-    """Return the gradients of earlier micro-steps during the last one."""
+def _earlier_gradients(job: TrainingJob, gradients: Gradients) -> Breakdown:
     settings = job.settings
     if settings.accumulation == 1 or settings.stage == 3 or settings.widens_all:
         return {}
     if gradients.waits:
         return {"gradients": settings.item * job.weights.total}
-    return {"gradients": gradients.owned_bytes if settings.optimizer_on == "gpu" else 0}
+    if settings.optimizer_on == "gpu":
+        return {"gradients": gradients.owned_bytes}
+    return {"gradients": 0}
 
 
-def _phase(name: str, during: Peaks, on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
+def _summed_phase(name: str, during: Peaks, on_host: tuple[Mapping[str, int], Mapping[str, int]]) -> Phase:
     highest = max(during, key=_total)
     peak, end = _total(highest), _total(during[-1])
     return Phase(
         name,
         peak={"gpu": peak, "reserved": int(RESERVED * peak), **on_host[0]},
         end={"gpu": end, "reserved": int(RESERVED * peak), **on_host[1]},
-        parts={"gpu": _parts(highest)},
+        parts={"gpu": _without_empty(highest)},
     )
 
 
-def _parts(held: Breakdown) -> dict[str, int]:
+def _without_empty(held: Breakdown) -> dict[str, int]:
     return {name: nbytes for name, nbytes in held.items() if nbytes}
 
 

@@ -28,8 +28,10 @@ class Collective:
 
     def sent(self, world_size: int) -> float:
         """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
-        passes = 2 if self.kind == "all-reduce" else 1  # in a ring
-        return passes * self.nbytes * self.times * (world_size - 1) / world_size
+        nbytes = self.nbytes * self.times
+        if self.kind == "all-reduce":  # two passes through the ring
+            nbytes *= 2
+        return nbytes * (world_size - 1) / world_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,10 @@ def communication(job: TrainingJob) -> Communication:
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:
     """Return the bytes that a rank sends per step without accumulation, as in the ZeRO paper."""
-    return (3 if stage == 3 else 2) * parameters * item * (world_size - 1) / world_size
+    passes = 2
+    if stage == 3:
+        passes = 3
+    return passes * parameters * item * (world_size - 1) / world_size
 
 
 def ring_bytes(kind: str, nbytes: int, world_size: int) -> float:
@@ -85,12 +90,17 @@ def _collectives(settings: Settings, parameters: int, gradients: int) -> tuple[C
             Collective("all-gather", "parameters", volume, times),
             Collective("reduce-scatter", "gradients", gradients, times),
         )
-    reduce = "all-reduce" if settings.reduces_to_all or settings.stage == 0 else "reduce"
-    # Stages 0 and 1 reduce in the last micro-step only (not with `overlap_comm`, which is ignored here).
-    reduced = (Collective(reduce, "gradients", gradients, 1 if settings.stage < 2 else times),)
+    if settings.stage < 2:
+        times = 1  # in the last micro-step only (not with `overlap_comm`, which is ignored here)
     if settings.stage == 0:
-        return reduced
-    return (*reduced, Collective("all-gather", "parameters", gradients, 1))
+        return (Collective("all-reduce", "gradients", gradients, times),)
+    reduce = "reduce"
+    if settings.reduces_to_all:
+        reduce = "all-reduce"
+    return (
+        Collective(reduce, "gradients", gradients, times),
+        Collective("all-gather", "parameters", gradients, 1),
+    )
 
 
 def _gathered_bytes(settings: Settings, parameters: int) -> int:

@@ -47,22 +47,23 @@ class Gradients:
 
     def arrive(self, numel: int) -> int:
         """Add a gradient; return the temporary bytes for that, in addition to `held` and `buckets`."""
-        settings = self.settings
-        if settings.stage in (1, 2) and not settings.widens_all:
-            item = settings.gradient_item if settings.stage == 1 else settings.item
-            self.buckets = item * settings.reduce_bucket * settings.num_buckets
+        settings, gradient = self.settings, self.settings.item * numel
+        self.buckets = settings.bucket_bytes
         if self.waits:
-            self.held += 0 if self.is_allocated else settings.item * numel
+            if not self.is_allocated:
+                self.held += gradient
             return 0
-        temporary = self.flush() if self._filled + numel > settings.reduce_bucket else 0
+        temporary = 0
+        if self._filled + numel > settings.reduce_bucket:
+            temporary = self.flush()
         self._filled += numel
         self._note_mine(numel)
-        copy = settings.item * numel
         if numel <= settings.reduce_bucket:
-            return temporary + copy
+            return temporary + gradient
         # A gradient larger than the bucket is reduced in place, with offload in a copy.
-        cloned = copy if settings.optimizer_on != "gpu" and settings.stage < 3 else 0
-        return copy + max(temporary, cloned, self.flush())
+        if settings.optimizer_on != "gpu" and settings.stage < 3:
+            temporary = max(temporary, gradient)
+        return gradient + max(temporary, self.flush())
 
     def flush(self) -> int:
         """Reduce the bucket; return the temporary bytes for that."""
@@ -73,17 +74,28 @@ class Gradients:
         if not numel:
             return 0
         if settings.stage == 3:
-            return settings.item * numel if numel <= settings.reduce_bucket else 0
-        share = self._share
-        wide = settings.gradient_item != settings.item
-        crosses = start // share != (end - 1) // share or (wide and mine > 0)
-        flat = settings.item * numel if crosses else 0
-        if mine > 0 and settings.optimizer_on == "gpu":
+            if numel > settings.reduce_bucket:
+                return 0
+            return settings.item * numel
+        is_wide = settings.gradient_item != settings.item
+        flat = self._flattened(start, end)
+        if is_wide and mine > 0:
+            flat = settings.item * numel
+        if settings.optimizer_on != "gpu":
+            # The norm of each gradient is computed in fp64 before the copy to the host.
+            return max(flat, 8 * mine)
+        if mine > 0:
             # The rank's part is copied out after the reduction. In another dtype, its buffer exists before.
-            flat = max(0, flat - (0 if wide else self.owned_bytes - self.held))
+            if not is_wide:
+                flat = max(0, flat - (self.owned_bytes - self.held))
             self.held = self.owned_bytes
-        # With offload, the norm of each gradient is computed in fp64 before the copy to the host.
-        return max(flat, 8 * mine if settings.optimizer_on != "gpu" else 0)
+        return flat
+
+    def _flattened(self, start: int, end: int) -> int:
+        """Return the bytes of a bucket's copy; none is made if the bucket belongs to a single rank."""
+        if start // self._share == (end - 1) // self._share:
+            return 0
+        return self.settings.item * (end - start)
 
     def reduce_all(self) -> int:
         """Reduce all gradients at the end of the pass; return the bytes in addition to `held` and `buckets`.
@@ -96,15 +108,18 @@ class Gradients:
             return settings.item * min(self.weights.total, settings.reduce_bucket)
         if settings.widens_all:
             return settings.item * self.weights.total  # a copy of all in bf16 (bf16_optimizer.py)
-        share, peak, moved, own, start, end = self._share, 0, 0, 0, 0, 0
+        peak = moved = owned = start = end = 0
         for numel in (*self.weights.trained, settings.reduce_bucket):
             if end > start and end - start + numel > settings.reduce_bucket:
-                mine = self._mine(start, end)
-                flat = own + (settings.item * (end - start) if start // share != (end - 1) // share else 0)
-                own = self.owned_bytes if own or (mine > 0 and settings.optimizer_on == "gpu") else 0
-                norm = 8 * mine if settings.optimizer_on != "gpu" else 0
-                peak, start = max(peak, flat - moved, own + norm - moved), end
-            moved += settings.item * numel if numel <= settings.reduce_bucket else 0
+                mine, norm = self._mine(start, end), 0
+                flat = owned + self._flattened(start, end)
+                if settings.optimizer_on != "gpu":
+                    norm = 8 * mine
+                elif mine > 0:
+                    owned = self.owned_bytes
+                peak, start = max(peak, flat - moved, owned + norm - moved), end
+            if numel <= settings.reduce_bucket:
+                moved += settings.item * numel
             end += numel
         return peak
 
@@ -114,7 +129,6 @@ class Gradients:
         return min(end, first + self._share) - max(start, first)
 
     def _note_mine(self, numel: int) -> None:
-        """Track the largest part of a gradient in the rank's partition."""
         end = self._position - self._filled + numel
         self._largest_mine = max(self._largest_mine, self._mine(end - numel, end))
 
@@ -128,17 +142,23 @@ def backward(
     """
     total, weights = model.parameters, gradients.weights
     yield total, {"activations": saved.activations, "logits": saved.head.saved + saved.head.backward}
-    output = batch.item * model.hidden * model.vocab if weights.embedding else 0
+    output = waiting = 0
+    if weights.embedding:
+        output = batch.item * model.hidden * model.vocab
+    if model.tied:  # the output's gradient is kept until the embedding's is computed
+        waiting = output
     yield total, {"activations": saved.activations, "logits": saved.head.gradient, "gradients": output}
-    # The output's gradient of a tied matrix is kept until the embedding's is computed.
-    waiting = output if model.tied else 0
     _arrive(gradients, weights.head)
     below, working = sum(saved.layers), working_memory(model, batch) + saved.temporary
-    sizes = [stack.layer_numel for stack in model.stacks for _ in range(stack.num_layers)]
+    sizes: list[int] = []
+    for stack in model.stacks:
+        sizes += [stack.layer_numel] * stack.num_layers
     ahead = total - sum(weight.numel for weight in model.head)
     for number in reversed(range(len(sizes))):
         here, recomputed = saved.layers[number], saved.recomputed[number]
-        layer = {"activations": below if recomputed == here else below + recomputed}
+        layer = {"activations": below}
+        if recomputed != here:
+            layer = {"activations": below + recomputed}
         yield ahead, add(layer, {"activations": working}, _breakdown(gradients, waiting))
         temporary = _arrive(gradients, weights.layers[number])
         yield ahead, add(layer, _breakdown(gradients, waiting + temporary))
@@ -146,8 +166,10 @@ def backward(
     # Their sum is a third tensor: the first is a view, to which autograd does not add in place.
     yield ahead, _breakdown(gradients, 3 * waiting)
     yield ahead, _breakdown(gradients, _arrive(gradients, weights.embedding))
-    last = gradients.reduce_all() if gradients.waits else gradients.flush()
-    yield 0, _breakdown(gradients, last)
+    reduce = gradients.flush
+    if gradients.waits:
+        reduce = gradients.reduce_all
+    yield 0, _breakdown(gradients, reduce())
 
 
 def _arrive(gradients: Gradients, numels: tuple[int, ...]) -> int:

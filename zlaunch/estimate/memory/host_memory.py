@@ -24,14 +24,19 @@ two buffers of 1 MiB, two of 32 MiB, and two words (csrc/cpu/comm/shm.cpp, allre
 def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Mapping[str, Breakdown]]:
     """Compute the peak and end of each phase, and the categories of each pool at its peak."""
     settings, weights, model = job.settings, job.weights, job.model
-    load_item = 4 if job.workload.load_dtype == "fp32" else 2
     share = settings.share(weights.total)
-    loaded = 0 if settings.zero_init else load_item * model.parameters
-    # Tied matrices are created separately, and then tied.
-    tied = load_item * model.hidden * model.vocab if model.tied and loaded else 0
     pinned, offloaded = _pinned(settings, weights), _pageable(settings, share)
+    output = model.hidden * model.vocab
     if settings.zero_init and model.tied and "parameters" in pinned:
-        pinned["parameters"] += power_of_two(settings.item * settings.share(model.hidden * model.vocab))
+        pinned["parameters"] += power_of_two(settings.item * settings.share(output))
+    load_item = 2
+    if job.workload.load_dtype == "fp32":
+        load_item = 4
+    loaded = tied = 0
+    if not settings.zero_init:
+        loaded = load_item * model.parameters
+        if model.tied:  # the matrices are created separately, and then tied
+            tied = load_item * output
     before_step = {
         "pageable": offloaded.get("master weights", 0),
         "pinned": sum(pinned.values()),
@@ -43,7 +48,9 @@ def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Ma
         "nvme": _on_nvme(settings, share, trained=True),
     }
     start, step = _temporary(settings, share, max(_sub_groups(settings, weights)))
-    load = _during_zero_init(settings, weights, pinned) if settings.zero_init else {"pageable": loaded}
+    load: Pools = {"pageable": loaded}
+    if settings.zero_init:
+        load = _during_zero_init(settings, weights, pinned)
     phases = {
         "load": ({**load, "pageable": load["pageable"] + tied}, {**load, "pageable": loaded}),
         "initialize": ({**before_step, "pageable": max(loaded, start)}, before_step),
@@ -52,7 +59,9 @@ def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Ma
         "step": ({**after_step, "pageable": max(after_step["pageable"], step)}, after_step),
         "second step": (after_step, after_step),
     }
-    pageable = {"parameters": loaded + tied} if loaded + tied > sum(offloaded.values()) else offloaded
+    pageable = offloaded
+    if loaded + tied > sum(offloaded.values()):
+        pageable = {"parameters": loaded + tied}
     nvme = {"parameters": load.get("nvme", 0), "optimizer states": after_step["nvme"] - load.get("nvme", 0)}
     pools = {"pageable": pageable, "pinned": pinned, "nvme": nvme}
     return (
@@ -63,8 +72,10 @@ def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Ma
 
 def shared(workload: Workload) -> int:
     """Return the bytes that a rank allocates in /dev/shm, without NCCL and data loaders."""
-    is_alone = workload.world_size == 1 or workload.world_size > workload.ranks_per_host
-    return SHARED_BYTES if workload.accelerator == "cpu" and not is_alone else 0
+    on_one_host = 1 < workload.world_size <= workload.ranks_per_host
+    if workload.accelerator == "cpu" and on_one_host:
+        return SHARED_BYTES
+    return 0
 
 
 def _during_zero_init(settings: Settings, weights: Weights, pinned: Breakdown) -> Pools:
@@ -86,7 +97,9 @@ def _pageable(settings: Settings, share: int) -> Breakdown:
     if settings.optimizer_on != "cpu":
         return {}
     states = {"optimizer states": settings.state_bytes * share}
-    return states if settings.stage < 3 else {"master weights": MASTER_BYTES * share, **states}
+    if settings.stage < 3:
+        return states
+    return {"master weights": MASTER_BYTES * share, **states}
 
 
 def _temporary(settings: Settings, share: int, group: int) -> tuple[int, int]:
@@ -115,7 +128,8 @@ def _pinned(settings: Settings, weights: Weights) -> dict[str, int]:
             # The fp32 copy, and a buffer for one gradient (stage_1_and_2.py).
             pinned["master weights"] = power_of_two(4 * share)
             pinned["buckets"] = power_of_two(item * weights.largest)
-            pinned["gradients"] += _partitions(settings, weights) if settings.accumulation > 1 else 0
+            if settings.accumulation > 1:
+                pinned["gradients"] += _partitions(settings, weights)
     if settings.optimizer_on == "nvme":
         pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
     return _with_parameters(pinned, settings, weights)
@@ -134,7 +148,6 @@ def _sub_groups(settings: Settings, weights: Weights) -> list[int]:
 
 
 def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weights) -> dict[str, int]:
-    """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
         pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights)
@@ -154,9 +167,13 @@ def _partitions(settings: Settings, weights: Weights) -> int:
 
 def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
     """Return the bytes in files: fp32 copies, after the first step all optimizer states, and parameters."""
-    nbytes = settings.item * share if settings.parameters_on == "nvme" else 0
+    nbytes = 0
+    if settings.parameters_on == "nvme":
+        nbytes += settings.item * share
     if settings.optimizer_on == "nvme":
-        nbytes += (2 * MASTER_BYTES + settings.state_bytes if trained else MASTER_BYTES) * share
+        nbytes += MASTER_BYTES * share
+        if trained:
+            nbytes += (MASTER_BYTES + settings.state_bytes) * share
     return nbytes
 
 

@@ -41,9 +41,15 @@ def model_states(
 
     Table 1 of the paper: P_os = (4 + K/N)ψ, P_os+g = (2 + (2+K)/N)ψ, P_os+g+p = (4+K)ψ/N bytes.
     """
-    share = num_params / world_size
+    parameters = gradients = optimizer = num_params
+    if stage >= 1:
+        optimizer /= world_size
+    if stage >= 2:
+        gradients /= world_size
+    if stage >= 3:
+        parameters /= world_size
     return ModelStates(
-        parameters=per_param.parameters * (share if stage >= 3 else num_params),
-        gradients=per_param.gradients * (share if stage >= 2 else num_params),
-        optimizer=per_param.optimizer * (share if stage >= 1 else num_params),
+        parameters=per_param.parameters * parameters,
+        gradients=per_param.gradients * gradients,
+        optimizer=per_param.optimizer * optimizer,
     )

@@ -53,9 +53,13 @@ def optimizer_class(settings: Settings) -> str:
     """Return the class that DeepSpeed wraps the optimizer in; empty if it does not."""
     if settings.stage == 3:
         return "DeepSpeedZeroOptimizer_Stage3"
+    if settings.stage == 0 and settings.is_half:
+        return "FP16_Optimizer"
     if settings.stage == 0:
-        return "FP16_Optimizer" if settings.is_half else ""
-    return "BF16_Optimizer" if settings.widens_all else "DeepSpeedZeroOptimizer"
+        return ""
+    if settings.widens_all:
+        return "BF16_Optimizer"
+    return "DeepSpeedZeroOptimizer"
 
 
 def reduced_gradients(settings: Settings, weights: Weights) -> int:
@@ -70,7 +74,7 @@ def reduced_gradients(settings: Settings, weights: Weights) -> int:
     return settings.item * weights.owned(share, settings.rank)
 
 
-def _plain(settings: Settings, weights: Weights) -> OptimizerMemory:
+def _without_wrapper(settings: Settings, weights: Weights) -> OptimizerMemory:
     ready = {"parameters": settings.item * weights.parameters}
     trained = add(ready, {"optimizer states": settings.state_bytes * weights.total})
     gradients = {"gradients": settings.item * weights.total}
@@ -121,9 +125,9 @@ def _sharded_optimizer(settings: Settings, weights: Weights) -> OptimizerMemory:
     gradients = {"gradients": reduced_gradients(settings, weights)}
     norm = {"optimizer step": _NORM_BYTES * min(weights.largest, share)}
     first = add(trained, {"optimizer step": 4 * share})
-    # In another dtype, gradients are already flat and in fp32.
-    copies = (item + 4) * share if settings.gradient_item == item else 0
-    later = add(trained, gradients, {"optimizer step": copies})
+    later = add(trained, gradients)
+    if settings.gradient_item == item:  # in another dtype, gradients are already flat and in fp32
+        later = add(later, {"optimizer step": (item + 4) * share})
     return OptimizerMemory(
         initialize=(start, ready),
         ready=ready,
@@ -147,23 +151,26 @@ def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory
         ready = add(ready, master)
         trained = add(ready, {"optimizer states": settings.state_bytes * share})
         group = min(settings.sub_group + settings.share(weights.largest), share)
-        first = add(trained, {"optimizer step": 4 * group})
-        flat = item * group if settings.gradient_item == item else 0
-        later = add(trained, {"optimizer step": flat + 4 * group})
-    one = {"gathered parameters": item * weights.largest}
-    whole = {"parameters": item * weights.parameters, "gathered parameters": piece}
+        first = later = add(trained, {"optimizer step": 4 * group})
+        if settings.gradient_item == item:
+            later = add(later, {"optimizer step": item * group})
+    largest = {"gathered parameters": item * weights.largest}
+    start: Breakdown = {"parameters": item * weights.parameters, "gathered parameters": piece}
+    load: tuple[Breakdown, ...] = ({},)
+    if settings.zero_init:
+        start, load = shares, (add(shares, largest), shares)
     return OptimizerMemory(
-        initialize=(shares if settings.zero_init else whole, add(ready, one, {"workspace": piece})),
+        initialize=(start, add(ready, largest, {"workspace": piece})),
         ready=ready,
         trained=trained,
         first_step=(first,),
         later_step=(later,),
-        load=(add(shares, one), shares) if settings.zero_init else ({},),
+        load=load,
     )
 
 
 _OPTIMIZERS: Final[dict[str, Callable[[Settings, Weights], OptimizerMemory]]] = {
-    "": _plain,
+    "": _without_wrapper,
     "FP16_Optimizer": _fused,
     "BF16_Optimizer": _bf16,
     "DeepSpeedZeroOptimizer": _sharded_optimizer,

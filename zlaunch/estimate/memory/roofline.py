@@ -143,10 +143,10 @@ def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
 
 def _roofline(job: TrainingJob, volume: Communication, machine: DeviceSpeed, flops: float) -> Roofline:
     workload, settings = job.workload, job.settings
-    kernels = (_compute(flops, settings, machine.gpu), _memory(job, machine.gpu))
-    launches = _launches(job.model, settings)
-    links = (_network(workload, volume, machine), _pcie(volume, machine.gpu))
-    after = _after(job, volume, machine)
+    kernels = (_compute_term(flops, settings, machine.gpu), _memory_term(job, machine.gpu))
+    launches = _launch_term(job.model, settings)
+    links = (_network_term(workload, volume, machine), _pcie_term(volume, machine.gpu))
+    after = _optimizer_and_nvme(job, volume, machine)
     terms = (*kernels, launches, *links, *after)
     least = max(term.seconds for term in terms if term.overlaps) + sum(term.seconds for term in after)
     # Kernels run one after the other while Python launches the next ones.
@@ -163,35 +163,41 @@ def _sum(terms: tuple[Term, ...], end: int) -> float:
     return sum(term.likely[end] for term in terms)
 
 
-def _at(amount: float, speed: Range) -> Range:
+def _likely(amount: float, speed: Range) -> Range:
     return amount / speed[0], amount / speed[1]
 
 
-def _compute(flops: float, settings: Settings, gpu: GpuModel) -> Term:
-    # TF32 is off by default in torch.
-    seconds = flops / (gpu.half_flops if settings.is_half else gpu.fp32_flops)
-    return Term("compute", seconds, True, decimal(flops, "FLOP"), _at(seconds, MATRICES))
+def _compute_term(flops: float, settings: Settings, gpu: GpuModel) -> Term:
+    speed = gpu.fp32_flops  # TF32 is off by default in torch
+    if settings.is_half:
+        speed = gpu.half_flops
+    seconds = flops / speed
+    return Term("compute", seconds, True, decimal(flops, "FLOP"), _likely(seconds, MATRICES))
 
 
-def _memory(job: TrainingJob, gpu: GpuModel) -> Term:
+def _memory_term(job: TrainingJob, gpu: GpuModel) -> Term:
     """Weights are read three times; activations are written once and read once at least."""
     accumulation = job.settings.accumulation
     left = saved_activations(job.model, job.batch, checkpointing=False)
     weights, saved = 3 * job.settings.item * job.model.parameters, left.activations + left.head.saved
-    again = _TOUCHED_AGAIN * left.activations if job.workload.activation_checkpointing else 0.0
     least = accumulation * (weights + 2 * saved) / gpu.memory_bandwidth
-    nbytes = accumulation * (weights + _TOUCHED * saved + again)
-    return Term("memory", least, True, decimal(nbytes, "B"), _at(nbytes / gpu.memory_bandwidth, MEMORY))
+    touched = float(weights + _TOUCHED * saved)
+    if job.workload.activation_checkpointing:
+        touched += _TOUCHED_AGAIN * left.activations
+    nbytes = accumulation * touched
+    return Term("memory", least, True, decimal(nbytes, "B"), _likely(nbytes / gpu.memory_bandwidth, MEMORY))
 
 
-def _launches(model: Transformer, settings: Settings) -> Term:
+def _launch_term(model: Transformer, settings: Settings) -> Term:
     """The lower bound is 0: there is no data sheet for Python."""
-    gathers = settings.stage == 3 and settings.world_size > 1
-    layers, each = model.num_layers * settings.accumulation, GATHERED_LAYER if gathers else LAYER
-    return Term("launches", 0.0, True, f"{layers:,} layers", (layers * each[0], layers * each[1]))
+    layers, of_layer = model.num_layers * settings.accumulation, LAYER
+    if settings.stage == 3 and settings.world_size > 1:
+        of_layer = GATHERED_LAYER
+    likely = (layers * of_layer[0], layers * of_layer[1])
+    return Term("launches", 0.0, True, f"{layers:,} layers", likely)
 
 
-def _network(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:
+def _network_term(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:
     """A ring is as fast as its slowest link: NVLink or PCIe within a host, or the network between hosts.
 
     A ring leaves each host once, so the ranks of a host do not share the network in an all-reduce.
@@ -200,7 +206,7 @@ def _network(workload: Workload, volume: Communication, machine: DeviceSpeed) ->
     inside = machine.gpu.nvlink_bandwidth or machine.gpu.host_bandwidth
     amount = decimal(volume.sent, "B")
     if workload.world_size <= local:
-        return Term("network", volume.sent / inside, True, amount, _at(volume.sent / inside, LINKS))
+        return Term("network", volume.sent / inside, True, amount, _likely(volume.sent / inside, LINKS))
     outside = machine.network(local)
     reached = tuple(min(inside * LINKS[end], outside[end] * NETWORK[end]) for end in (0, 1))
     if outside[0] != outside[1]:
@@ -209,27 +215,27 @@ def _network(workload: Workload, volume: Communication, machine: DeviceSpeed) ->
     return Term("network", least, True, amount, (volume.sent / reached[0], volume.sent / reached[1]))
 
 
-def _pcie(volume: Communication, gpu: GpuModel) -> Term:
+def _pcie_term(volume: Communication, gpu: GpuModel) -> Term:
     nbytes = max(volume.to_host, volume.from_host)
     seconds = nbytes / gpu.host_bandwidth
-    return Term("pcie", seconds, True, decimal(nbytes, "B"), _at(seconds, PCIE))
+    return Term("pcie", seconds, True, decimal(nbytes, "B"), _likely(seconds, PCIE))
 
 
-def _after(job: TrainingJob, volume: Communication, machine: DeviceSpeed) -> tuple[Term, ...]:
-    """Return the terms for the optimizer step and for NVMe."""
-    workload, settings, numel = job.workload, job.settings, job.weights.total
-    share = settings.share(numel) if settings.stage else numel
+def _optimizer_and_nvme(job: TrainingJob, volume: Communication, machine: DeviceSpeed) -> tuple[Term, ...]:
+    workload, settings, share = job.workload, job.settings, job.weights.total
+    if settings.stage:
+        share = settings.share(share)
     local = min(workload.ranks_per_host, workload.world_size)
     if settings.optimizer_on == "gpu":
         seconds = _ADAM_TRAFFIC * share / machine.gpu.memory_bandwidth
         why = decimal(_ADAM_TRAFFIC * share, "B")
-        step = Term("optimizer", seconds, False, why, _at(seconds, MEMORY))
+        step = Term("optimizer", seconds, False, why, _likely(seconds, MEMORY))
     else:
         what = f"{count(share * local)} parameters on the CPU"
-        likely = _at(share * local, CPU_ADAM)
+        likely = _likely(share * local, CPU_ADAM)
         step = Term("optimizer", likely[0], False, what, likely)
     drives = local * (volume.nvme_read + volume.nvme_written)
     if not drives:
         return (step,)
     seconds = drives / machine.nvme_bandwidth
-    return (step, Term("nvme", seconds, False, f"{decimal(drives, 'B')} a host", _at(seconds, NVME)))
+    return (step, Term("nvme", seconds, False, f"{decimal(drives, 'B')} a host", _likely(seconds, NVME)))

@@ -71,14 +71,26 @@ class Settings:
     @property
     def per_parameter(self) -> ModelStates:
         """Bytes of the model states of a parameter."""
-        master = MASTER_BYTES if self.is_half else 0
-        return ModelStates(self.item, self.gradient_item, master + self.state_bytes)
+        optimizer = self.state_bytes
+        if self.is_half:
+            optimizer += MASTER_BYTES
+        return ModelStates(self.item, self.gradient_item, optimizer)
 
     @property
     def widens_all(self) -> bool:
         """Whether an fp32 copy of all gradients is kept, as BF16_Optimizer does at stage 1."""
         widened = self.is_bf16 and self.gradient_item == 4
         return self.stage == 1 and widened and self.optimizer_on == "gpu"
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of the reduction buckets; stage 3 has permanent ones, counted elsewhere."""
+        if self.stage not in (1, 2) or self.widens_all:
+            return 0
+        item = self.item
+        if self.stage == 1:
+            item = self.gradient_item
+        return item * self.reduce_bucket * self.num_buckets
 
     def share(self, numel: int) -> int:
         """Elements of a rank's share, padding included."""
@@ -91,10 +103,15 @@ def read_settings(workload: Workload) -> Settings:
     zero = _section(config, "zero_optimization")
     stage = whole(zero.get("stage")) or 0
     bf16 = bool(_section(config, "bf16").get("enabled") or _section(config, "bfloat16").get("enabled"))
-    item = 2 if bf16 or _section(config, "fp16").get("enabled") else 4
+    item = 4
+    if bf16 or _section(config, "fp16").get("enabled"):
+        item = 2
     accumulated = _section(config, "data_types").get("grad_accum_dtype")
-    optimizer, parameters = (_section(zero, f"offload_{name}") for name in ("optimizer", "param"))
-    overlap = zero.get("overlap_comm")
+    optimizer, parameters = _section(zero, "offload_optimizer"), _section(zero, "offload_param")
+    num_buckets = 1
+    if zero.get("overlap_comm") and stage in (1, 2):
+        num_buckets = 2
+    buffer_count = _count(parameters, OffloadParam, "buffer_count")
     return Settings(
         stage=stage,
         item=item,
@@ -107,16 +124,15 @@ def read_settings(workload: Workload) -> Settings:
         accumulation=whole(config.get("gradient_accumulation_steps")) or 1,
         reduce_bucket=_count(zero, Zero, "reduce_bucket_size"),
         reduces_to_all=zero.get("use_multi_rank_bucket_allreduce") is not False,
-        num_buckets=2 if overlap and stage in (1, 2) else 1,
+        num_buckets=num_buckets,
         sub_group=_count(zero, Zero, "sub_group_size"),
         reuse_distance=_count(zero, Zero, "stage3_max_reuse_distance"),
         prefetch=_count(zero, Zero, "stage3_prefetch_bucket_size"),
-        optimizer_on=_place(optimizer, stage, at_least=1),
-        parameters_on=_place(parameters, stage, at_least=3),
+        optimizer_on=_device_of(optimizer, stage, at_least=1),
+        parameters_on=_device_of(parameters, stage, at_least=3),
         pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
         buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
-        parameter_buffers=_count(parameters, OffloadParam, "buffer_count")
-        * _count(parameters, OffloadParam, "buffer_size"),
+        parameter_buffers=buffer_count * _count(parameters, OffloadParam, "buffer_size"),
         most_in_cpu=_count(parameters, OffloadParam, "max_in_cpu"),
         state_bytes=_state_bytes(workload),
     )
@@ -141,8 +157,10 @@ def read_job(workload: Workload) -> TrainingJob:
 
 
 def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
-    found = config.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = config.get(name)
+    if not isinstance(section, Mapping):
+        return {}
+    return section
 
 
 def _default(schema: type[Section], key: str) -> object:
@@ -157,20 +175,22 @@ def _count(section: Mapping[str, object], schema: type[Section], key: str) -> in
     raise TypeError(f"the schema has no number for `{key}`")
 
 
-def _place(section: Mapping[str, object], stage: int, *, at_least: int) -> str:
+def _device_of(section: Mapping[str, object], stage: int, *, at_least: int) -> str:
     """Return where states are; below stage 3 DeepSpeed takes NVMe as CPU."""
     device = str(section.get("device", "none"))
     if device not in ("cpu", "nvme") or stage < at_least:
         return "gpu"
-    return device if stage == 3 else "cpu"
+    if stage < 3:
+        return "cpu"
+    return device
 
 
 def _state_bytes(workload: Workload) -> int:
     """Return what the optimizer keeps per parameter: the ds_config's, or else the Trainer's."""
     section = _section(workload.ds_config, "optimizer")
     name = str(section.get("type") or workload.optimizer or "adamw").lower()
-    if name == "sgd":
-        return 4 if _section(section, "params").get("momentum") else 0
+    if name == "sgd" and _section(section, "params").get("momentum"):
+        name = "momentum"
     if "8bit" in name:
         return 2
     known = _OPTIMIZER_NAMES.get(name, name).split("_")[0]

@@ -5,9 +5,10 @@ adds their product to the whole tensor in each forward pass (`peft.tuners.lora.l
 is as large as the experts and is kept until the backward pass of the layer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from zlaunch.estimate.workload import Lora
 from zlaunch.job.model_families import LINEAR
@@ -27,7 +28,7 @@ class Weights:
     @cached_property
     def trained(self) -> tuple[int, ...]:
         """The elements of each trained parameter."""
-        return (*self.embedding, *(numel for layer in self.layers for numel in layer), *self.head)
+        return (*self.embedding, *chain.from_iterable(self.layers), *self.head)
 
     @cached_property
     def total(self) -> int:
@@ -54,31 +55,33 @@ def weights_of(model: Transformer, lora: Lora | None) -> Weights:
     if lora is not None and (added := adapters(model, lora)):
         share = added // model.num_layers
         return Weights(model.parameters + share * model.num_layers, (), ((share,),) * model.num_layers, ())
-    layers = (
-        tuple(weight.numel for weight in stack.weights)
-        for stack in model.stacks
-        for _ in range(stack.num_layers)
-    )
-    embedding, head = ((weight.numel for weight in weights) for weights in (model.embedding, model.head))
-    return Weights(model.parameters, tuple(embedding), tuple(layers), tuple(head))
+    layers: list[tuple[int, ...]] = []
+    for stack in model.stacks:
+        layers += [_numels(stack.weights)] * stack.num_layers
+    return Weights(model.parameters, _numels(model.embedding), tuple(layers), _numels(model.head))
+
+
+def _numels(weights: Iterable[Weight]) -> tuple[int, ...]:
+    return tuple(weight.numel for weight in weights)
 
 
 def adapters(model: Transformer, lora: Lora) -> int:
     """Count the elements of all adapters."""
-    return sum(
-        stack.num_layers * lora.rank * _width(model, weight)
-        for stack in model.stacks
-        for weight in _adapted(model, stack, lora)
-    )
+    total = 0
+    for stack in model.stacks:
+        widths = (_width(model, weight) for weight in _adapted(model, stack, lora))
+        total += stack.num_layers * lora.rank * sum(widths)
+    return total
 
 
 def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
     """Whether experts have adapters, so that their sum is kept until the backward pass."""
-    return lora is not None and any(
-        weight.name in ("experts_up", "experts_down")
-        for stack in model.stacks
-        for weight in _adapted(model, stack, lora)
-    )
+    if lora is None:
+        return False
+    names: set[str] = set()
+    for stack in model.stacks:
+        names.update(weight.name for weight in _adapted(model, stack, lora))
+    return not names.isdisjoint(("experts_up", "experts_down"))
 
 
 def _adapted(model: Transformer, stack: Stack, lora: Lora) -> Iterator[Weight]:

@@ -42,7 +42,9 @@ def main() -> None:
     gc.disable()  # imported packages live on; collecting would take a fifth of the import time
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # prints of the packages go to stderr
-    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+    jobs = 2
+    if len(sys.argv) > 1:
+        jobs = int(sys.argv[1])
     with tempfile.TemporaryDirectory() as checkpoints:
         for index, result in _run_forks(_WorkloadReader(Path(checkpoints)), jobs):
             print(json.dumps({"index": index, **result}), file=out, flush=True)
@@ -67,25 +69,31 @@ class _Task:
         if "failure" in result and result.get("has_images"):
             workload = replace(self.workload, images=False)
             return replace(self, workload=workload, failure=result["failure"])
-        is_saved = self.workload.save and result.get("forecast", {}).get("late_error", "") is None
-        return replace(self, trained=result) if is_saved and self.workload.resume else None
+        is_trained = result.get("forecast", {}).get("late_error", "") is None
+        if is_trained and self.workload.save and self.workload.resume:
+            return replace(self, trained=result)
+        return None
 
     def merge(self, result: Result) -> Result:
         """Merge the result of this task with those of the tasks before it."""
-        before = {} if self.failure is None else {"failure": self.failure}
+        merged: Result = {}
+        if self.failure is not None:
+            merged["failure"] = self.failure
         if self.trained is None:
-            return {**before, **result}
+            return {**merged, **result}
         resumed = result.get("forecast", {"phases": ()})
-        phase = next((phase for phase in resumed["phases"] if phase["name"] == RESUME), None)
         resume = {
-            "phase": phase,
-            "parts": resumed["parts"] if phase else {},
+            "phase": None,
+            "parts": {},
             "error": resumed.get("late_error"),
             "why_not_rehearsed": result.get("failure", result.get("cannot_tell")),
         }
+        for phase in resumed["phases"]:
+            if phase["name"] == RESUME:
+                resume.update(phase=phase, parts=resumed["parts"])
         trained = self.trained["forecast"]
         seconds = trained["seconds"] + resumed.get("seconds", 0.0)
-        return {**before, "forecast": {**trained, "resume": resume, "seconds": seconds}}
+        return {**merged, "forecast": {**trained, "resume": resume, "seconds": seconds}}
 
 
 class _WorkloadReader:
@@ -125,13 +133,16 @@ _Running = dict[int, tuple[_Task, IO[str], float]]
 
 
 def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result]]:
-    """Rehearse each workload in forks, up to `jobs` at a time."""
     running: _Running = {}
     following: list[_Task] = []
     is_warm, failure = False, None
     while True:
         while len(running) < jobs:
-            task = following.pop() if following else reader.next_task()
+            task: _Task | None
+            if following:
+                task = following.pop()
+            else:
+                task = reader.next_task()
             if task is None:
                 break
             if not is_warm:
@@ -140,7 +151,10 @@ def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result
             running[_fork(task, file, failure)] = (task, file, time.monotonic() + _TIMEOUT)
         if not running and not reader.is_open:
             return
-        reader.wait(_POLL_INTERVAL if running else None)
+        if running:
+            reader.wait(_POLL_INTERVAL)
+        else:
+            reader.wait(None)
         for task, result in _reap(running):
             if (next_task := task.next_task(result)) is not None:
                 following.append(next_task)
@@ -188,7 +202,10 @@ def _fork(task: _Task, file: IO[str], failure: str | None) -> int:
     try:
         die_with_parent(parent)
         try:
-            write(_rehearse(task, write) if failure is None else {"failure": failure})
+            if failure is None:
+                write(_rehearse(task, write))
+            else:
+                write({"failure": failure})
         except BaseException as error:  # noqa: BLE001 - any exception ends only this rehearsal
             write({"failure": repr(error)})
         status = 0
@@ -206,9 +223,10 @@ def _read_result(file: IO[str], status: int) -> Result:
                 result |= json.loads(line)
         except ValueError:
             result["failure"] = "the result of the rehearsal is incomplete"
-    if status:
-        ended = signal.Signals(-status).name if status < 0 else f"status {status}"
-        result = {**result, "failure": f"the rehearsal ended with {ended}"}
+    if status < 0:
+        result["failure"] = f"the rehearsal ended with {signal.Signals(-status).name}"
+    elif status:
+        result["failure"] = f"the rehearsal ended with status {status}"
     if "failure" in result and not result.get("is_text", True) and not result.get("has_images"):
         return {"cannot_tell": f"it could not be rehearsed: {result['failure']}"}
     return result
@@ -222,7 +240,10 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
     began, rehearsal = time.monotonic(), steps.Rehearsal(report=report)
     try:
         steps.prepare(task.workload)
-        (steps.train if task.trained is None else steps.resume)(task.workload, rehearsal, task.checkpoint)
+        if task.trained is None:
+            steps.train(task.workload, rehearsal, task.checkpoint)
+        else:
+            steps.resume(task.workload, rehearsal, task.checkpoint)
     except NotRehearsed as error:
         return {error.why: str(error)}
     except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it

@@ -91,10 +91,11 @@ class AllocationLog:
     def phases(self) -> tuple[Phase, ...]:
         """Return the peak and end of each pool in each phase, in which repeated ones are merged."""
         now: Counter[str] = Counter()
-        found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        peaks: dict[str, dict[str, int]] = {}
+        ends: dict[str, dict[str, int]] = {}
         reached: dict[tuple[str, str], int] = {}  # phase, pool → entries until its peak
         for name, start, end in self._intervals():
-            peak, _ = found.setdefault(name, ({}, {}))
+            peak = peaks.setdefault(name, {})
             for pool, nbytes in now.items():
                 if nbytes > peak.get(pool, -1):
                     peak[pool], reached[name, pool] = nbytes, start
@@ -102,21 +103,21 @@ class AllocationLog:
                 now[pool] += nbytes
                 if now[pool] > peak.get(pool, 0):
                     peak[pool], reached[name, pool] = now[pool], index
-            found[name] = (peak, dict(now))
+            ends[name] = dict(now)
         parts = self._parts_after(reached)
-        return tuple(Phase(name, peak, end, parts.get(name, {})) for name, (peak, end) in found.items())
+        return tuple(Phase(name, peak, ends[name], parts.get(name, {})) for name, peak in peaks.items())
 
     def _parts_after(self, reached: Mapping[tuple[str, str], int]) -> dict[str, dict[str, dict[str, int]]]:
         """Return what a pool held by category in a phase, after so many entries."""
         now: dict[str, Counter[str]] = defaultdict(Counter)
-        found: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
+        parts: dict[str, dict[str, dict[str, int]]] = defaultdict(dict)
         done = 0
         for (phase, pool), index in sorted(reached.items(), key=lambda item: item[1]):
             for held, category, nbytes in self.entries[done:index]:
                 now[held][category] += nbytes
             done = index
-            found[phase][pool] = {name: n for name, n in now[pool].most_common() if n}
-        return found
+            parts[phase][pool] = {name: n for name, n in now[pool].most_common() if n}
+        return parts
 
     def curve(self) -> tuple[CurvePoint, ...]:
         """Return GPU memory over time, as the highest points of about `_CURVE_POINTS` intervals."""

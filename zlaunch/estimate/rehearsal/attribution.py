@@ -78,19 +78,20 @@ class Attribution:
             if category == "":
                 category = self._categories[where] = _category_of_line(frame)
                 self._codes.append(frame.f_code)
+            if category == _MODEL:
+                break
+            if category in ("gradients", "master weights", "parameters") and self.phase == "step":
+                return "optimizer step"  # temporary copies of gradients and weights
             if category is not None:
-                if category == _MODEL:
-                    break
-                # Temporary copies of gradients and weights belong to the optimizer step.
-                is_copied = category in ("gradients", "master weights", "parameters")
-                return "optimizer step" if is_copied and self.phase == "step" else category
+                return category
             frame = frame.f_back
         return self._by_shape(tensor)
 
     def _by_shape(self, tensor: torch.Tensor) -> str:
+        if self.phase == "initialize" and self._is_half and tensor.dtype is torch.float32:
+            return "master weights"
         if self.phase in ("load", "initialize"):
-            is_master = self.phase == "initialize" and self._is_half and tensor.dtype is torch.float32
-            return "master weights" if is_master else "parameters"
+            return "parameters"
         shape = tuple(tensor.shape)
         if len(shape) > 1 and shape in self._weight_shapes:
             return "gradients"
@@ -103,9 +104,10 @@ def _category_of_line(frame: FrameType) -> str | None:
     """Return the category of what a line allocates; None if its caller decides."""
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     category = next((category for pattern, category in _FILES if re.search(pattern, file)), None)
+    if category and (function in _STATES or "state[" in linecache.getline(file, frame.f_lineno)):
+        return "optimizer states"
     if category:
-        is_state = function in _STATES or "state[" in linecache.getline(file, frame.f_lineno)
-        return "optimizer states" if is_state else category
+        return category
     if category is None:
         return None
     name = f"{file.rsplit('/', 1)[1].removesuffix('.py')}:{function}"

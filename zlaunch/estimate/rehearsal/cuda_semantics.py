@@ -22,8 +22,9 @@ def apply() -> None:
     original_attention, original_dropout = functional.scaled_dot_product_attention, functional.dropout
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        chosen = _attention if query.device.type == NAME else original_attention
-        return chosen(query, *args, **kwargs)
+        if query.device.type == NAME:
+            return _attention(query, *args, **kwargs)
+        return original_attention(query, *args, **kwargs)
 
     def dropout(
         input: torch.Tensor,  # noqa: A002 - torch's name
@@ -58,7 +59,9 @@ def _attention(
     if attn_mask is None and query.dtype in _HALF and size <= 256 and value.shape[-1] == size:
         return _flash((query, key, value), dropout_p, is_causal, scale)
     if not grouped and query.shape[1] == key.shape[1]:
-        bias = None if attn_mask is None else _bias(attn_mask, query, key)
+        bias = None
+        if attn_mask is not None:
+            bias = _bias(attn_mask, query, key)
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
         return aten._scaled_dot_product_efficient_attention(
             query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale

@@ -96,8 +96,11 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
     def _replay_or_trace(
         self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        key = op_results.call_key(func, args, kwargs) if self.fast else None
-        result = None if key is None else self._results.get(key)
+        key = result = None
+        if self.fast:
+            key = op_results.call_key(func, args, kwargs)
+        if key is not None:
+            result = self._results.get(key)
         if result is not None and result.outputs is not None:
             self.flops += result.flops
             if not result.is_sequence:
@@ -114,9 +117,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
 
     def _run_collective(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a collective of the fake process group: it allocates nothing and completes at once."""
-        work = self._works.get(id(func)) if self.fast else None
-        if work is not None:
-            return args[0], work
+        if self.fast and id(func) in self._works:
+            return args[0], self._works[id(func)]
         with in_kernel_invocation_manager(self):
             out = func(*args, **kwargs)
         if op_results.is_completed_in_place(out, args):
@@ -233,7 +235,9 @@ def _item(tensor: torch.Tensor) -> float | None:
         return None
     if tensor.dtype is torch.bool:
         return False
-    return 1.0 if tensor.dtype.is_floating_point else 0
+    if tensor.dtype.is_floating_point:
+        return 1.0
+    return 0
 
 
 _CONSTANT_RESULTS: dict[int, Callable[..., object]] = {
@@ -273,7 +277,9 @@ def patch_fake_tensor() -> None:
     original = torch.Tensor.data
 
     def get(self: FakeTensor) -> torch.Tensor:
-        return self.fake_mode.alias(self) if self.fake_mode.can_alias(self) else original.__get__(self)
+        if self.fake_mode.can_alias(self):
+            return self.fake_mode.alias(self)
+        return original.__get__(self)
 
     def assign(self: FakeTensor, value: torch.Tensor) -> None:
         original.__set__(self, value)

@@ -91,7 +91,9 @@ def _disable_compile() -> None:
     import torch
 
     def compile_nothing(model: Callable[..., Any] | None = None, **_: object) -> Callable[..., Any]:
-        return model if model is not None else lambda function: function
+        if model is not None:
+            return model
+        return lambda function: function
 
     torch.compile = compile_nothing
 
@@ -113,7 +115,9 @@ def _defer_compiler() -> None:
     """Many functions are decorated with `torch._dynamo.disable`; that needs no compiler."""
 
     def decorate(function: Callable[..., Any] | None = None, *_: object, **__: object) -> Callable[..., Any]:
-        return function if function is not None else decorate
+        if function is not None:
+            return function
+        return decorate
 
     known = {
         **dict.fromkeys(("disable", "allow_in_graph", "assume_constant_result"), decorate),

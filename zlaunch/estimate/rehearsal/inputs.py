@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import transformers
@@ -40,12 +39,13 @@ class ModelInputs:
 
     def make(self, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor | bool]:
         """Create a micro-batch of zeros on a device; floating-point inputs have the given dtype."""
-        zeros = partial(torch.zeros, device=device)
-        tensors = {
-            name: zeros(shape, dtype=dtype if name in _FLOATING_POINT else torch.long)
-            for name, shape in self.shapes.items()
-        }
-        return {**tensors, **self.flags}
+        batch: dict[str, torch.Tensor | bool] = dict(self.flags)
+        for name, shape in self.shapes.items():
+            if name in _FLOATING_POINT:
+                batch[name] = torch.zeros(shape, dtype=dtype, device=device)
+            else:
+                batch[name] = torch.zeros(shape, dtype=torch.long, device=device)
+        return batch
 
 
 def is_text(cls: type[transformers.PreTrainedModel], config: transformers.PretrainedConfig) -> bool:
@@ -61,7 +61,9 @@ def inputs_of(
     workload: Workload, model: torch.nn.Module, config: transformers.PretrainedConfig
 ) -> ModelInputs:
     """Derive the inputs that a model is trained on; raise CannotTell if they are unknown."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = model
+    if hasattr(model, "get_base_model"):
+        base = model.get_base_model()
     arguments, name = inspect.signature(base.forward).parameters, type(base).__name__
     count = int(workload.ds_config["train_micro_batch_size_per_gpu"])
     main_inputs = _MAIN_INPUTS.get(base.main_input_name)
@@ -77,7 +79,9 @@ def inputs_of(
     if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected
     shapes |= _labels(name, arguments, (count, workload.seq_len))
-    flags = {"return_loss": True} if "return_loss" in arguments and "labels" not in shapes else {}
+    flags = {}
+    if "return_loss" in arguments and "labels" not in shapes:
+        flags["return_loss"] = True
     if "use_cache" in arguments and not config.is_encoder_decoder:
         flags["use_cache"] = False
     return ModelInputs(shapes, flags, notes, has_images)
@@ -136,7 +140,9 @@ def _images(
 
     The tokens of the image are part of the sequence.
     """
-    image = _image_shape(getattr(config, "vision_config", None)) if "pixel_values" in arguments else None
+    image = None
+    if "pixel_values" in arguments:
+        image = _image_shape(getattr(config, "vision_config", None))
     if image is None or not workload.images:
         missing = "the memory for training on them is not included"
         return {}, tuple(f"counted without {what}: {missing}" for what in _modalities(config))
@@ -149,7 +155,9 @@ def _image_shape(vision: transformers.PretrainedConfig | None) -> tuple[int, int
     size = getattr(vision, "image_size", None)
     if not size:
         return None
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
+    height = width = size
+    if isinstance(size, (list, tuple)):
+        height, width = size
     return getattr(vision, "num_channels", None) or 3, height, width
 
 
@@ -157,12 +165,18 @@ def _labels(name: str, arguments: Mapping[str, inspect.Parameter], size: tuple[i
     """Return labels for each example or for each token; `size` is (examples, tokens)."""
     if "labels" not in arguments:
         return {label: size[:1] for label in ("start_positions", "end_positions") if label in arguments}
-    labels: Shapes = {"labels": size[:1] if _is_for_task(name, _ONE_LABEL) else size}
-    return labels | ({"next_sentence_label": size[:1]} if "next_sentence_label" in arguments else {})
+    labels: Shapes = {"labels": size}
+    if _is_for_task(name, _ONE_LABEL):
+        labels = {"labels": size[:1]}
+    if "next_sentence_label" in arguments:
+        labels["next_sentence_label"] = size[:1]
+    return labels
 
 
 def _is_for_task(class_name: str, tasks: tuple[str, ...]) -> bool:
     """Whether a class is in transformers' table for one of the tasks; a table may list several per model."""
-    tables = (getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks)
-    listed = (names for table in tables for names in table.values())
-    return any(class_name in (names if isinstance(names, tuple) else (names,)) for names in listed)
+    for task in tasks:
+        for names in getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES").values():
+            if names == class_name or (isinstance(names, tuple) and class_name in names):
+                return True
+    return False

@@ -27,10 +27,10 @@ class LinearLayers(transformers.PreTrainedModel):  # type: ignore[misc]
 
     def __init__(self, config: LinearLayersConfig) -> None:
         super().__init__(config)
-        pairs = [
-            (torch.nn.Linear(config.width, config.width), torch.nn.ReLU()) for _ in range(config.num_layers)
-        ]
-        self.layers = torch.nn.Sequential(*(module for pair in pairs for module in pair))
+        layers: list[torch.nn.Module] = []
+        for _ in range(config.num_layers):
+            layers += [torch.nn.Linear(config.width, config.width), torch.nn.ReLU()]
+        self.layers = torch.nn.Sequential(*layers)
         self.post_init()
 
     def forward(self, vectors: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor]:

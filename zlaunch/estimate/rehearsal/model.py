@@ -120,10 +120,16 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
     for task in _TASKS:
         known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})  # a task may be newer
         if name := known.get(config.model_type):
-            why = "computes no loss" if hasattr(transformers, str(named)) else "is not in transformers"
-            note = None if named is None else f"`{named}` {why}: counted as `{name}`"
-            return ChosenModel(getattr(transformers, name), note)
+            return ChosenModel(getattr(transformers, name), _why_not_trained(named, name))
     raise CannotTell(f"`{named or config.model_type}` has no class that computes a loss")
+
+
+def _why_not_trained(named: str | None, chosen: str) -> str | None:
+    if named is None:
+        return None
+    if hasattr(transformers, named):
+        return f"`{named}` computes no loss: counted as `{chosen}`"
+    return f"`{named}` is not in transformers: counted as `{chosen}`"
 
 
 def _class_in_code(auto_map: Mapping[str, str], named: str | None) -> str | None:
@@ -140,7 +146,9 @@ def _has_loss(cls: Any) -> TypeGuard[type[transformers.PreTrainedModel]]:
 
 def build(workload: Workload, config: transformers.PretrainedConfig, chosen: ChosenModel) -> torch.nn.Module:
     """Build the model as `from_pretrained` would, with adapters and activation checkpointing."""
-    name = "torch_dtype" if is_before(transformers.__version__, "4.56") else "dtype"
+    name = "dtype"
+    if is_before(transformers.__version__, "4.56"):
+        name = "torch_dtype"
     with _no_initialization():
         model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
     if is_before(transformers.__version__, "5.0"):
@@ -177,7 +185,9 @@ def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch
     modules = list(lora.modules) or "all-linear"
     kind = None
     if model.main_input_name == "input_ids" and model.can_generate():
-        kind = peft.TaskType.SEQ_2_SEQ_LM if model.config.is_encoder_decoder else peft.TaskType.CAUSAL_LM
+        kind = peft.TaskType.CAUSAL_LM
+        if model.config.is_encoder_decoder:
+            kind = peft.TaskType.SEQ_2_SEQ_LM
     config = peft.LoraConfig(r=lora.rank, target_modules=modules, task_type=kind)
     adapted: torch.nn.Module = peft.get_peft_model(model, config, autocast_adapter_dtype=not stage3)
     return adapted

@@ -67,21 +67,21 @@ class OpResult:
 def call_key(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
     """Return a key that is equal for calls with equal results; None if there is none."""
     try:
-        key = (id(func), *map(_key, args), *map(_key, kwargs.items()))
+        key = (id(func), *map(_argument_key, args), *map(_argument_key, kwargs.items()))
         hash(key)
     except (NotRecordable, TypeError):
         return None
     return key
 
 
-def _key(value: Any) -> Hashable:
+def _argument_key(value: Any) -> Hashable:
     kind = type(value)
     if kind is FakeTensor:
         if value.constant is not None:
             raise NotRecordable
         return (value.shape, value.stride(), value.dtype, value._fake_device)
     if kind is tuple or kind is list:
-        return tuple(map(_key, value))
+        return tuple(map(_argument_key, value))
     if isinstance(value, torch.Tensor):
         raise NotRecordable
     return (kind, value)
@@ -89,10 +89,13 @@ def _key(value: Any) -> Hashable:
 
 def record(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], out: object) -> OpResult:
     """Record the result of a call and its floating-point operations (`torch.utils.flop_counter`)."""
-    outs = out if isinstance(out, (tuple, list)) else [out]
+    flops = 0.0
     count = flop_registry.get(func._overloadpacket)
-    flops = 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
-    return OpResult(_outputs(func, args, kwargs, outs), outs is out, flops)
+    if count is not None:
+        flops = float(count(*args, **kwargs, out_val=out))
+    if isinstance(out, (tuple, list)):
+        return OpResult(_outputs(func, args, kwargs, out), True, flops)
+    return OpResult(_outputs(func, args, kwargs, [out]), False, flops)
 
 
 def _outputs(
@@ -104,27 +107,28 @@ def _outputs(
         return None
     storages = _argument_storages(args)
     try:
-        return tuple(_output(one, args, storages) for one in outs)
+        return tuple(_output(out, args, storages) for out in outs)
     except NotRecordable:
         return None
 
 
 def _argument_storages(args: Sequence[object]) -> dict[int, Index]:
-    """Map the storage of each argument to the argument's index."""
-    found: dict[int, Index] = {}
+    indices: dict[int, Index] = {}
     for position, value in enumerate(args):
         if isinstance(value, FakeTensor):
-            found.setdefault(value.untyped_storage()._cdata, (position,))
+            indices.setdefault(value.untyped_storage()._cdata, (position,))
         elif isinstance(value, (tuple, list)):
             for inner, item in enumerate(value):
                 if isinstance(item, FakeTensor):
-                    found.setdefault(item.untyped_storage()._cdata, (position, inner))
-    return found
+                    indices.setdefault(item.untyped_storage()._cdata, (position, inner))
+    return indices
 
 
 def argument_at(args: Sequence[torch.Tensor], index: Index) -> torch.Tensor:
     """Return the argument at an index."""
-    return args[index[0]] if len(index) == 1 else args[index[0]][index[1]]
+    if len(index) == 1:
+        return args[index[0]]
+    return args[index[0]][index[1]]
 
 
 def _output(out: Any, args: Sequence[object], storages: Mapping[int, Index]) -> Output:
@@ -140,7 +144,9 @@ def _output(out: Any, args: Sequence[object], storages: Mapping[int, Index]) -> 
     if base is not None:
         offset = out.storage_offset() - argument_at(args, base).storage_offset()
         return TensorOutput(shape, stride, out.dtype, out.fake_device, base, offset)
-    extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if out.numel() else 0
+    extent = 0
+    if out.numel():
+        extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     if storage.nbytes() != extent * out.element_size() or out.storage_offset():
         raise NotRecordable
     return TensorOutput(shape, stride, out.dtype, out.fake_device)

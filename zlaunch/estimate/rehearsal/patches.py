@@ -83,7 +83,8 @@ def _move_modules_in_place() -> None:
             for parameter in self._parameters.values():
                 _move_parameter(parameter, fn)
             for name, buffer in self._buffers.items():
-                self._buffers[name] = None if buffer is None else fn(buffer)
+                if buffer is not None:
+                    self._buffers[name] = fn(buffer)
         return self
 
     torch.nn.Module._apply = move
@@ -175,8 +176,9 @@ def _count_flops_of_experts() -> None:
     from torch.utils.flop_counter import flop_registry
 
     def count(first: torch.Tensor, second: torch.Tensor, *_: object, **__: object) -> int:
-        # With two batched matrices each group is a product; else the groups divide one of the dimensions.
-        groups = first.shape[0] if first.dim() == second.dim() == 3 else 1
+        groups = 1  # they divide one of the dimensions
+        if first.dim() == second.dim() == 3:  # each group is a product
+            groups = first.shape[0]
         return int(2 * groups * first.shape[-2] * first.shape[-1] * second.shape[-1])
 
     flop_registry.setdefault(torch.ops.aten._grouped_mm, count)
@@ -206,12 +208,12 @@ def _reduce_without_loops() -> None:
         if len(tensors) == 1 and tensors[0].numel() % world_size == 0:
             flat = tensors[0].view(-1)
         else:
-            padding = [
-                tensor.new_empty(size - numel)
-                for rank_ in range(world_size)
-                for tensor, size in zip(tensors, sizes, strict=True)
-                if (numel := max(0, min(size, tensor.numel() - rank_ * size))) < size
-            ]
+            padding = []
+            for number in range(world_size):
+                for tensor, size in zip(tensors, sizes, strict=True):
+                    numel = max(0, min(size, tensor.numel() - number * size))
+                    if numel < size:
+                        padding.append(tensor.new_empty(size - numel))
             flat = torch.empty(total * world_size, dtype=tensors[0].dtype, device=tensors[0].device)
             del padding
         own = flat.narrow(0, rank * total, total)

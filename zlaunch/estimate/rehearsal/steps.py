@@ -130,8 +130,10 @@ class _Rank:
         from transformers.integrations import HfDeepSpeedConfig
 
         with self.phase("load"):
-            # While this object exists, transformers builds models inside `zero.Init`, as the Trainer does.
-            stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
+            stage3 = None
+            if self.workload.zero_init:
+                # While this object exists, transformers builds models inside `zero.Init`, as for the Trainer.
+                stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config))
             self.model = model.build(self.workload, config, chosen)
             del stage3
             self.inputs = inputs_of(self.workload, self.model, config)
@@ -141,7 +143,7 @@ class _Rank:
             self.rehearsal.add(
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
-                notes=(*filter(None, [chosen.note]), *self.inputs.notes),
+                notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
             )
 
     def initialize(self) -> None:
@@ -151,10 +153,13 @@ class _Rank:
 
     def take_step(self, number: int) -> None:
         dtype = model.trained_dtype(self.workload.ds_config)
+        phase: Callable[[str], contextlib.AbstractContextManager[None]] = self.phase
+        if number > 0:
+            phase = partial(self.phase, "second step")
         training.take_step(
             self.engine,
             partial(self.inputs.make, _device(self.workload), dtype),
-            self.phase if number == 0 else partial(self.phase, "second step"),
+            phase,
             int(self.workload.ds_config.get("gradient_accumulation_steps", 1)),
         )
 
@@ -192,14 +197,17 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
 
 
 def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    zero = ds_config.get("zero_optimization", {})
-    moved = {
-        name: {**section, "nvme_path": path}
-        for name in ("offload_optimizer", "offload_param")
-        if (section := zero.get(name) or {}).get("nvme_path") is not None
-    }
-    return {**ds_config, "zero_optimization": {**zero, **moved}} if moved else ds_config
+    zero = dict(ds_config.get("zero_optimization", {}))
+    for name in ("offload_optimizer", "offload_param"):
+        section = zero.get(name) or {}
+        if section.get("nvme_path") is not None:
+            zero[name] = {**section, "nvme_path": path}
+    if not zero:
+        return ds_config
+    return {**ds_config, "zero_optimization": zero}
 
 
 def _device(workload: Workload) -> torch.device:
-    return torch.device(device.NAME, 0) if workload.accelerator == "cuda" else torch.device("cpu")
+    if workload.accelerator == "cuda":
+        return torch.device(device.NAME, 0)
+    return torch.device("cpu")

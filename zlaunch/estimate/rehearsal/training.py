@@ -72,13 +72,19 @@ def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpee
 
 
 def _parameter_groups(model: torch.nn.Module) -> Groups:
-    """Split the parameters into the Trainer's groups, with and without weight decay."""
     from transformers.trainer_pt_utils import get_parameter_names
 
     names = get_parameter_names(model, [torch.nn.LayerNorm])
     decayed = {name for name in names if not any(re.search(part, name.lower()) for part in _NO_DECAY)}
-    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    groups = [[p for name, p in trained if (name in decayed) is decay] for decay in (True, False)]
+    with_decay, without_decay = [], []
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        if name in decayed:
+            with_decay.append(parameter)
+        else:
+            without_decay.append(parameter)
+    groups = (with_decay, without_decay)
     return [{"params": group, "weight_decay": 0.0} for group in groups if group]
 
 
@@ -126,7 +132,9 @@ def take_step(
 
 
 def _loss(output: object) -> torch.Tensor:
-    loss = output[0] if isinstance(output, tuple) else getattr(output, "loss", None)
+    loss = getattr(output, "loss", None)
+    if isinstance(output, tuple):
+        loss = output[0]
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         raise CannotTell("the model returns no loss for the inputs that zlaunch assumes")
     return loss

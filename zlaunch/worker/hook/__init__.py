@@ -23,11 +23,15 @@ def answer_environment(file: Path, environment: Mapping[str, str], at_parser: bo
 
     With `at_parser`, it only reads its command line.
     """
-    at = {"ZLAUNCH_ANSWER_AT": "parser"} if at_parser else {}
-    return {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file), **at}
+    variables = {**_first_on_path(environment), "ZLAUNCH_ANSWER": str(file)}
+    if at_parser:
+        variables["ZLAUNCH_ANSWER_AT"] = "parser"
+    return variables
 
 
 def _first_on_path(environment: Mapping[str, str]) -> dict[str, str]:
     before = environment.get("PYTHONPATH")
-    kept = {} if before is None else {"ZLAUNCH_PYTHONPATH": before}
-    return {"PYTHONPATH": os.pathsep.join([str(HOOK), *filter(None, [before])]), **kept}
+    if before is None:
+        return {"PYTHONPATH": str(HOOK)}
+    path = os.pathsep.join(part for part in (str(HOOK), before) if part)
+    return {"PYTHONPATH": path, "ZLAUNCH_PYTHONPATH": before}

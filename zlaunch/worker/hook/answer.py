@@ -42,12 +42,12 @@ _ELSEWHERE = (str(Path(__file__).parents[2]), sysconfig.get_path("stdlib"), "/pr
 
 def install(file: str) -> None:
     """Watch for the points at which a program has its arguments; `file` gets the answer."""
-    told = _Answer(Path(file))
-    sys.addaudithook(told.hear)
+    answer = _Answer(Path(file))
+    sys.addaudithook(answer.hear)
 
     def wrap(module: ModuleType) -> None:
         with _leaving():
-            _wrap(module, told)
+            _wrap(module, answer)
 
     with _leaving():
         ImportWatch(_POINTS, wrap).install()
@@ -84,7 +84,9 @@ class _Answer:
             if event == "open" and len(self._opened) < _MOST_FILES:
                 path, _, flags = args
                 if isinstance(path, str) and isinstance(flags, int) and flags & os.O_ACCMODE == os.O_RDONLY:
-                    self._opened |= {str(file) for file in [Path(path).absolute()] if _is_own(file)}
+                    file = Path(path).absolute()
+                    if _is_own(file):
+                        self._opened.add(str(file))
             elif event == "os.mkdir" and not (made := Path(str(args[0])).absolute()).exists():
                 self._made.append(made)
 
@@ -127,7 +129,7 @@ def _is_own(file: Path) -> bool:
     return not is_elsewhere and _INSTALLED.isdisjoint(file.parts)
 
 
-def _wrap(module: ModuleType, told: _Answer) -> None:
+def _wrap(module: ModuleType, answer: _Answer) -> None:
     for path, (make, when) in _POINTS[module.__name__].items():
         *holder, name = path.split(".")
         owner: object = module
@@ -135,14 +137,14 @@ def _wrap(module: ModuleType, told: _Answer) -> None:
             owner = getattr(owner, part, None)
         function = getattr(owner, name, None)
         if function is not None:
-            setattr(owner, name, when(function, make, told))
+            setattr(owner, name, when(function, make, answer))
 
 
 _Make = Callable[[Mapping[str, object]], "AnswerRecord"]
 _When = Callable[[Callable[..., object], _Make, _Answer], Callable[..., object]]
 
 
-def _instead(function: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+def _instead(function: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
     """Answer when a function is called; it does not run."""
 
     @functools.wraps(function)
@@ -151,18 +153,16 @@ def _instead(function: Callable[..., object], make: _Make, told: _Answer) -> Cal
             given = inspect.signature(function).bind(*args, **kwargs).arguments
         except TypeError:
             return function(*args, **kwargs)  # it raises a better error
-        return told.give(make, given)
+        return answer.give(make, given)
 
     return asked
 
 
-def _afterwards(function: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
-    """Answer when a function has run."""
-
+def _afterwards(function: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
     @functools.wraps(function)
     def asked(*args: object, **kwargs: object) -> object:
         function(*args, **kwargs)
-        told.give(make, {"self": args[0]})
+        answer.give(make, {"self": args[0]})
 
     return asked
 
@@ -171,30 +171,41 @@ def _training_arguments(given: Mapping[str, object]) -> "AnswerRecord":
     arguments = given["self"]
     listed = dataclasses.fields(arguments)  # type: ignore[arg-type]
     fields = [field for field in listed if not is_secret(field.name)]  # the answer is kept in a file
-    values = {field.name: _plain(getattr(arguments, field.name, None)) for field in fields}
-    parser = _frame_of(_PARSERS)
-    rejected = [] if parser is None else _rejected(parser)
-    return {
-        "reached": FSDP if getattr(arguments, "fsdp", None) else "TrainingArguments",
+    values = {field.name: _json_value(getattr(arguments, field.name, None)) for field in fields}
+    answer: AnswerRecord = {
+        "reached": "TrainingArguments",
         "name": type(arguments).__name__,
         "arguments": {name: value for name, value in values.items() if value is not ...},
         "changed": [field.name for field in fields if _is_changed(field, values[field.name])],
-        "takes_flags": parser is not None and _parses_command_line(parser),
-        "model": None if parser is None else _model_name(parser.f_locals),
-        "rejected": rejected,
-        "options": list(_OPTIONS) if rejected else [],
+        "takes_flags": False,
+        "model": None,
+        "rejected": [],
+        "options": [],
     }
+    if getattr(arguments, "fsdp", None):
+        answer["reached"] = FSDP
+    parser = _frame_of(_PARSERS)
+    if parser is not None:
+        answer["takes_flags"] = _parses_command_line(parser)
+        answer["model"] = _model_name(parser.f_locals)
+        answer["rejected"] = _rejected(parser)
+    if answer["rejected"]:
+        answer["options"] = list(_OPTIONS)
+    return answer
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     """Return a value as JSON has it; an ellipsis for other kinds."""
-    value = value.value if isinstance(value, enum.Enum) else value
-    return value if value is None or isinstance(value, bool | int | float | str | dict) else ...
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if value is None or isinstance(value, bool | int | float | str | dict):
+        return value
+    return ...
 
 
 def _is_changed(field: "dataclasses.Field[object]", value: object) -> bool:
     """Whether somebody chose a value; a default of None is often replaced by the class itself."""
-    return _plain(field.default) not in (None, ..., value)
+    return _json_value(field.default) not in (None, ..., value)
 
 
 def _frame_of(names: Sequence[str]) -> FrameType | None:
@@ -216,10 +227,11 @@ def _parses_command_line(parser: FrameType) -> bool:
 
 
 def _rejected(parser: FrameType) -> list[str]:
-    """List the words that a parser is about to reject."""
     rest = parser.f_locals.get("remaining_args")
     tolerant = parser.f_locals.get("return_remaining_strings", True)
-    words = [str(word) for word in rest] if isinstance(rest, list) and not tolerant else []
+    if tolerant or not isinstance(rest, list):
+        return []
+    words = [str(word) for word in rest]
     return [word.partition("=")[0] for word in words if word.startswith("-")] or words[:1]
 
 
@@ -228,12 +240,16 @@ def _model_name(known: Mapping[str, object]) -> str | None:
     from zlaunch.job.model import MODEL_FLAGS
 
     args, outputs = known.get("args"), known.get("outputs")
-    objects = [known.get("namespace"), *(outputs if isinstance(outputs, list) else [])]
+    objects = [known.get("namespace")]
+    if isinstance(outputs, list):
+        objects += outputs
     for flag in MODEL_FLAGS:
-        named = [getattr(one, flag, None) for one in objects]
-        named += [args.get(flag)] if isinstance(args, dict) else []
-        if (name := next((one for one in named if isinstance(one, str)), None)) is not None:
-            return name
+        values = [getattr(parsed, flag, None) for parsed in objects]
+        if isinstance(args, dict):
+            values.append(args.get(flag))
+        for value in values:
+            if isinstance(value, str):
+                return value
     return None
 
 
@@ -243,8 +259,9 @@ def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
     if given.get("fsdp_plugin"):
         return {"reached": FSDP}
     plugin = given.get("deepspeed_plugins") or given.get("deepspeed_plugin")
-    plugin = next(iter(plugin.values()), None) if isinstance(plugin, dict) else plugin  # the active one
-    config = _config(getattr(plugin, "deepspeed_config", None))
+    if isinstance(plugin, dict):
+        plugin = next(iter(plugin.values()), None)  # the active one
+    config = _dict_or_path(getattr(plugin, "deepspeed_config", None))
     if isinstance(config, dict):  # accelerate adds `steps_per_print`, with a number that JSON does not have
         config = {key: value for key, value in config.items() if value != math.inf}
     return {"reached": "Accelerator", "ds_config": config}
@@ -252,7 +269,7 @@ def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
 
 def _engine(given: Mapping[str, object]) -> "AnswerRecord":
     args, config = given.get("args"), given.get("config") or given.get("config_params")
-    config = _config(getattr(args, "deepspeed_config", None) or config)
+    config = _dict_or_path(getattr(args, "deepspeed_config", None) or config)
     return {
         "reached": "deepspeed.initialize",
         "ds_config": config,
@@ -263,14 +280,23 @@ def _engine(given: Mapping[str, object]) -> "AnswerRecord":
 
 def _config_flags(config: dict[str, object] | str | None) -> tuple[str, ...]:
     """Find the options before the path of a ds_config, given the one that is used without them."""
-    switch, file = (_OPTIONS.get(flag) for flag in ("--deepspeed", "--deepspeed_config"))
+    switch, file = _OPTIONS.get("--deepspeed"), _OPTIONS.get("--deepspeed_config")
     if file is not None and _takes_path(file) and config in (None, file.default):
-        is_switch = switch is not None and switch.nargs == 0
-        return ("--deepspeed", "--deepspeed_config") if is_switch else ("--deepspeed_config",)
+        if switch is not None and switch.nargs == 0:
+            return ("--deepspeed", "--deepspeed_config")
+        return ("--deepspeed_config",)
     if config is None:
-        return ("--deepspeed",) if file is None and switch is not None and _takes_path(switch) else ()
-    named = {id(one): flag for flag, one in _OPTIONS.items() if one.default == config and _takes_path(one)}
-    return tuple(named.values()) if len(named) == 1 else ()
+        if file is None and switch is not None and _takes_path(switch):
+            return ("--deepspeed",)
+        return ()
+    flags = {
+        id(option): flag
+        for flag, option in _OPTIONS.items()
+        if option.default == config and _takes_path(option)
+    }
+    if len(flags) != 1:
+        return ()
+    return tuple(flags.values())
 
 
 def _takes_path(option: "argparse.Action") -> bool:
@@ -280,7 +306,9 @@ def _takes_path(option: "argparse.Action") -> bool:
 def _strategy(given: Mapping[str, object]) -> "AnswerRecord":
     """Read from Lightning's DeepSpeedStrategy what is final; the rest is its own choice, not the user's."""
     config = getattr(given["self"], "config", None)
-    zero = config.get("zero_optimization", {}) if isinstance(config, dict) else {}
+    zero = {}
+    if isinstance(config, dict):
+        zero = config.get("zero_optimization", {})
     final = {key: zero[key] for key in ("stage", "offload_optimizer", "offload_param") if key in zero}
     later = dict.fromkeys(("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
     return {"reached": "DeepSpeedStrategy", "ds_config": {**later, "zero_optimization": final}}
@@ -291,10 +319,12 @@ def _other_strategy(given: Mapping[str, object]) -> "AnswerRecord":
     return {"reached": f"Lightning's {type(getattr(given['self'], 'strategy', None)).__name__}"}
 
 
-def _config(config: object) -> dict[str, object] | str | None:
+def _dict_or_path(config: object) -> dict[str, object] | str | None:
     if isinstance(config, dict):
         return config
-    return str(config) if isinstance(config, str | os.PathLike) else None
+    if isinstance(config, str | os.PathLike):
+        return str(config)
+    return None
 
 
 _OPTIONS: dict[str, "argparse.Action"] = {}
@@ -302,10 +332,10 @@ _OPTIONS: dict[str, "argparse.Action"] = {}
 
 
 _depth = 0
-"""How many calls of a parser are going on: one calls another."""
+"""How many calls of a parser are running: one calls another."""
 
 
-def _parsing(parse: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
+def _parsing(parse: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
     """Remember the options of a parser; if only they are in question, answer when it has read them.
 
     That of transformers rejects words later, and makes TrainingArguments next.
@@ -318,13 +348,13 @@ def _parsing(parse: Callable[..., object], make: _Make, told: _Answer) -> Callab
             _OPTIONS.update(parser._option_string_actions)  # noqa: SLF001
         _depth += 1
         try:
-            found = parse(parser, *args, **kwargs)
+            parsed = parse(parser, *args, **kwargs)
         finally:
             _depth -= 1
         is_last = not _depth and not hasattr(parser, "parse_args_into_dataclasses")
         if is_last and os.environ.get("ZLAUNCH_ANSWER_AT") == "parser":
-            told.give(make, {})
-        return found
+            answer.give(make, {})
+        return parsed
 
     return parsing
 
@@ -333,9 +363,8 @@ def _without_deepspeed(name: str) -> _Make:
     return lambda _: {"reached": name}
 
 
-def _first_step(register: Callable[..., object], make: _Make, told: _Answer) -> Callable[..., object]:
-    """Answer when an optimizer is about to take its first step."""
-    register(lambda *_: told.give(make, {}))
+def _first_step(register: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
+    register(lambda *_: answer.give(make, {}))
     return register
 
 

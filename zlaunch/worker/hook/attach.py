@@ -92,15 +92,15 @@ class _ErrorRecorder:
             "module": type(error).__module__,
             "message": _message(error),
             "traceback": "".join(traceback.format_exception(type(error), error, trace)),
-            "frame": None
-            if deepest is None
-            else {"file": deepest.filename, "line": deepest.lineno, "function": deepest.name},
+            "frame": None,
             "phase": self._instrumentation.phase_of(error),
             "step": self._heartbeat.step,
             "rank": self._rank,
             "host": os.uname().nodename,
             "time": time.time(),
         }
+        if deepest is not None:
+            record["frame"] = {"file": deepest.filename, "line": deepest.lineno, "function": deepest.name}
         write_record(self._file, record, indent=None)
 
 

@@ -40,7 +40,9 @@ _QUIET = "PYDEVD_DISABLE_FILE_VALIDATION"
 
 def debug_environment(debug: "DebugRecord | None") -> dict[str, str]:
     """Make the variables for the script's process of every rank if one rank is debugged."""
-    return {} if debug is None else {**PATIENT, VARIABLE: json.dumps(debug)}
+    if debug is None:
+        return {}
+    return {**PATIENT, VARIABLE: json.dumps(debug)}
 
 
 def lift_timeouts(groups: ModuleType) -> None:
@@ -86,10 +88,12 @@ def await_editor(text: str) -> None:
         os.write(2, f"error: cannot listen for a debugger on {where}: {error}\n".encode())
         os._exit(UNAVAILABLE)
     os.register_at_fork(after_in_child=functools.partial(_stop_tracing, settrace))
-    before = heartbeat.enter(phases.ATTACHING) if heartbeat is not None else ""
+    if heartbeat is None:
+        debugpy.wait_for_client()
+        return
+    before = heartbeat.enter(phases.ATTACHING)
     debugpy.wait_for_client()
-    if heartbeat is not None:
-        heartbeat.enter(before)
+    heartbeat.enter(before)
 
 
 @contextmanager

@@ -33,8 +33,7 @@ class EngineFacts:
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
                 return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
             if phase == phases.BACKWARD:
-                loss = cast("Tensor | None", args[1] if len(args) > 1 else kwargs.get("loss"))
-                self._loss = loss.detach() if loss is not None and loss.numel() == 1 else None
+                self._remember_loss(args, kwargs)
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
         return {}
@@ -42,19 +41,30 @@ class EngineFacts:
     def after(self, phase: str, args: Sequence[object]) -> dict[str, object]:
         """Read the results of a phase; the first argument is the engine."""
         try:
-            stepped = phase == phases.STEPPING or (
-                phase == phases.TRAINING and hasattr(args[0], "train_batch")
-            )
-            return self._stepped(cast("DeepSpeedEngine", args[0])) if stepped else {}
+            is_pipeline = phase == phases.TRAINING and hasattr(args[0], "train_batch")
+            if phase == phases.STEPPING or is_pipeline:
+                return self._stepped(cast("DeepSpeedEngine", args[0]))
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
+        return {}
+
+    def _remember_loss(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        given = kwargs.get("loss")
+        if len(args) > 1:
+            given = args[1]
+        loss = cast("Tensor | None", given)
+        self._loss = None
+        if loss is not None and loss.numel() == 1:
+            self._loss = loss.detach()
 
     def _count_tokens(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Count the tokens of a forward pass; reading a shape needs no synchronization."""
-        found = kwargs.get("input_ids")
-        if found is None and len(args) > 1:
-            found = args[1].get("input_ids") if hasattr(args[1], "get") else args[1]
-        ids = cast("Tensor | None", found)
+        inputs = kwargs.get("input_ids")
+        if inputs is None and len(args) > 1:
+            inputs = args[1]
+            if hasattr(inputs, "get"):
+                inputs = inputs.get("input_ids")
+        ids = cast("Tensor | None", inputs)
         if ids is None or ids.is_floating_point() or ids.dim() != 2:
             return {}
         self._tokens += ids.numel()
@@ -72,7 +82,9 @@ class EngineFacts:
         if loss is not None:  # a Trainer leaves losses that are NaN out of its logs
             facts |= {"step_loss": loss, "seen_loss_step": step}
         if self._heartbeat.counts_steps:
-            facts |= {"step": step, **_rate(engine), **({} if loss is None else {"loss": loss})}
+            facts |= {"step": step, **_rate(engine)}
+            if loss is not None:
+                facts["loss"] = loss
         if asks:
             self._asked = now
             facts |= _gpu_peaks()
@@ -80,13 +92,16 @@ class EngineFacts:
 
     def _loss_now(self, asks: bool) -> float | None:
         loss, self._loss = self._loss, None
-        return float(loss) if loss is not None and (asks or loss.device.type == "cpu") else None
+        if loss is not None and (asks or loss.device.type == "cpu"):
+            return float(loss)
+        return None
 
 
 def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:
     groups = getattr(engine.optimizer, "param_groups", None)
-    rate = groups[0].get("lr") if groups else None
-    return {"learning_rate": rate} if isinstance(rate, int | float) else {}
+    if groups and isinstance(rate := groups[0].get("lr"), int | float):
+        return {"learning_rate": rate}
+    return {}
 
 
 def _gpu_peaks() -> dict[str, int]:

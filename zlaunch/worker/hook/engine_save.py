@@ -82,9 +82,9 @@ class EngineSaver:
     def saved(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Remember the arguments with which the script saved an engine."""
         with contextlib.suppress(Exception):
-            engine, *given = args
+            engine, *positional = args
             names = ("save_dir", "tag", "client_state", "save_latest", "exclude_frozen_parameters")
-            options = {**dict(zip(names, given, strict=False)), **kwargs}
+            options = {**dict(zip(names, positional, strict=False)), **kwargs}
             directory = os.path.abspath(str(options.pop("save_dir")))  # noqa: PTH100
             options.pop("tag", None)
             self._saves[id(engine)] = _LastSave(directory, options, _counters(engine))
@@ -118,7 +118,9 @@ class EngineSaver:
 
     def _saved_state(self, _: object, output_dir: Any = None, *__: object, **options: object) -> None:
         with contextlib.suppress(Exception):
-            directory = "" if output_dir is None else os.path.abspath(os.fspath(output_dir))  # noqa: PTH100
+            directory = ""
+            if output_dir is not None:
+                directory = os.path.abspath(os.fspath(output_dir))  # noqa: PTH100
             self._state_saved = _LastSave(directory, options, _counters(self._accelerated()))
 
     def _scheduled(self, scheduler: object, *_: object, **__: object) -> None:
@@ -127,10 +129,11 @@ class EngineSaver:
             self._save_and_end()
 
     def _accelerated(self) -> Any:
-        """Return the engine of accelerate, if it has taken a step."""
         wrapper = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
         engine = getattr(wrapper, "engine", None)
-        return engine if id(engine) in self._engines else None
+        if id(engine) not in self._engines:
+            return None
+        return engine
 
     def _has_more_to_do(self) -> bool:
         """Whether the script has to do more before a step has ended: `save_state` saves that, too."""
@@ -154,9 +157,10 @@ class EngineSaver:
         last, now = self._state_saved, _counters(self._accelerated())
         if getattr(self._accelerator.project_configuration, "automatic_checkpoint_naming", False):
             self._accelerator.save_state()
-            return
-        directory = f"{due.directory}/step_{due.step}" if last is None else _renamed(last, now, due.step)
-        self._accelerator.save_state(directory, **({} if last is None else last.options))
+        elif last is None:
+            self._accelerator.save_state(f"{due.directory}/step_{due.step}")
+        else:
+            self._accelerator.save_state(_name_at_step(last, now, due.step), **last.options)
 
     def _save(self, engine: Any, due: SaveAt) -> None:
         last = self._saves.get(id(engine))
@@ -166,30 +170,32 @@ class EngineSaver:
             return
         options = {**last.options, "save_latest": True}
         if isinstance(state := options.get("client_state"), Mapping):
-            options["client_state"] = _brought_up(state, last.counters, _counters(engine))
+            options["client_state"] = _updated(state, last.counters, _counters(engine))
         engine.save_checkpoint(last.directory, **options)
 
 
 def _counters(engine: Any) -> tuple[int, ...]:
     """Return the counters of an engine that a script may save, counted from 1 and from 0."""
     counted = [getattr(engine, name, -1) for name in ("global_steps", "micro_steps", "global_samples")]
-    return (*counted, *(one - 1 for one in counted))
+    return (*counted, *(number - 1 for number in counted))
 
 
-def _brought_up(state: Mapping[str, object], then: Sequence[int], now: Sequence[int]) -> dict[str, object]:
+def _updated(state: Mapping[str, object], then: Sequence[int], now: Sequence[int]) -> dict[str, object]:
     """Update the numbers in a script's own state that counted steps, micro-batches or samples."""
-    return {
-        key: now[then.index(value)] if type(value) is int and value > 0 and value in then else value
-        for key, value in state.items()
-    }
+    updated = dict(state)
+    for key, value in state.items():
+        if type(value) is int and value > 0 and value in then:
+            updated[key] = now[then.index(value)]
+    return updated
 
 
-def _renamed(last: _LastSave, now: Sequence[int], step: int) -> str:
+def _name_at_step(last: _LastSave, now: Sequence[int], step: int) -> str:
     """Name a directory as the script would: `step_20` becomes `step_23`, beside `epoch_1` it is new."""
     parent, _, name = last.directory.rpartition("/")
-    found = _NUMBER.fullmatch(name)
-    if found is None:
+    match = _NUMBER.fullmatch(name)
+    if match is None:
         return last.directory
-    number = int(found[2])
-    is_step = number in last.counters
-    return f"{parent}/{found[1]}{now[last.counters.index(number)]}" if is_step else f"{parent}/step_{step}"
+    number = int(match[2])
+    if number not in last.counters:
+        return f"{parent}/step_{step}"
+    return f"{parent}/{match[1]}{now[last.counters.index(number)]}"

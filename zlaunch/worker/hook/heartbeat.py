@@ -33,7 +33,9 @@ class Heartbeat:
         """
         self._home = (os.getpid(), _thread.get_ident())
         self._file = OwnFile(file)
-        self._history = None if history is None else StepHistory(history)
+        self._history: StepHistory | None = None
+        if history is not None:
+            self._history = StepHistory(history)
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
         self._facts: dict[str, object] = {"version": VERSION, "step": 0}
@@ -98,8 +100,10 @@ class Heartbeat:
                 self._facts["first_loss"] = facts["loss"]
             if "step_loss" not in self._facts:
                 self._facts["seen_loss_step"] = step
-        is_seen = "step_loss" in self._facts
-        self._watch("loss", facts.get("step_loss" if is_seen else "loss"), self._facts.get("seen_loss_step"))
+        loss = facts.get("loss")
+        if "step_loss" in self._facts:
+            loss = facts.get("step_loss")
+        self._watch("loss", loss, self._facts.get("seen_loss_step"))
         self._watch("grad_norm", facts.get("grad_norm"), step)
 
     def _watch(self, name: str, value: object, step: object) -> None:
@@ -132,4 +136,6 @@ def start_heartbeat(file: Path, history: Path | None = None) -> Heartbeat:
 
 def current_heartbeat() -> Heartbeat | None:
     """Return the heartbeat of this process; None without zlaunch."""
-    return _current[-1] if _current else None
+    if not _current:
+        return None
+    return _current[-1]

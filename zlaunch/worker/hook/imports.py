@@ -16,6 +16,10 @@ UNSEEN = "<zlaunch/worker/hook/imports.py, like importlib._bootstrap>"
 """File name of the wrappers: Python's warnings skip frames with `importlib` and `_bootstrap` in theirs."""
 
 
+def _nothing() -> None:
+    """Do nothing after a module."""
+
+
 class ImportWatch:
     """Calls a function with each of these modules, after its execution."""
 
@@ -23,7 +27,7 @@ class ImportWatch:
         self,
         names: Collection[str],
         executed: Callable[[ModuleType], None],
-        begin: Callable[[], Callable[[], object]] | None = None,
+        begin: Callable[[], Callable[[], object]] = lambda: _nothing,
     ) -> None:
         """`begin` is called before one of the modules is executed, and returns what to call afterwards."""
         self._names, self._executed, self._begin = names, executed, begin
@@ -47,10 +51,12 @@ class ImportWatch:
             others = (
                 finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self
             )
-            spec = next((found for found in others if found is not None), None)
+            spec = next((spec for spec in others if spec is not None), None)
         finally:
             self._looking = False
-        loader = None if spec is None else spec.loader
+        if spec is None:
+            return None
+        loader = spec.loader
         with contextlib.suppress(AttributeError):  # a loader of another kind
             execute = loader.exec_module  # type: ignore[union-attr]
             loader.exec_module = self._watched(loader, execute)  # type: ignore[union-attr, method-assign]
@@ -61,16 +67,14 @@ class ImportWatch:
     ) -> Callable[[ModuleType], None]:
         def execution(module: ModuleType) -> None:
             vars(loader).pop("exec_module", None)
-            end = None if self._begin is None else self._begin()
+            end = self._begin()
             try:
                 execute(module)
             except BaseException as error:
-                if end is not None:
-                    end()
+                end()
                 error.__traceback__ = without_first(error)
                 raise
-            if end is not None:
-                end()
+            end()
             self._report(module)
 
         return unseen(execution)

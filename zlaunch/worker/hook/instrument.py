@@ -110,8 +110,11 @@ class Instrumentation:
 
     def _wrapped(self, function: Callable[..., object], phase: str) -> Callable[..., object]:
         begin, done, failed = self._begin, self._done, self._failed  # fewer lookups per call
-        before = self._saver.begins if phase in (phases.FORWARD, phases.TRAINING) else None
-        after = self._saver.stepped if phase in (phases.STEPPING, phases.TRAINING) else None
+        before = after = None
+        if phase in (phases.FORWARD, phases.TRAINING):
+            before = self._saver.begins
+        if phase in (phases.STEPPING, phases.TRAINING):
+            after = self._saver.stepped
 
         @functools.wraps(function)
         def traced(*args: object, **kwargs: object) -> object:
@@ -136,9 +139,10 @@ class Instrumentation:
         if not self._heartbeat.is_here():
             return None
         outer = self._heartbeat.phase
-        within = outer in WITHIN
-        facts = {} if within else self._engine.before(phase, args, kwargs)
-        self._heartbeat.enter(outer if within else phase, **facts)
+        if outer in WITHIN:
+            self._heartbeat.enter(outer)
+        else:
+            self._heartbeat.enter(phase, **self._engine.before(phase, args, kwargs))
         return outer
 
     def _done(
@@ -153,7 +157,9 @@ class Instrumentation:
             self._program.saved(args, kwargs, within=outer == phases.SAVING)
             if outer != phases.SAVING and hasattr(args[0], "save_checkpoint"):
                 self._saver.saved(args, kwargs)
-        facts = {} if outer in WITHIN else self._engine.after(phase, args)
+        facts: dict[str, object] = {}
+        if outer not in WITHIN:
+            facts = self._engine.after(phase, args)
         self._heartbeat.enter(_following(phase, outer), **facts)
 
     def _failed(self, outer: str | None, error: BaseException) -> None:
@@ -165,4 +171,6 @@ class Instrumentation:
 
 def _following(phase: str, outer: str) -> str:
     """Return the phase after one: once a script has taken a step, it is training."""
-    return phases.TRAINING if outer == phases.STARTING and phase in phases.STEPS else outer
+    if outer == phases.STARTING and phase in phases.STEPS:
+        return phases.TRAINING
+    return outer

@@ -17,7 +17,7 @@ class OwnFile:
         self.descriptor, self._identity = -1, (0, 0)
         with contextlib.suppress(OSError):
             self.descriptor = open_apart(file)
-            self._identity = _identity(self.descriptor)
+            self._identity = _device_and_inode(self.descriptor)
 
     def overwrite(self, data: bytes) -> None:
         """Write at the start of the file; raise OSError if that fails."""
@@ -31,7 +31,7 @@ class OwnFile:
 
     def _is_ours(self) -> bool:
         """Whether the descriptor is still this file: a script may close all files and open its own."""
-        return _identity(self.descriptor) == self._identity
+        return _device_and_inode(self.descriptor) == self._identity
 
 
 def open_apart(file: Path) -> int:
@@ -44,6 +44,6 @@ def open_apart(file: Path) -> int:
     return first
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
+def _device_and_inode(descriptor: int) -> tuple[int, int]:
     status = os.fstat(descriptor)
     return status.st_dev, status.st_ino

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from zlaunch.rundir.write import as_json, write_record
 from zlaunch.worker.hook.imports import unseen, without_first
@@ -50,13 +50,15 @@ class ProgramRecorder:
     def saved(self, args: Sequence[object], kwargs: Mapping[str, object], *, within: bool) -> None:
         """Record where an engine, or else a Trainer, has saved; `within` a save of another kind."""
         with contextlib.suppress(Exception):
-            owner, *given = args
-            is_engine = hasattr(owner, "save_16bit_model")
-            named = [*given[:1], kwargs.get("save_dir"), kwargs.get("output_dir")]
-            own = [] if is_engine else [owner.args.output_dir]  # type: ignore[attr-defined]
-            place = next((one for one in (*named, *own) if one is not None), None)
-            if isinstance(place, str | os.PathLike) and (is_engine or not within):
-                self._record["saved_checkpoint" if is_engine else "saved_model"] = os.path.abspath(place)  # noqa: PTH100
+            owner, *positional = args
+            directories = [*positional[:1], kwargs.get("save_dir"), kwargs.get("output_dir")]
+            kind: Literal["saved_checkpoint", "saved_model"] = "saved_checkpoint"
+            if not hasattr(owner, "save_16bit_model"):  # a Trainer
+                kind = "saved_model"
+                directories.append(owner.args.output_dir)  # type: ignore[attr-defined]
+            directory = next((named for named in directories if named is not None), None)
+            if isinstance(directory, str | os.PathLike) and (kind == "saved_checkpoint" or not within):
+                self._record[kind] = os.path.abspath(directory)  # noqa: PTH100
                 self._write()
 
     def tracker(self, name: str, place: Mapping[str, str]) -> None:
@@ -91,12 +93,14 @@ class ProgramRecorder:
 
 
 def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
-    optimizer = getattr(engine, "basic_optimizer", None)
+    name, optimizer = "", getattr(engine, "basic_optimizer", None)
+    if optimizer is not None:
+        name = type(optimizer).__name__
     return {
         "kind": type(engine).__name__,
         "stage": int(engine.zero_optimization_stage()),
         "ds_config": as_json(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
-        "optimizer": "" if optimizer is None else type(optimizer).__name__,
+        "optimizer": name,
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "grad_accum": int(engine.gradient_accumulation_steps()),
         "train_batch_size": int(engine.train_batch_size()),

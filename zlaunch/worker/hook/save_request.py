@@ -36,9 +36,9 @@ class SaveRequest:
             return None
         finally:
             os.close(descriptor)
-        return _parse(text, step) if text.endswith(b"\n") else None
-
-
-def _parse(text: bytes, step: int) -> SaveAt | None:
-    number, _, directory = os.fsdecode(text[:-1]).partition(" ")
-    return SaveAt(step, directory) if number == str(step) else None
+        if not text.endswith(b"\n"):
+            return None
+        number, _, directory = os.fsdecode(text[:-1]).partition(" ")
+        if number != str(step):
+            return None
+        return SaveAt(step, directory)

@@ -28,15 +28,14 @@ def _also_hanging_up(send: Send) -> Send:
     @functools.wraps(send)
     def sent(pid: int, number: int, /) -> None:
         send(pid, number)
-        if number == signal.SIGTERM and _blocks(pid):
+        if number == signal.SIGTERM and _blocks_sigterm(pid):
             with contextlib.suppress(ProcessLookupError):
                 send(pid, signal.SIGHUP)
 
     return unseen(sent)
 
 
-def _blocks(pid: int) -> bool:
-    """Whether a process blocks SIGTERM."""
+def _blocks_sigterm(pid: int) -> bool:
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb") as status:  # noqa: PTH123
         for line in status:
             if line.startswith(b"SigBlk:"):

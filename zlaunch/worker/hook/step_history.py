@@ -51,7 +51,9 @@ class StepHistory:
     def spend(self, phase: str, seconds: float, now: float) -> None:
         """Count the time of a phase that has ended. May raise OSError."""
         self._spent[phase] = self._spent.get(phase, 0.0) + seconds
-        patience = SILENT_SECONDS if phase in phases.STEPS else PHASE_SECONDS
+        patience = PHASE_SECONDS
+        if phase in phases.STEPS:
+            patience = SILENT_SECONDS
         if self._is_time(now, patience):
             self._write({"step": self._step, "time": round(now, 3), "count": 0}, now)
 
@@ -60,8 +62,11 @@ class StepHistory:
 
         While an engine accumulates gradients for the next step, it names the last one.
         """
-        found = {name: value for name in NUMBERS if isinstance(value := facts.get(name), int | float)}
-        numbers = {name: float(f"{value:.7g}") for name, value in found.items()}
+        numbers: dict[str, float] = {}
+        for name in NUMBERS:
+            value = facts.get(name)
+            if isinstance(value, int | float):
+                numbers[name] = float(f"{value:.7g}")
         step = facts.get("step")
         if step is None or (step == self._step and "skipped_steps" in facts):
             self._coming.update(numbers)
@@ -79,14 +84,16 @@ class StepHistory:
         self._line, self._count = {}, 0
 
     def _begin(self, step: object, tokens: object) -> None:
-        """Begin a step, and a new line if the last one is full or the script counts anew."""
+        """Begin a step, and a new line if the last one is full or the script counts from 0 again."""
         now = time.time()
         is_full = self._count >= self._steps_per_line
         if self._line and (is_full or not isinstance(step, int) or step < int(str(self._step))):
             self._write({**self._line, **self._numbers()}, now)
             self._count, self._range, self._last, self._not_finite = 0, {}, {}, {}
         self._step, self._count = step, self._count + 1
-        self._line = {"step": step, "time": round(now, 3), **({} if tokens is None else {"tokens": tokens})}
+        self._line = {"step": step, "time": round(now, 3)}
+        if tokens is not None:
+            self._line["tokens"] = tokens
         coming, self._coming = self._coming, {}
         self._add(coming)
 
@@ -102,9 +109,11 @@ class StepHistory:
     def _numbers(self) -> dict[str, object]:
         if self._count < 2:
             return dict(self._last)
-        lost = {"not_finite": self._not_finite} if self._not_finite else {}
         spread = {name: span for name, span in self._range.items() if span[0] < span[1]}
-        return {"count": self._count, **self._last, "range": spread, **lost}
+        numbers: dict[str, object] = {"count": self._count, **self._last, "range": spread}
+        if self._not_finite:
+            numbers["not_finite"] = self._not_finite
+        return numbers
 
     def _is_time(self, now: float, patience: float) -> bool:
         return now - self._spent_written >= patience * self._steps_per_line

@@ -36,7 +36,9 @@ def watch_tracker(module: ModuleType, note: Callable[[str, Place], None]) -> Non
             error.__traceback__ = without_first(error)
             raise
         with contextlib.suppress(Exception):
-            run = args[0] if result is None else result
+            run = result
+            if run is None:
+                run = args[0]
             if place := {"wandb": _wandb, "trackio": _trackio, "tensorboard": _tensorboard}[tracker](run):
                 note(tracker, place)
         return result
@@ -52,17 +54,21 @@ def _wandb(run: object) -> Place:
     if not is_offline and (url := getattr(run, "url", None)):
         return {"url": str(url)}
     folder = getattr(run, "dir", None)  # of its files, below that of the run
-    return {"directory": os.path.dirname(os.path.abspath(folder))} if isinstance(folder, str) else {}  # noqa: PTH100, PTH120
+    if not isinstance(folder, str):
+        return {}
+    return {"directory": os.path.dirname(os.path.abspath(folder))}  # noqa: PTH100, PTH120
 
 
 def _trackio(run: object) -> Place:
-    """Return the link of a run if it has one, or else its project."""
     if url := getattr(run, "url", None):
         return {"url": str(url)}
-    project = getattr(run, "project", None)
-    return {"project": project} if isinstance(project, str) else {}
+    if isinstance(project := getattr(run, "project", None), str):
+        return {"project": project}
+    return {}
 
 
 def _tensorboard(writer: object) -> Place:
     folder = getattr(writer, "log_dir", None) or getattr(writer, "logdir", None)
-    return {"directory": os.path.abspath(folder)} if isinstance(folder, str | os.PathLike) else {}  # noqa: PTH100
+    if not isinstance(folder, str | os.PathLike):
+        return {}
+    return {"directory": os.path.abspath(folder)}  # noqa: PTH100

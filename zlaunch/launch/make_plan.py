@@ -1,0 +1,225 @@
+"""Plan a job: decide everything it will do."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
+from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
+from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import dotted
+from zlaunch.errors import Finding, Severity, refuse_fatal
+from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
+from zlaunch.hosts.machine import op_cache
+from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import absent_arguments
+from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.plan import LaunchPlan, swap_name
+from zlaunch.launch.plan_record import moved_plan
+from zlaunch.launch.time_limit import shields_ranks, time_limit
+from zlaunch.process import process_started
+from zlaunch.resume.resumed_data import DataPosition, data_position
+from zlaunch.resume.save_plan import plan_saves
+from zlaunch.rundir.layout import RunDir
+from zlaunch.units import whole
+
+
+def make_plan(facts: JobFacts) -> LaunchPlan:
+    """Plan a job, or repeat the plan of an earlier run; raise Refused with all findings if it cannot work."""
+    plan = _plan(facts) if facts.repeats is None else moved_plan(facts.repeats, facts)
+    position, preempt = _position(plan), facts.job.wishes.preempt
+    return replace(
+        plan,
+        resume=position,
+        saves=plan_saves(facts.script, facts.job.args, position),
+        limit=time_limit(preempt, facts.environ, process_started()),
+        shielded=shields_ranks(preempt, facts.environ),
+    )
+
+
+def _plan(facts: JobFacts) -> LaunchPlan:
+    job, script, topology = facts.job, facts.script, facts.topology
+    args, findings = facts.read_args()
+    fsdp = [*_fsdp(job, script)]
+    refuse_fatal(fsdp)
+    config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
+    config = replace(config, values=config.values.placed(job.places))
+    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
+    words, handed = _handed_over(facts, config)
+    variables = {**_op_cache(facts), **handed}
+    if facts.resume is not None:
+        words = (*facts.resume.words(facts.layout), *words)
+        variables |= facts.resume.variables(facts.layout)
+    written = resolved.values
+    if script.reported is not None:
+        written = _left_to_program(written, config)
+    return LaunchPlan(
+        facts=facts,
+        topology=topology,
+        accelerator=facts.machine.accelerator,
+        launcher=launcher_of(job, script, topology.reach),
+        values=resolved.values,
+        ds_config=written,
+        left=resolved.left,
+        args=job.args.followed_by(words),
+        environment={
+            **facts.given,
+            **job_environment(facts.machine, topology, facts.environ, variables, facts.python),
+            **asked_variables(job.env, facts.environ),
+        },
+        ops=_ops(facts, config),
+        precision=config.precision,
+        warnings=(*fsdp, *_without_effect(job, script), *config.warnings),
+    )
+
+
+def _position(plan: LaunchPlan) -> DataPosition | None:
+    """Where a resumed training continues in its data; None if it starts at step 0."""
+    facts = plan.facts
+    if facts.resume is None:
+        return None
+    micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
+    batch = micro * pieces * facts.topology.world_size if micro and pieces else None
+    ignores = bool(facts.trainer_flags.is_on("ignore_data_skip"))
+    return data_position(facts.resume, facts.script.interface, batch, ignores)
+
+
+def _ops(facts: JobFacts, config: ResolvedConfig) -> tuple[NativeOp, ...]:
+    if facts.script.interface is ConfigInterface.NONE:
+        return ()
+    optimizer = facts.stack.optimizer_on_host(str(config.agreement.args["optim"].value))
+    return needed_ops(config.config, facts.machine.accelerator, optimizer)
+
+
+def _op_cache(facts: JobFacts) -> dict[str, Variable]:
+    if facts.here.op_cache is None or facts.script.interface is ConfigInterface.NONE:
+        return {}
+    why = "native ops of these packages; other environments have other directories"
+    return {op_cache.VARIABLE: Variable(str(facts.here.op_cache.folder), why)}
+
+
+def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ...], dict[str, Variable]]:
+    """List the arguments and the variables by which the ds_config reaches the script."""
+    script, file = facts.script, facts.layout.ds_config
+    typed = _as_typed(facts)
+    variable = {"ZLAUNCH_DS_CONFIG": Variable(str(file), _IN_VARIABLE)}
+    match script.handover:
+        case Handover.ARGUMENTS:
+            return script_arguments(config.agreement, file, script.config_flags), {}
+        case Handover.ACCELERATE:
+            variables = accelerate_variables(facts.layout, facts.job.precision)
+            return typed, variables if script.is_sure else {**variables, **variable}
+        case Handover.VARIABLE:
+            return typed, variable
+    return typed, {}
+
+
+def _as_typed(facts: JobFacts) -> tuple[str, ...]:
+    """Return the flags by which the user named the ds_config, if they may be the script's own."""
+    flags = [flag for flag in facts.job.config_flags if facts.script.may_define(flag)]
+    is_written = facts.script.handover is not Handover.NOT
+    return (*flags, str(facts.layout.ds_config if is_written else facts.job.ds_config)) if flags else ()
+
+
+_IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
+
+
+def _left_to_program(values: Values, config: ResolvedConfig) -> Values:
+    """Put back each "auto" that the Trainer fills in itself: the program may still change its arguments."""
+    for path in config.written.autos():
+        if values.has(path) and path in FILLED:
+            values = values.put(path, AUTO, values.leaves[path].source)
+    return values
+
+
+def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
+    """Give each run its own directory on NVMe."""
+    for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
+        if isinstance(directory := values[path], str) and directory != "auto":
+            given = values.leaves[path].source
+            source = replace(given, text=f"{given}, with a directory for this run")
+            own = Path(directory) / swap_name(layout)
+            values = values.put(path, str(own), source)
+    return values
+
+
+def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> ResolvedAutos:
+    """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
+    if not _counts_one_rank(values, facts):
+        return ResolvedAutos(values, left)
+    total = values[TOTAL]
+    why = (
+        f"DeepSpeed computes {total}; on a CPU, it would compare a written number with the batch of one rank"
+    )
+    return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
+
+
+def _counts_one_rank(values: Values, facts: JobFacts) -> bool:
+    """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
+    return (
+        facts.machine.accelerator == "cpu"
+        and facts.script.takes_trainer_args
+        and values[(ZERO, "stage")] == 3
+        and facts.topology.world_size > 1
+        and not facts.script.mentions("init_distributed")
+    )
+
+
+def _absent(facts: JobFacts) -> list[Finding]:
+    """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
+    if not facts.script.takes_trainer_args or facts.script.reported is not None:
+        return []
+    found = absent_arguments(facts.job.args, facts.stack.trainer)
+    return [finding for finding in found if not facts.script.mentions(finding.where.removeprefix("--"))]
+
+
+def _no_optimizer(facts: JobFacts) -> list[Finding]:
+    """Find an engine without an optimizer: it fails when it is created, or in its first step."""
+    place = facts.script.wants_optimizer
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
+    is_written = facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None
+    if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
+        return []
+    message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
+    hint = "add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or pass `optimizer=`"
+    return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
+
+
+def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
+    """Find FSDP on the command line of a Trainer beside a ds_config."""
+    if job.ds_config is not None and script.without_deepspeed == FSDP:
+        yield from fsdp_conflict(job.args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED)
+
+
+def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
+    """Find options about a ds_config that the script will not read."""
+    options = ", ".join(f"`{name}`" for name in job.config_options)
+    if not options or script.handover is not Handover.NOT:
+        return
+    have = "has" if len(job.config_options) == 1 else "have"
+    own, effect = script.own_config, f"{options} {have} no effect"
+    if own is None:
+        instead = (
+            f"trains with {script.without_deepspeed}"
+            if script.without_deepspeed
+            else "does not use DeepSpeed"
+        )
+        message, hint = (
+            f"{script.path.name} {instead}, so {effect}",
+            "use the Trainer, Accelerator or `deepspeed.initialize`",
+        )
+        if script.without_deepspeed == FSDP:
+            fsdp = job.args.fsdp
+            hint = f"leave out `{fsdp}` to train with DeepSpeed" if fsdp else "remove FSDP from the script"
+        yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
+    else:
+        message = f"the script passes its own ds_config to DeepSpeed ({own.where}), so {effect}"
+        hint = "remove the ds_config there, or leave out these options"
+        yield Finding("own-config", message, hint, severity=Severity.IGNORED, place=own.place)

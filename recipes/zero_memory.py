@@ -32,10 +32,8 @@ class Layers(torch.nn.Module):
 
     def __init__(self, num_layers, width):
         super().__init__()
-        layers = []
-        for _ in range(num_layers):
-            layers += [torch.nn.Linear(width, width), torch.nn.ReLU()]
-        self.layers = torch.nn.Sequential(*layers)
+        pairs = [(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(num_layers)]
+        self.layers = torch.nn.Sequential(*(module for pair in pairs for module in pair))
 
     def forward(self, inputs, targets):
         """Return the mean squared error, in fp32."""
@@ -91,11 +89,8 @@ class Memory(TorchDispatchMode):
 
 def count_calls():
     """Return what the comms logger has counted so far: (operation, bytes) -> calls."""
-    calls = Counter()
-    for name, sizes in deepspeed.comm.comm.comms_logger.comms_dict.items():
-        for size, record in sizes.items():
-            calls[name, size] = record[0]
-    return calls
+    counted = deepspeed.comm.comm.comms_logger.comms_dict
+    return Counter({(name, size): one[0] for name, sizes in counted.items() for size, one in sizes.items()})
 
 
 def train(args, memory):
@@ -113,9 +108,7 @@ def train(args, memory):
     inputs, targets = (torch.randn(size, dtype=dtype, device=device) for _ in range(2))
     losses, calls = [], Counter()
     for step in range(1, args.steps + 1):
-        before, again = count_calls(), ""
-        if step > 1:
-            again = f"step {step}: "
+        before, again = count_calls(), "" if step == 1 else f"step {step}: "
         with memory.phase(f"{again}forward"):
             loss = engine(inputs, targets)
         with memory.phase(f"{again}backward"):

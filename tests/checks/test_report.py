@@ -48,13 +48,13 @@ def test_64_hosts_that_are_all_unreachable_still_fit_into_80_columns(monkeypatch
     assert lines[0].endswith("node00, node01, node02, node03 and 60 more: connection refused")
 
 
-def from_finding(name: str, one: DoctorReport) -> list[tuple[Status, str]]:
+def judged(name: str, one: DoctorReport) -> list[tuple[Status, str]]:
     return [(row.status, row.value) for row in merged(one) if row.name == name]
 
 
 def test_hosts_with_another_version_are_named_and_the_others_counted() -> None:
     other = with_packages(cpu_host(), deepspeed="0.18.2")
-    rows = from_finding("deepspeed", report(*(answered(NAMES[i], other) for i in (3, 17))))
+    rows = judged("deepspeed", report(*(answered(NAMES[i], other) for i in (3, 17))))
     assert rows == [
         (Status.OK, "62 hosts: 0.19.8"),
         (Status.ERROR, "node03, node17: 0.18.2, but 0.19.8 on the others"),
@@ -63,7 +63,7 @@ def test_hosts_with_another_version_are_named_and_the_others_counted() -> None:
 
 def test_of_amounts_the_least_is_shown_with_its_host() -> None:
     poor = answered(NAMES[5], free={"memory_bytes": 10 * GIB})
-    assert from_finding("memory", report(poor)) == [
+    assert judged("memory", report(poor)) == [
         (Status.OK, "10.0 GiB of 64.0 GiB available (least, node05) to 60.0 GiB of 64.0 GiB available")
     ]
 
@@ -86,7 +86,7 @@ BOOTED = Whereabouts("w0", "0f3c", "pid:[4026531836]")
 
 def test_two_names_of_one_machine_are_named() -> None:
     one, other = (answered(name, network={"identity": BOOTED}) for name in NAMES[:2])
-    assert from_finding("machine", report(one, other, size=3)) == [
+    assert judged("machine", report(one, other, size=3)) == [
         (Status.WARNING, "node01: the same machine as node00: a job would start ranks on it twice")
     ]
 
@@ -109,13 +109,13 @@ def test_two_names_of_one_machine_with_gpus_cannot_train_together() -> None:
 def test_containers_and_copies_of_a_machine_are_not_taken_for_one(difference: dict[str, Any]) -> None:
     hosts = [answered(NAMES[0], network={"identity": BOOTED})]
     hosts.append(answered(NAMES[1], network={"identity": BOOTED, **difference}))
-    assert from_finding("machine", report(*hosts, size=2)) == []
+    assert judged("machine", report(*hosts, size=2)) == []
 
 
 def test_hosts_that_do_not_tell_who_they_are_are_not_taken_for_one() -> None:
     silent = Whereabouts("w0", "", "")
     hosts = [answered(name, network={"identity": silent}) for name in NAMES[:2]]
-    assert from_finding("machine", report(*hosts, size=2)) == []
+    assert judged("machine", report(*hosts, size=2)) == []
 
 
 def test_a_clock_is_compared_with_those_of_most_hosts_and_not_with_the_one_here() -> None:
@@ -139,7 +139,7 @@ def test_a_skew_that_a_slow_connection_may_explain_is_no_finding() -> None:
 def test_a_second_address_that_is_not_reachable_is_a_warning() -> None:
     reach = Reachability(29500, {"10.0.0.1": None, "172.17.0.1": "Connection timed out"}, "10.0.0.1")
     other = Examined(NAMES[1], 0.1, cpu_host(), None, None, reach)
-    (row,) = from_finding("rendezvous", report(other, size=2))
+    (row,) = judged("rendezvous", report(other, size=2))
     assert row == (
         Status.WARNING,
         "node01: 172.17.0.1 port 29500: Connection timed out; 10.0.0.1 is reachable",

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.checks.shared_paths import missing_path
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -70,7 +70,7 @@ def _same_machines(
         )
         pair = {host: used[host] for host in (other, name) if host in used}
         if twice := gpus_used_twice(pair, machines):
-            yield name, from_finding("machine", text, twice[0], hint)
+            yield name, judged("machine", text, twice[0], hint)
         else:
             yield name, CheckResult("machine", Status.WARNING, text, hint)
 
@@ -113,7 +113,7 @@ def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
         if numbers_of(version)[:2] != numbers_of(common)[:2]:
             message = f"Python {version}, but {common} on {_first_with(common, versions)}"
             finding = Finding("other-version", message, hint, severity=Severity.ADVICE)
-            yield name, from_finding("Python", text, finding, f"{hint}: `--python PATH`")
+            yield name, judged("Python", text, finding, f"{hint}: `--python PATH`")
         elif version != common:
             yield name, CheckResult("Python", Status.NOTE, text)
 
@@ -148,7 +148,7 @@ def _other_version(
     elif _without_build(version) == _without_build(wanted) and not _use_nccl(package, facts):
         return CheckResult(package, Status.NOTE, text)
     finding = Finding("other-version", message, pip, severity=severity)
-    return from_finding(package, text, finding, f"on {name}: {pip}")
+    return judged(package, text, finding, f"on {name}: {pip}")
 
 
 def _use_nccl(package: str, facts: Mapping[str, MachineFacts]) -> bool:
@@ -190,7 +190,7 @@ def _file(path: Path, value: str | None, wanted: Hashable, hint: str, *, is_prog
     if not is_program:
         return CheckResult(row, Status.WARNING, text, hint)
     if value is None:
-        return from_finding(row, text, missing_path(path), hint)
+        return judged(row, text, missing_path(path), hint)
     message = f"`{path}` is not the same as on this machine"
     finding = Finding("other-script", message, "copy it there", severity=Severity.FAILS_LATER)
-    return from_finding(row, text, finding, hint)
+    return judged(row, text, finding, hint)

@@ -5,7 +5,7 @@ from itertools import groupby
 from pathlib import Path
 
 from zlaunch.checks.requirements import DiskUse, Requirements
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Disk
@@ -27,7 +27,7 @@ def disks(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         if path in there:
             yield _directory(name, path, there[path], short.pop(path, None))
     for path, finding in short.items():
-        yield from_finding(f"disk: {path}", _room(path, there[path]), finding)
+        yield judged(f"disk: {path}", _room(path, there[path]), finding)
 
 
 def _room(path: Path, disk: Disk) -> str:
@@ -40,7 +40,7 @@ def _directory(name: str, path: Path, disk: Disk, finding: Finding | None) -> Ch
         return _read_only(name, title, path)
     hint = f"`du -sh {path}/*` shows what takes the space"
     if finding is not None:
-        return from_finding(title, text, finding, hint, disk.free_bytes)
+        return judged(title, text, finding, hint, disk.free_bytes)
     if disk.free_bytes < LEAST_BYTES:
         return CheckResult(title, Status.WARNING, text, hint, disk.free_bytes)
     return CheckResult(title, Status.OK, text, amount=disk.free_bytes)
@@ -49,7 +49,7 @@ def _directory(name: str, path: Path, disk: Disk, finding: Finding | None) -> Ch
 def _read_only(name: str, title: str, path: Path) -> CheckResult:
     text, hint = f"{path} is not writable", f"make {path} writable"
     if name == HERE:
-        return from_finding(title, text, Finding("not-writable", text, hint, severity=Severity.FAILS_LATER))
+        return judged(title, text, Finding("not-writable", text, hint, severity=Severity.FAILS_LATER))
     return CheckResult(title, Status.WARNING, text, "set TMPDIR" if name == TEMPORARY else hint)
 
 

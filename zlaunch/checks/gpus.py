@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from zlaunch.checks.gpu_links import slow_pairs, unreachable_pairs
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, GpuProcess
@@ -40,7 +40,7 @@ def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
     text = f"{_size(gpu)}; in use by {users}"
     if needs.devices is not None and gpu.index not in needs.devices:
         return CheckResult(_name(gpu), Status.WARNING, text, hint)
-    return from_finding(_name(gpu), text, _in_use(gpu, facts, needs), hint)
+    return judged(_name(gpu), text, _in_use(gpu, facts, needs), hint)
 
 
 def _user(process: GpuProcess) -> str:
@@ -99,7 +99,7 @@ def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     if driver is not None:
         text = f"{driver.release}, up to CUDA {driver.cuda}"
         if torch is not None and numbers_of(torch)[0] > numbers_of(driver.cuda)[0]:
-            yield from_finding("driver", text, _old_driver(torch, driver.cuda))
+            yield judged("driver", text, _old_driver(torch, driver.cuda))
         else:
             yield CheckResult("driver", Status.OK, text)
     if torch is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Amount, Requirements
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources
@@ -39,7 +39,7 @@ def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResul
         text = f"{memory(available)} of {memory(facts.hardware.memory_bytes)} available"
     if needs.memory is not None and needs.memory.likely > available:
         finding = _short(needs.memory, available, free.swap_bytes, group)
-        yield from_finding("memory", text, finding, amount=available)
+        yield judged("memory", text, finding, amount=available)
     else:
         yield CheckResult("memory", status, text, amount=available)
 
@@ -86,7 +86,7 @@ def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckRes
         return
     text, is_small = f"{memory(shm.free_bytes)} of {memory(shm.total_bytes)} free", _is_small(shm)
     if needs.shm_bytes > shm.free_bytes:
-        yield from_finding(SHM, text, _too_small(needs, shm, facts.free), amount=shm.free_bytes)
+        yield judged(SHM, text, _too_small(needs, shm, facts.free), amount=shm.free_bytes)
     elif not is_small:
         yield CheckResult(SHM, Status.OK, text, amount=shm.free_bytes)
     else:
@@ -152,7 +152,7 @@ def locked_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckRes
     if users:
         text += f", too little for {' and '.join(users)}"
     if finding is not None:
-        yield from_finding("locked memory", text, finding, hint)
+        yield judged("locked memory", text, finding, hint)
     elif users:
         yield CheckResult("locked memory", Status.WARNING, text, hint)
     else:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 
@@ -24,7 +24,7 @@ def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult
         if needs.crosses_hosts and variable == _USED_BY[facts.hardware.accelerator]:
             message = f"{variable} is `{value}`, but {text}"
             finding = Finding("no-interface", message, hint, severity=Severity.FAILS_LATER)
-            yield from_finding(variable, f"{value}, but {text}", finding)
+            yield judged(variable, f"{value}, but {text}", finding)
         else:
             yield CheckResult(variable, Status.WARNING, f"{value}, but {text}", hint)
 

@@ -39,7 +39,7 @@ class CheckResult:
     """What `train` says, if its plan is affected."""
 
 
-def from_finding(
+def judged(
     name: str, value: str, finding: Finding, hint: str | None = None, amount: float | None = None
 ) -> CheckResult:
     """Judge by a finding: an error is what `train` refuses, anything else a warning."""

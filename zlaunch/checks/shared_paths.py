@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zlaunch.checks.result import CheckResult, from_finding
+from zlaunch.checks.result import CheckResult, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import Files, MachineFacts
 
@@ -34,7 +34,7 @@ def check_paths(facts: MachineFacts, shared: SharedPaths) -> Iterator[CheckResul
     if shared.run is not None:
         findings = [*_run_directory(shared.run, facts.files, shared), *findings]
     for finding in findings:
-        yield from_finding("paths", finding.message, finding)
+        yield judged("paths", finding.message, finding)
 
 
 def _run_directory(run: Path, files: Files, shared: SharedPaths) -> Iterator[Finding]:

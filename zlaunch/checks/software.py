@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from zlaunch.checks.requirements import Requirements
-from zlaunch.checks.result import CheckResult, Status, from_finding
+from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -73,7 +73,7 @@ def compilers(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
     if any(op.state != "ready" for op in (facts.ops or {}).values()):
         text = f"{without}, the native ops of this job cannot be compiled"
         finding = Finding("no-compiler", text, hint, severity=Severity.FAILS_LATER)
-        yield from_finding("compilers", text, finding)
+        yield judged("compilers", text, finding)
     else:
         yield CheckResult("compilers", Status.WARNING, f"{without}, native ops cannot be compiled", hint)
 
@@ -89,7 +89,7 @@ def ds_config(_: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     first, *rest = config.findings
     more = f", and {len(rest)} more" if rest else ""
     hint = f"`{config.shown_by or f'zlaunch config validate {config.name}'}`"
-    yield from_finding("ds_config", f"{config.name}: {first.message}{more}", first, hint)
+    yield judged("ds_config", f"{config.name}: {first.message}{more}", first, hint)
 
 
 def ops(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from zlaunch.checks.requirements import Requirements, Tracker
-from zlaunch.checks.result import CheckResult, from_finding
+from zlaunch.checks.result import CheckResult, judged
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.job.args import ScriptArgs
@@ -62,7 +62,7 @@ def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     for monitor in needs.monitors:
         findings += _lacks_packages(monitor, facts.python.missing)
     for finding in findings:
-        yield from_finding(f"monitor {finding.where}", finding.message, finding)
+        yield judged(f"monitor {finding.where}", finding.message, finding)
 
 
 def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:

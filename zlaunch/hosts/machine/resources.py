@@ -4,9 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable
-from zlaunch.job.spec import Precision
+
+if TYPE_CHECKING:  # `config validate` has no job
+    from zlaunch.job.spec import Precision
 
 IDLE_BYTES = 2 << 30
 """More than a driver holds on an idle GPU."""
@@ -71,7 +74,7 @@ class Machine:
         return True if self.gpus else self.cpu_fp16
 
     @property
-    def best_precision(self) -> Precision:
+    def best_precision(self) -> "Precision":
         """The best training precision: bf16 from Ampere on and on CPUs, fp16 from Volta on.
 
         Source: `deepspeed/accelerator/cuda_accelerator.py` (compute capability 8 and 7) and

@@ -83,6 +83,11 @@ def memory(num_bytes: float) -> str:
     return f"{text} GiB"
 
 
+def mib(num_bytes: float) -> str:
+    """Format bytes as `0.1 MiB`, large amounts as `1.5 GiB`."""
+    return f"{gib(num_bytes)} GiB" if num_bytes >= _GIB else f"{num_bytes / _MIB:.1f} MiB"
+
+
 def decimal(amount: float, unit: str) -> str:
     """Format bytes or operations with a decimal prefix: `3.2 MB`, `1.1 PFLOP`."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):

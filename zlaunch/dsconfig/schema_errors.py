@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.releases import REMOVED, Release, history
-from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, ONE_BIT, OPTIMIZERS
+from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, OPTIMIZERS, is_one_bit
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
@@ -245,11 +245,6 @@ def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
     value = value_at(whole, path)
     is_off = not value or (isinstance(value, dict) and value.get("enabled") is False)
     return Fix(FixKind.DELETE) if is_off else None
-
-
-def is_one_bit(name: object) -> bool:
-    """Whether it is the name of an optimizer that only older releases have."""
-    return str(name).lower() in {one.lower() for one in ONE_BIT}
 
 
 def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:

@@ -15,7 +15,11 @@ ZERO = "zero_optimization"
 
 
 class Section(BaseModel):
-    """One JSON object of a ds_config: frozen, strict, closed."""
+    """One JSON object of a ds_config: frozen, strict, closed.
+
+    A default that is a section is made by `model_construct`: it needs no validator, whose construction takes
+    milliseconds.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True

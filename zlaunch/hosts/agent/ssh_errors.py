@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from zlaunch.hosts.agent.ssh import destination
+from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.process import output_of
 
-CONNECT_SECONDS = 10
 _SSH = Path("~/.ssh")
 
 
@@ -73,7 +72,8 @@ def _denied(target: SshTarget, _: str) -> SshFailure:
     has_key = any(_SSH.expanduser().glob("id_*.pub"))
     first = "" if has_key else "`ssh-keygen -t ed25519`, then "
     return SshFailure(
-        "it asks for a password: it accepts no key of yours", f"{first}`ssh-copy-id {target.typed}`"
+        "the host asks for a password: it accepts none of your ssh keys",
+        f"{first}`ssh-copy-id {target.typed}`",
     )
 
 

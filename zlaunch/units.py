@@ -1,5 +1,6 @@
 """Reading numbers, and formatting amounts for people."""
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
@@ -52,6 +53,12 @@ def plural(count: int | Fraction, noun: str) -> str:
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun}s"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """List words; of many, the first ones and a count of the rest."""
+    text = ", ".join(words[:most])
+    return text if len(words) <= most else f"{text} and {len(words) - most} more"
 
 
 def gib(num_bytes: float) -> str:

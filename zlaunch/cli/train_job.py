@@ -1,6 +1,5 @@
 """What `zlaunch train` does with its options."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -124,7 +123,7 @@ def _show_commands(job: JobSpec, output: OutputOptions, view: LaunchView) -> Non
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
-        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))
         return
     for name, typed in lines:
         console.data(f"# on {name}", typed)

@@ -1,11 +1,11 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
 from zlaunch.cli.views.picture import Picture, check_plot, render
 from zlaunch.errors import ExitStatus
@@ -72,7 +72,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
 def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) -> ExitStatus:
     table = compare_strategies(query, estimator)
     if view.as_json:
-        console.data(json.dumps(estimate_json.of_strategies(query, table), indent=2))
+        console.data(to_json(estimate_json.of_strategies(query, table)))
     else:
         console.data(*strategies.table_lines(table))
     if view.plot is not None:
@@ -95,7 +95,7 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
     line.noun = "change"
     if view.as_json:
         effects = _effects(estimate, estimator) if view.levers else None
-        console.data(json.dumps(estimate_json.of_one(estimate, effects), indent=2))
+        console.data(to_json(estimate_json.of_one(estimate, effects)))
     else:
         console.data(*estimate_text.estimate_lines(estimate))
         console.say_findings(estimate.findings)

@@ -16,7 +16,9 @@ def data_ranks(
     """
     if sequence_parallel_size and data_parallel_size:
         return Fraction(data_parallel_size)
-    return None if world_size is None else Fraction(world_size, sequence_parallel_size or 1)
+    if world_size is None:
+        return None
+    return Fraction(world_size, sequence_parallel_size or 1)
 
 
 class BatchSizes(NamedTuple):

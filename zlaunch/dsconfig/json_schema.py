@@ -6,6 +6,7 @@ It accepts what the models accept, key by key; it has no rules between keys.
 import ast
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -32,24 +33,23 @@ def _meaning(section: type[Section], key: str) -> str:
         if issubclass(owner, Section) and (words := _words(owner.__module__).get((owner.__name__, key))):
             return words
     inner = section_in(section.model_fields[key].annotation)
-    return inner.__doc__.partition("\n")[0] if inner and inner.__doc__ else ""
+    if inner and inner.__doc__:
+        return inner.__doc__.partition("\n")[0]
+    return ""
 
 
 @functools.cache
 def _words(module: str) -> Mapping[tuple[str, str], str]:
     """Read the docstrings below the fields of all classes of a module."""
+    found: dict[tuple[str, str], str] = {}
     tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {
-        (node.name, field.target.id): inspect.cleandoc(words.value.value)
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for field, words in zip(node.body, node.body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(words, ast.Expr)
-        and isinstance(words.value, ast.Constant)
-        and isinstance(words.value.value, str)
-    }
+    for owner in tree.body:
+        if isinstance(owner, ast.ClassDef):
+            for field, below in zip(owner.body, owner.body[1:], strict=False):
+                match field, below:
+                    case ast.AnnAssign(ast.Name(name)), ast.Expr(ast.Constant(str(words))):
+                        found[owner.name, name] = inspect.cleandoc(words)
+    return found
 
 
 class _Generator(GenerateJsonSchema):
@@ -75,15 +75,21 @@ class _Generator(GenerateJsonSchema):
         inner = super().function_before_schema(schema)
         function = schema["function"]["function"]
         if function is not_null:
-            kept = [arm for arm in inner.get("anyOf", []) if arm != {"type": "null"}]
+            kept: list[JsonSchemaValue] = [arm for arm in inner.get("anyOf", []) if arm != {"type": "null"}]
             return kept[0] if len(kept) == 1 else inner
-        return _in_any_case(inner["enum"]) if function is in_lower_case else inner
+        if function is in_lower_case:
+            return _in_any_case(inner["enum"])
+        return inner
+
+
+def _either_case(letter: re.Match[str]) -> str:
+    return f"[{letter[0].lower()}{letter[0].upper()}]"
 
 
 def _in_any_case(words: Iterable[str]) -> JsonSchemaValue:
     """Suggest words in their usual spelling, and accept them in any case."""
     words = list(words)
-    spelled = ("".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in word) for word in words)
+    spelled = [re.sub(r"[^\W\d_]", _either_case, word) for word in words]
     return {"type": "string", "anyOf": [{"enum": words}, {"pattern": f"^({'|'.join(spelled)})$"}]}
 
 
@@ -159,14 +165,15 @@ class _Plain:
             if tuple(above) == path and name not in properties:
                 words = f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
                 properties[str(name)] = {"description": words}
-        required = [key for key in node.get("required", ()) if key in properties]
-        return {
+        section: JsonSchemaValue = {
             "type": "object",
             "description": node["description"].partition("\n")[0],
             "properties": properties,
-            **({"required": required} if required else {}),
-            "additionalProperties": False,
         }
+        if required := [key for key in node.get("required", ()) if key in properties]:
+            section["required"] = required
+        section["additionalProperties"] = False
+        return section
 
     def _key(self, value: Mapping[str, Any], path: KeyPath) -> JsonSchemaValue:
         node = {**self.plain(value, path), "description": value["description"]}

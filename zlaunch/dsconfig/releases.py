@@ -102,7 +102,9 @@ class Release:
 
     def _now(self, changes: Mapping[str, Any]) -> Any:
         past = [value for since, value in changes.items() if self._has(since)]
-        return past[-1] if past else None
+        if past:
+            return past[-1]
+        return None
 
 
 ALL = tuple(map(Release, RELEASES))
@@ -125,12 +127,16 @@ class History:
     @property
     def since(self) -> str | None:
         """The release that added it; None if it was always there."""
-        return self.known[0] if self.known and self.known[0] != RELEASES[0] else None
+        if self.known and self.known[0] != RELEASES[0]:
+            return self.known[0]
+        return None
 
     @property
     def until(self) -> str | None:
         """The last release that read it; None if it is still there."""
-        return self.known[-1] if self.known and self.known[-1] != RELEASES[-1] else None
+        if self.known and self.known[-1] != RELEASES[-1]:
+            return self.known[-1]
+        return None
 
 
 def release(text: str | None) -> Release:
@@ -177,7 +183,9 @@ def _table() -> Any:
 
 
 def _path(dotted: str) -> KeyPath:
-    return tuple(dotted.split(".")) if dotted else ()
+    if dotted:
+        return tuple(dotted.split("."))
+    return ()
 
 
 def _order(name: str) -> tuple[int, ...]:

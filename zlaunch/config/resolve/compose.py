@@ -68,7 +68,9 @@ def offload_sections(stage: int, offload: Offload, nvme_dir: Path | None) -> dic
     """Write the offload sections; `--offload cpu` moves parameters only at stage 3."""
     param = offload.param
     if param is None:
-        param = offload.optimizer if stage == 3 else "none"
+        param = "none"
+        if stage == 3:
+            param = offload.optimizer
     sections: dict[str, dict[str, object]] = {}
     for name, device in zip(OFFLOADS, (offload.optimizer, param), strict=True):
         if device in (None, "none"):

@@ -66,8 +66,10 @@ def fit_buffers(values: Values, model: ModelConfig | None, world_size: int) -> V
     """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
     if values[DEVICE] != "nvme" or model is None:
         return values
-    kept = whole(values[REUSE])
-    distance = None if _is_preset(values, REUSE) else MOST_DISTANCE if kept is None else kept
+    distance = None
+    if not _is_preset(values, REUSE):
+        written = whole(values[REUSE])
+        distance = MOST_DISTANCE if written is None else written
     needed = _needed(values, model, world_size, distance)
     size = _size(model, needed, world_size)
     if size is not None and not values.has(SIZE):
@@ -97,7 +99,8 @@ def _size(model: ModelConfig, needed: NvmeBuffers | None, world_size: int) -> tu
     if needed is not None and needed.is_exact:
         size = max(largest, needed.buffer_size)
         return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
-    largest = max(largest, 0 if needed is None else needed.buffer_size)
+    if needed is not None:
+        largest = max(largest, needed.buffer_size)
     if largest <= OffloadParam().buffer_size:
         return None
     return largest, f"the largest matrix in {model.source}, {ranks}"
@@ -116,7 +119,9 @@ def nvme_buffers(
     A model of unknown type gets twice as many buffers.
     """
     layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
-    distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
+    distance = reuse_distance
+    if distance is None:
+        distance = min(MOST_DISTANCE, 2 * layer)
     least = -(-world_size * _LEAST_BYTES // item)
     orders = (list(parameter_order(model, checkpointing)) for checkpointing in (False, True))
     at_once = max(most_gathered(uses, distance, least) for uses in orders)
@@ -135,8 +140,10 @@ def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> in
     changes, following = [0] * (len(uses) + 1), dict[int, int]()
     for at in range(len(uses) - 1, -1, -1):
         use = uses[at]
-        again, passed = following.get(use.parameter), all_of_it if use.in_block else outside
-        until = again if again is not None and passed[again] - passed[at + 1] < distance else at + 1
+        passed = all_of_it if use.in_block else outside
+        again, until = following.get(use.parameter), at + 1
+        if again is not None and passed[again] - passed[at + 1] < distance:
+            until = again
         if use.numel >= least:
             changes[at] += 1
             changes[until] -= 1
@@ -156,8 +163,12 @@ def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[Paramet
         return [ParameterUse(next(numbers), one.numel, _in_block(one.name)) for one in weights]
 
     start = numbered(model.embedding)
-    layers = [numbered(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
-    end = [*numbered(model.head), *(start[:1] if model.tied else ())]
+    layers: list[list[ParameterUse]] = []
+    for stack in model.stacks:
+        layers += [numbered(stack.weights) for _ in range(stack.num_layers)]
+    end = numbered(model.head)
+    if model.tied:
+        end += start[:1]
     yield from start
     yield from chain.from_iterable(layers)
     yield from end

@@ -45,7 +45,9 @@ def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
     for keys, key in _left(subject, "crash"):
         when = "at the first step" if len(keys) == 1 else f"when the {keys[0]} is created"
-        hint = "write two numbers, such as [0.9, 0.999]" if keys[-1] == "betas" else "write a number"
+        hint = "write a number"
+        if keys[-1] == "betas":
+            hint = "write two numbers, such as [0.9, 0.999]"
         yield Violation(key, f'without the Trainer nothing fills in "auto": TypeError {when}', hint)
 
 

@@ -37,7 +37,9 @@ def class_of(subject: Subject) -> str | None:
     name = subject.optimizer
     if name in ("adam", "adamw") and subject.has_torch_adam:
         return "torch.optim.AdamW"
-    return _CLASSES[name]["offload_optimizer" in subject.offloads] if name in _CLASSES else None
+    if name in _CLASSES:
+        return _CLASSES[name]["offload_optimizer" in subject.offloads]
+    return None
 
 
 @fails_later(

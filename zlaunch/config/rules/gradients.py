@@ -12,7 +12,9 @@ def _clipping(subject: Subject) -> float | None:
     """The norm at which gradients are clipped; None while it is unknown."""
     written = subject.config.gradient_clipping
     clipping = subject.argument("max_grad_norm") if written == "auto" else written
-    return None if clipping is None else float(clipping)
+    if clipping is None:
+        return None
+    return float(clipping)
 
 
 @fails_later(

@@ -50,7 +50,9 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
         return
     for name, key in _masters(subject):
         if name == "fp16" or not subject.config.brain_float.bf16_optimizer_states:
-            states = ", or `bf16_optimizer_states`" if name == "bf16" else ""
+            states = ""
+            if name == "bf16":
+                states = ", or `bf16_optimizer_states`"
             yield Violation(
                 key,
                 "16-bit master weights need optimizer offload",

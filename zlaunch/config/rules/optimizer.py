@@ -97,7 +97,9 @@ def optimizer_needs_a_gpu(subject: Subject) -> Iterator[Violation]:
     if subject.context.accelerator != "cpu" or is_offloaded or config.optimizer is None:
         return
     if any(op.name in NOT_ON_CPU for op in needed_ops(config, "cpu", "")):
-        offload = ", or `--offload cpu`" if subject.optimizer == "lion" and subject.stage else ""
+        offload = ""
+        if subject.optimizer == "lion" and subject.stage:
+            offload = ", or `--offload cpu`"
         yield Violation(
             "optimizer.type",
             f"DeepSpeed's {config.optimizer.type} only runs on a GPU, and there is none",
@@ -161,9 +163,9 @@ def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     own = subject.config.optimizer
     if isinstance(own, MuonOptimizer) and own.params.muon_lr is not None and own.params.adam_lr is not None:
         return
-    default = (
-        f"{_OWN_RATE.get(own.type.lower(), 0.001):g}" if own.type.lower() in _KNOWN else "its own default"
-    )
+    default = "its own default"
+    if own.type.lower() in _KNOWN:
+        default = f"{_OWN_RATE.get(own.type.lower(), 0.001):g}"
     yield Violation(
         "optimizer",
         f"the learning rate of {own.type} is {default}, whatever the script sets",

@@ -52,4 +52,6 @@ def default_changed(subject: Subject) -> Iterator[Violation]:
 
 
 def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value}"

@@ -98,5 +98,7 @@ def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16
     if old is not None and new is not None:
-        fix = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
+        fix = None
+        if old.enabled == new.enabled:
+            fix = Fix(FixKind.DELETE)
         yield Violation("bfloat16", "`bfloat16` is ignored because `bf16` is present", "delete it", fix)

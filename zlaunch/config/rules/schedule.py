@@ -32,7 +32,9 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     open_but_other = is_default and subject.param("lr") == "auto" and rate is None
     if highest is not None and (open_but_other or rate not in (None, highest)):
         written = "auto" if rate is None else f"{rate:g}"
-        default = ", its default" if is_default else ""
+        default = ""
+        if is_default:
+            default = ", its default"
         yield Violation(
             subject.nearest(f"{_PARAMS}.warmup_max_lr"),
             f"the schedule warms up to {highest:g}{default}, not to the optimizer's `lr` of {written}",

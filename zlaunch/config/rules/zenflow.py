@@ -15,7 +15,9 @@ def _with(zenflow: dict[str, object], **zero_keys: object) -> dict[str, object]:
 
 
 def _settings(subject: Subject) -> ZenFlow | None:
-    return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
+    if subject.stage in (1, 2, 3):
+        return subject.zero.zenflow
+    return None
 
 
 @fails_later(

@@ -14,7 +14,9 @@ from zlaunch.dsconfig.text.document import KeyPath, value_at
 def known_keys(whole: Mapping[str, object], path: KeyPath) -> list[str]:
     """List the keys that DeepSpeed knows in the object at `path`."""
     section = section_at(whole, path)
-    return [] if section is None else list(section.model_fields)
+    if section is None:
+        return []
+    return list(section.model_fields)
 
 
 def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | None:
@@ -35,7 +37,9 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
 def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     """Find the field of the key at `path`."""
     section = section_at(whole, path[:-1])
-    return None if section is None else section.model_fields.get(str(path[-1]))
+    if section is None:
+        return None
+    return section.model_fields.get(str(path[-1]))
 
 
 def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:

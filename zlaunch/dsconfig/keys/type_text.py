@@ -49,19 +49,25 @@ def _alternatives(node: Node) -> Iterator[str]:
 
 
 def _quoted(word: Any) -> str:
-    return f'"{word}"' if isinstance(word, str) else str(word)
+    if isinstance(word, str):
+        return f'"{word}"'
+    return str(word)
 
 
 def _of_type(node: Node) -> str:
     if node["type"] not in ("integer", "number"):
         return _PLAIN.get(str(node["type"]), "anything")
     bounds = " and ".join(f"{words} {node[bound]}" for bound, words in _BOUNDS.items() if bound in node)
-    kind = "whole number" if node["type"] == "integer" else "number"
+    kind = "number"
+    if node["type"] == "integer":
+        kind = "whole number"
     return f"{kind} {bounds}".strip()
 
 
 def _several(words: str) -> str:
-    return f"{words}s" if words.endswith("number") else words
+    if words.endswith("number"):
+        return f"{words}s"
+    return words
 
 
 _WORDS: Mapping[str, Callable[[Node], str]] = {

@@ -65,7 +65,9 @@ class Document:
             return finding
         path, hint, beside = self.path_to(finding), finding.hint, finding.beside
         if beside is not None and beside in self.spans:
-            together = "merge the two" if isinstance(value_at(self.value, path), dict) else "keep one of them"
+            together = "keep one of them"
+            if isinstance(value_at(self.value, path), dict):
+                together = "merge the two"
             hint = f"{together}: `{dotted(beside)}` is already on line {self.place(beside).line}"
         return replace(finding, place=self.place(path), hint=hint)
 
@@ -106,7 +108,9 @@ def value_at(value: object, path: KeyPath) -> object:
     """Follow a path into a plain value; None where it leads nowhere."""
     for part in path:
         inside = dict(enumerate(value)) if isinstance(value, list) else value
-        value = inside.get(part) if isinstance(inside, dict) else None
+        value = None
+        if isinstance(inside, dict):
+            value = inside.get(part)
     return value
 
 

@@ -116,7 +116,9 @@ class _Parser:
         is_plain = token.kind == "number" or token.text in _WORDS
         if is_plain and (self._ends_value(token.end) or isinstance(path[-1], int)):
             self._next()
-            return _WORDS[token.text] if token.text in _WORDS else self._number(token)
+            if token.text in _WORDS:
+                return _WORDS[token.text]
+            return self._number(token)
         if token.kind in ("string", "lines"):
             self._next()
             return self._string(token)

@@ -53,8 +53,11 @@ def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[t
 def parts(annotation: object) -> Iterator[object]:
     """List a type and everything in it, with the words of a `Literal`."""
     yield annotation
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
     for part in get_args(annotation):
-        yield from (part,) if get_origin(annotation) is Literal else parts(part)
+        yield from parts(part)
 
 
 def section_in(annotation: object, value: object = None) -> type[Section] | None:
@@ -68,4 +71,4 @@ def section_in(annotation: object, value: object = None) -> type[Section] | None
             if isinstance(note, Discriminator) and callable(note.discriminator):
                 tag = Tag(str(note.discriminator(value)))
                 arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
-    return next((found for arm in arms if (found := section_in(arm, value))), None)
+    return next(filter(None, (section_in(arm, value) for arm in arms)), None)

@@ -30,9 +30,7 @@ class Token:
     @property
     def end(self) -> int:
         """The offset of its end."""
-        if self.kind != "end":
-            return self.start + len(self.text)
-        return self.start
+        return self.start + len(self.text)
 
     @property
     def quoted(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from zlaunch.dsconfig.batch import data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.releases import Release
+from zlaunch.dsconfig.schema.precision import Bf16, Fp16
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
@@ -158,9 +159,9 @@ class Subject:
     def argument(self, name: str) -> Any:
         """An argument of the Trainer; None if unknown."""
         args = self.context.args
-        if args is not None and self.for_trainer:
-            return args[name].value
-        return None
+        if args is None or not self.for_trainer:
+            return None
+        return args[name].value
 
     @property
     def has_both_formats(self) -> bool:
@@ -169,7 +170,9 @@ class Subject:
 
     def is_on(self, name: str) -> bool | None:
         """Whether a precision is on; None while an argument can still turn it on."""
-        section = self.config.fp16 if name == "fp16" else self.config.brain_float
+        section: Fp16 | Bf16 = self.config.brain_float
+        if name == "fp16":
+            section = self.config.fp16
         if section.enabled != "auto" and section.model_fields_set:
             return section.enabled
         if self.context.interface is ConfigInterface.DEEPSPEED:
@@ -184,9 +187,9 @@ class Subject:
     def format(self) -> str | None:
         """The precision of the model; None while it is unknown."""
         switches = {name: self.is_on(name) for name in ("bf16", "fp16")}
-        on = [name for name, is_on in switches.items() if is_on]
-        if on:
-            return on[0]
+        for name, is_on in switches.items():
+            if is_on:
+                return name
         if None in switches.values():
             return None
         return "fp32"
@@ -210,7 +213,9 @@ class Subject:
         """The value of a key, or its default; None if the section around it is missing."""
         node: object = self.config
         for part in where.split("."):
-            node = None if node is None else getattr(node, part)
+            if node is None:
+                return None
+            node = getattr(node, part)
         return node
 
 

@@ -33,7 +33,7 @@ from zlaunch.hosts.machine.resources import (
     Machine,
     weakest,
 )
-from zlaunch.process import Whereabouts
+from zlaunch.whereabouts import Whereabouts
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))
 FACTS = MachineFacts(

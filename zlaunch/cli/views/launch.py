@@ -9,6 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
+from zlaunch.cli.views.run import saved_rows, tracker_rows
 from zlaunch.diagnosis.stall import StallEvidence, stall_lines
 from zlaunch.errors import Finding
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
@@ -108,14 +109,10 @@ class LaunchView(Reporter):
             self._say("what ran differs from the plan:", *lines)
 
     def saved(self, saved: "SavedByRun") -> None:
-        from zlaunch.cli.views.run import saved_rows
-
         lines = (f"{what}: {where}" for what, where in saved_rows(saved))
         self._say(*(cut for line in lines for cut in console.paragraph(line)))
 
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
-        from zlaunch.cli.views.run import tracker_rows
-
         lines = (f"{name}: {where}" for name, where in tracker_rows(trackers))
         self._say(*(cut for line in lines for cut in console.paragraph(line)))
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from zlaunch.process import Whereabouts, answer_of, whereabouts
+from zlaunch.process import answer_of
+from zlaunch.whereabouts import Whereabouts, whereabouts
 
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")

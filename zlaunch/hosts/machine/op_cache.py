@@ -17,7 +17,8 @@ from zlaunch.files import identities
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.probe import torch_release
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.process import output_of, whereabouts
+from zlaunch.process import output_of
+from zlaunch.whereabouts import whereabouts
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 

@@ -27,6 +27,11 @@ _NOT_ON_NODES = _OF_ALL | {"dry_run", "run_dir", "as_json", "on"}
 """Options for the machine that submits, beside those that only one scheduler has."""
 
 
+def _of_one_scheduler() -> Iterator[str]:
+    for scheduler in schedulers().values():
+        yield from scheduler.options
+
+
 def _owners(name: str) -> list[str]:
     """Name the schedulers with an option of their own."""
     return [scheduler for scheduler, one in schedulers().items() if name in one.options]
@@ -64,15 +69,17 @@ def check_options(given: Mapping[str, Any], job: JobSpec) -> None:
 
 def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
     """List the options for schedulers that the command line sets."""
-    names = [*_OF_ALL - {"submit"}, *(name for one in schedulers().values() for name in one.options)]
-    for name in names:
+    for name in [*_OF_ALL - {"submit"}, *_of_one_scheduler()]:
         is_given = given[name] not in (None, [], ()) and (name, given[name]) != ("detach", False)
         if is_given and name not in job.places:
             yield name
 
 
 def _flag(name: str, value: object) -> str:
-    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"--no-{flag}"
+    return f"--{flag}"
 
 
 def note_secrets(words: Sequence[str], where: str, reporter: Reporter) -> None:
@@ -97,7 +104,9 @@ def submit_job(
     note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked.nodes, job, output.on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
-    preempt = job.wishes.preempt
+    preempt, time_limit = job.wishes.preempt, None
+    if preempt.time_limit is not None:
+        time_limit = round(preempt.time_limit)
     request = scheduler.request(
         words=tuple(words[0]),
         script_args=tuple(words[1]),
@@ -107,7 +116,7 @@ def submit_job(
         nodes=nodes.count,
         gpus=nodes.gpus,
         env=tuple(word for word in job.env if "=" not in word),
-        time_limit=None if preempt.time_limit is None else round(preempt.time_limit),
+        time_limit=time_limit,
         save_within=preempt.save_within,
         is_resumable=is_resumable,
         requeue=asked.requeue is not False,
@@ -131,9 +140,10 @@ def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
         return NodesAsked(count or 1, gpus)
     there = imagine(on)
     each = len(there.machine.gpus)
-    if count not in (None, there.count) or gpus not in (None, each):
-        given = f"--nodes {count}" if count not in (None, there.count) else f"--gpus {gpus}"
-        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
+    for option, asked, found in (("--nodes", count, there.count), ("--gpus", gpus, each)):
+        if asked not in (None, found):
+            message = f"`{option} {asked}` and `--on {on}` contradict each other"
+            raise WrongUsage(message, f"leave `{option} {asked}` out")
     return NodesAsked(there.count, each, there)
 
 
@@ -152,21 +162,23 @@ def _gpus(choice: GpuChoice | None) -> int | None:
 
 def split_words(argv: Sequence[str], command: Any, submit: str) -> tuple[list[str], list[str]]:
     """Split a command line of `train` at `--`, and leave out what does not concern the nodes."""
-    own_options = {name for one in schedulers().values() for name in one.options}
-    left_out = {*_NOT_ON_NODES, *own_options}
+    left_out = {*_NOT_ON_NODES, *_of_one_scheduler()}
     if schedulers()[submit].has_time_limit:
         left_out.add("time_limit")
     words = argv[argv.index("train") + 1 :]
-    cut = words.index("--") if "--" in words else len(words)
-    options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    cut = [*words, "--"].index("--")
+    options: dict[str, Any] = {}
+    for option in command.params:
+        options |= dict.fromkeys((*option.opts, *option.secondary_opts), option)
     kept: list[str] = []
     place = 0
     while place < cut:
         name, has_value, _ = words[place].partition("=")
-        option = options.get(name) or options.get(name.replace("_", "-"))
-        if not name.startswith("-"):
-            option = None
-        length = 1 if option is None or option.is_flag or has_value else 2
+        option, length = None, 1
+        if name.startswith("-"):
+            option = options.get(name) or options.get(name.replace("_", "-"))
+        if option is not None and not option.is_flag and not has_value:
+            length = 2
         if option is None or option.name not in left_out:
             kept += words[place : min(place + length, cut)]
         place += length

@@ -53,7 +53,9 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if given["no_ssh"] and node_rank is None:
         _show_commands(job, output, view)
         return 0
-    job, chosen = (job, None) if node_rank is None else as_member(job, node_rank)
+    chosen = None
+    if node_rank is not None:
+        job, chosen = as_member(job, node_rank)
     surroundings = find_surroundings(
         os.environ,
         given["join_timeout"],

@@ -22,7 +22,7 @@ from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, ZlaunchE
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import is_safe_word, nearest
 from zlaunch.hosts.agent.python_of_host import is_here, python_here
-from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
+from zlaunch.hosts.agent.ssh import survey_hosts
 from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
@@ -34,6 +34,7 @@ from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.probe import probe_machine, stack_of
 from zlaunch.hosts.machine.resources import Machine, weakest
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
@@ -47,6 +48,7 @@ from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.resume.handover import Resumption
+from zlaunch.resume.save_plan import with_save_directory
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles
 
@@ -63,8 +65,10 @@ ADAPTER = "adapter_config.json"
 
 @dataclass(frozen=True)
 class Sources:
-    """The files that a job names."""
+    """A job, and the files that it names."""
 
+    job: JobSpec
+    """With the arguments by which its script is told where to save."""
     script: Script
     ds_config: Document | None
     hostfile: tuple[HostLine, ...]
@@ -198,35 +202,38 @@ def default_recipe() -> Path:
 
 
 def read_sources(job: JobSpec) -> Sources:
-    """Read the files a job names.
+    """Read the files a job names, and check the arguments of its script.
 
-    Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
+    Raises InputMissing or Refused for a file that cannot be read, WrongUsage for slots that no host has, and
+    for arguments that the script certainly does not define.
     """
     script = _as_told(read_script(job.script), job)
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
-    if not job.names_hosts:
-        return Sources(script, ds_config, (), None)
-    lines = read_hosts(job.hostfile, job.hosts)
-    are_counted = all(line.host.devices for line in lines)
-    topology = choose_slots(job, [line.host for line in lines]) if are_counted else None
-    return Sources(script, ds_config, lines, topology)
+    lines: tuple[HostLine, ...] = ()
+    topology: Topology | None = None
+    if job.names_hosts:
+        lines = read_hosts(job.hostfile, job.hosts)
+        if all(line.host.devices for line in lines):
+            topology = choose_slots(job, [line.host for line in lines])
+    job = with_save_directory(job, script)
+    check_script_args(script, job.args)
+    return Sources(job, script, ds_config, lines, topology)
 
 
-def _count_slots(job: JobSpec, sources: Sources, machine: Machine, *, is_offline: bool) -> Sources:
+def _count_slots(sources: Sources, machine: Machine, *, is_offline: bool) -> Sources:
     """Ask hosts for their devices if the hostfile does not say how many to use."""
-    if sources.hosts is not None or not sources.hostfile:
+    job, lines = sources.job, sources.hostfile
+    if sources.hosts is not None or not lines:
         return sources
     if is_offline:
         devices = assign_ranks(replace(job, hostfile=None, hosts=None, include=None, exclude=None), machine)
-        hosts = [
-            replace(one.host, devices=one.host.devices or devices.hosts[0].devices)
-            for one in sources.hostfile
-        ]
+        likely = devices.hosts[0].devices
+        hosts = [replace(line.host, devices=line.host.devices or likely) for line in lines]
         return replace(sources, hosts=choose_slots(job, hosts))
-    uncounted = [line.host for line in sources.hostfile if not line.host.devices]
+    uncounted = [line.host for line in lines if not line.host.devices]
     machines = survey_hosts(uncounted, machine).machines([host.name for host in uncounted])
-    lines = count_slots(sources.hostfile, machines)
+    lines = count_slots(lines, machines)
     return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
 
@@ -245,31 +252,36 @@ def _as_told(script: Script, job: JobSpec) -> Script:
 
 
 def inspect(
-    job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
+    sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
     for a Python that lacks packages, devices that do not exist, or a host that gives no answer.
     """
+    job = sources.job
     python = inspect_python(python_here(sources.hostfile, job.python), (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
     imagined = surroundings.imagined
     machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
-    sources = _count_slots(job, sources, machine, is_offline=surroundings.is_offline)
+    sources = _count_slots(sources, machine, is_offline=surroundings.is_offline)
     likely = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, likely))
     model, model_error = _model(job, sources.script)
-    request = _survey_request(job, sources, layout)
+    request = _survey_request(sources, layout)
     here = survey(request, python, machine)
+    others: Mapping[str, HostSurvey] = {}
     if sources.hosts is None:
         topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
         if not topology.spans_hosts:
             topology = assign_ranks(job, here.machine)
-    elif surroundings.is_offline:
-        topology, hosts = sources.hosts, HostSurveys(here.machine, request)
+        others = hosts.others
     else:
-        topology, hosts = sources.hosts, survey_hosts(sources.hosts.hosts, here.machine, request)
+        topology = sources.hosts
+        if not surroundings.is_offline:
+            others = survey_hosts(topology.hosts, here.machine, request).others
+    if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
+        layout = RunDir(Path(surroundings.rendezvous.run_directory))
     return JobFacts(
         job=job,
         script=sources.script,
@@ -278,12 +290,12 @@ def inspect(
         model_error=model_error,
         topology=topology,
         here=here,
-        others=hosts.others,
+        others=others,
         request=request,
         hostfile=sources.hostfile,
         layout=layout,
         environ=dict(os.environ),
-        given=_given(job, sources, topology),
+        given=_given(sources, topology),
         surroundings=surroundings,
     )
 
@@ -301,10 +313,10 @@ def planned_config(sources: Sources) -> Document | None:
         return None
 
 
-def _given(job: JobSpec, sources: Sources, topology: Topology) -> Mapping[str, Variable]:
+def _given(sources: Sources, topology: Topology) -> Mapping[str, Variable]:
     is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
     has_hosts = sources.hosts is not None or topology.spans_hosts
-    if not has_hosts or launcher_of(job, sources.script) == "torchrun" or not is_elsewhere:
+    if not has_hosts or launcher_of(sources.job, sources.script) == "torchrun" or not is_elsewhere:
         return {}
     return read_deepspeed_env(Path.cwd(), os.environ)
 
@@ -318,8 +330,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
 
 
-def _survey_request(job: JobSpec, sources: Sources, layout: RunDir) -> SurveyRequest:
+def _survey_request(sources: Sources, layout: RunDir) -> SurveyRequest:
     """Ask about everything that ranks read, write and listen on."""
+    job = sources.job
     own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]

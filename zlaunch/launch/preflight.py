@@ -11,7 +11,7 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.files import nearest
 from zlaunch.hosts.agent.python_of_host import python_here
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import RESUME, ConfigInterface
 from zlaunch.launch.all_hosts import check_all_hosts
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
@@ -21,6 +21,7 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.requirements import likely_checkpoint_bytes
 from zlaunch.resume.check_resume import check_resume
 from zlaunch.resume.check_saves import check_saves
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 from zlaunch.resume.reshard import universal_resumption
 
 if TYPE_CHECKING:  # often nothing is estimated
@@ -35,8 +36,8 @@ class Preflight:
     reporter: Reporter
 
     def complete(self, facts: JobFacts, auto_stage: bool = False) -> JobFacts:
-        """Add the memory estimate, and the conversion of the checkpoint; refuse a job that cannot fit."""
-        facts = self._estimate(facts, auto_stage)
+        """Add the checkpoint, its conversion, and the memory estimate; refuse a job that cannot fit."""
+        facts = self._estimate(_with_checkpoint(facts, self.reporter), auto_stage)
         return with_conversion(facts) if facts.job.allow_reshard else facts
 
     def _estimate(self, facts: JobFacts, auto_stage: bool) -> JobFacts:
@@ -95,6 +96,23 @@ class Preflight:
         if is_refused:
             raise Refused(wrong, "`--force` starts it anyway")
         return wrong
+
+
+def _with_checkpoint(facts: JobFacts, reporter: Reporter) -> JobFacts:
+    """Find the checkpoint that a job resumes from."""
+    job = facts.job
+    resumption = find_resumption(job, facts.script)
+    if resumption is not None:
+        folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
+        return replace(facts, job=replace(job, resume=folder), resume=resumption)
+    if job.resume is not None:
+        reporter.note(no_checkpoint_yet(job, facts.script), "resume")
+        return replace(facts, job=replace(job, resume=None))
+    if facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not job.args.has(RESUME):
+        reporter.note(
+            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
+        )
+    return facts
 
 
 def with_conversion(facts: JobFacts) -> JobFacts:

@@ -19,7 +19,6 @@ from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
-from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
@@ -35,7 +34,7 @@ from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.save_plan import plan_saves, with_save_directory
+from zlaunch.resume.save_plan import plan_saves
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -102,8 +101,7 @@ def check_elsewhere(
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
     sources = read_sources(job)
-    job = with_save_directory(job, sources.script)
-    check_script_args(sources.script, job.args)
+    job = sources.job
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
@@ -114,7 +112,7 @@ def check_elsewhere(
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
         known = replace(sources, script=script, hosts=topology)
-        facts = _facts(job, known, python)
+        facts = _facts(known, python)
         check_facts(facts)
         reporter.warn(make_plan(facts).warnings)
     saves = plan_saves(script, job.args, None) is not None
@@ -130,19 +128,19 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
     reporter.warn(preflight.plan(preflight.complete(facts, options.auto_stage)).warnings)
 
 
-def _facts(job: JobSpec, sources: Sources, python: Interpreter) -> JobFacts:
+def _facts(sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
     gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
     assert sources.hosts is not None
     return JobFacts(
-        job=job,
+        job=sources.job,
         script=sources.script,
         ds_config=planned_config(sources),
         model=None,
         topology=sources.hosts,
         here=HostSurvey(machine, FreeResources(), 0, python),
-        layout=next(rundir_writer.candidates(None, job.name)),
+        layout=next(rundir_writer.candidates(None, sources.job.name)),
         environ=os.environ,
     )
 

@@ -13,6 +13,7 @@ from tests.cli.test_job_file import parsed
 from tests.running import ZLAUNCH, run, start, zlaunch
 from zlaunch.cli.project import look_around
 from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.job.spec import Offload
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -135,7 +136,7 @@ def test_five_answers_become_a_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOADS)
     said = answered(tmp_path, ["", "gpt2", "8xH100-80GB", "3 cpu", "runs/out"])
     params, args = parsed("train", "--job", tmp_path / "zlaunch.yaml")
-    assert (params["script"], params["stage"], params["offload"]) == ("train.py", "3", "cpu"), said
+    assert (params["script"], params["stage"], params["offload"]) == ("train.py", "3", Offload("cpu")), said
     assert args == ["--model_name_or_path", "gpt2"]
     assert parsed("estimate", "--job", tmp_path / "zlaunch.yaml")[0]["on"] == "8xH100-80GB"
 

@@ -15,6 +15,7 @@ from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.job_file import NOT_IN_A_FILE, job_at_hand, keys_of
 from zlaunch.cli.lazy import LazyCommand
 from zlaunch.errors import Finding, Refused
+from zlaunch.job.spec import GpuChoice, Offload
 
 LAZY = {one.name: one for one in COMMANDS if isinstance(one, LazyCommand) and one.cls is JobCommand}
 LOADED = {name: one.load() for name, one in LAZY.items()}
@@ -114,7 +115,7 @@ def test_every_option_of_train_may_stand_in_the_file() -> None:
 def test_the_command_line_wins(tmp_path: Path) -> None:
     content = {"stage": 3, "gpus": 2, "args": {"lr": 1, "epochs": 2}, "set": {"a": 1, "b": {"c": 1}}}
     params, args = from_file(tmp_path, "train", content, "--stage", 1, "--set", "a=2", "--", "--lr", 5)
-    assert (params["stage"], params["gpus"], params["overrides"]) == ("1", "2", ["b.c=1", "a=2"])
+    assert (params["stage"], params["gpus"], params["overrides"]) == ("1", GpuChoice(2), ["b.c=1", "a=2"])
     assert args == ["--epochs", "2", "--lr", "5"]
 
 
@@ -144,7 +145,7 @@ def test_what_contradicts_the_command_line_is_left_out(tmp_path: Path) -> None:
 def test_a_key_on_the_command_line_wins_over_the_option_that_sets_it(tmp_path: Path) -> None:
     words = ("--set", "zero_optimization.stage=1")
     params, _ = from_file(tmp_path, "train", {"stage": 3, "offload": "cpu"}, *words)
-    assert (params["stage"], params["offload"], params["overrides"]) == (None, "cpu", [words[1]])
+    assert (params["stage"], params["offload"], params["overrides"]) == (None, Offload("cpu"), [words[1]])
 
 
 def test_an_option_on_the_command_line_wins_over_the_key_that_it_sets(tmp_path: Path) -> None:
@@ -176,9 +177,9 @@ def test_arguments_are_words_however_they_are_written(tmp_path: Path, text: str)
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ({"gpus": [0, 2]}, {"gpus": "0,2"}),
-        ({"gpus": [2]}, {"gpus": "2,"}),
-        ({"offload": {"optimizer": "cpu", "param": "none"}}, {"offload": "optimizer:cpu,param:none"}),
+        ({"gpus": [0, 2]}, {"gpus": GpuChoice(devices=(0, 2))}),
+        ({"gpus": [2]}, {"gpus": GpuChoice(devices=(2,))}),
+        ({"offload": {"optimizer": "cpu", "param": "none"}}, {"offload": Offload("cpu", "none")}),
         ({"run-dir": "out"}, {"run_dir": Path("out")}),
     ],
     ids=str,
@@ -224,6 +225,11 @@ WRONG = {
     "nothing": ("nvme:", "bad-option", "write one, or leave the key out"),
     "a word that YAML takes for false": ("offload: off", "bad-option", "put it in quotes"),
     "what an option refuses": ("gpus: 0", "bad-option", "write `--gpus 0,` for device 0"),
+    "what one of several refuses": (
+        "slurm: [=x]",
+        "bad-option",
+        "write `--slurm qos=high` or `--slurm exclusive`",
+    ),
     "several values": ("stage: [1, 2]", "bad-option", None),
     "an override without a value": (
         "set: [a]",

@@ -56,7 +56,7 @@ def test_the_help_of_a_command_imports_that_command_only() -> None:
     [
         ("zlaunch co", "config"),
         ("zlaunch runs st", "stop"),
-        ("zlaunch config diff --al", "--all"),
+        ("zlaunch config diff --deep", "--deepspeed"),
         ("zlaunch plan gpt2-x", "gpt2-xl"),
         ("zlaunch train caus", "causal_lm"),
         ("zlaunch train zlaunch/dsconfig/re", "zlaunch/dsconfig/read.py\nzlaunch/dsconfig/releases.py"),

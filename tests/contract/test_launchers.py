@@ -23,7 +23,7 @@ from zlaunch.hosts.cluster.topology import (
     select,
 )
 from zlaunch.launch.backends import deepspeed, torchrun
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.launcher import Target
 
 SAME_EVERY_TIME = settings(derandomize=True, deadline=None, max_examples=300)
 

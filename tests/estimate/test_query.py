@@ -13,11 +13,10 @@ from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
     Rejected,
-    parse_lora,
     training_of,
     workload_of,
 )
-from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.estimate.workload import Lora, Workload, parse_lora
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import Offload
 

@@ -4,8 +4,8 @@ from tests.making import local, over_ssh
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.job.spec import Launcher
-from zlaunch.launch.backends import BACKENDS, Backend
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.backends import backend_of, launchers
+from zlaunch.launch.launcher import Target
 
 SCRIPT = Target("train.py", ("--lr", "1"))
 MODULE = Target("package.train", ("--lr", "1"), "module")
@@ -14,22 +14,22 @@ HOSTS = over_ssh(Host("w0", (0, 1)), Host("w1", (3,)))
 
 
 def _deepspeed(target: Target, topology: Topology, accelerator: str = "cuda") -> tuple[str, ...]:
-    return BACKENDS["deepspeed"].build_argv(target, topology, accelerator, 2950)
+    return backend_of("deepspeed").build_argv(target, topology, accelerator, 2950)
 
 
 def test_torchrun_starts_a_rank_for_each_device() -> None:
-    assert BACKENDS["torchrun"].build_argv(SCRIPT, local(1, 3), "cuda", 2950) == (
+    assert backend_of("torchrun").build_argv(SCRIPT, local(1, 3), "cuda", 2950) == (
         "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null", "train.py", "--lr", "1",
     )  # fmt: skip
 
 
 def test_torchrun_starts_a_module_by_its_name() -> None:
-    argv = BACKENDS["torchrun"].build_argv(MODULE, local(0), "cuda", 2950)
+    argv = backend_of("torchrun").build_argv(MODULE, local(0), "cuda", 2950)
     assert argv[-4:] == ("-m", "package.train", "--lr", "1")
 
 
 def test_torchrun_starts_any_program() -> None:
-    argv = BACKENDS["torchrun"].build_argv(PROGRAM, local(0), "cuda", 2950)
+    argv = backend_of("torchrun").build_argv(PROGRAM, local(0), "cuda", 2950)
     assert argv[-3:] == ("--no-python", "/tools/bin/python", "start.py")
 
 
@@ -72,13 +72,13 @@ def test_deepspeed_starts_any_program() -> None:
     assert _deepspeed(PROGRAM, local(0))[-3:] == ("--no_python", "/tools/bin/python", "start.py")
 
 
-@pytest.mark.parametrize("backend", BACKENDS.values(), ids=BACKENDS)
-def test_the_target_and_its_arguments_come_last(backend: Backend) -> None:
-    assert backend.build_argv(SCRIPT, local(0), "cuda", 2950)[-3:] == ("train.py", "--lr", "1")
+@pytest.mark.parametrize("name", launchers())
+def test_the_target_and_its_arguments_come_last(name: Launcher) -> None:
+    assert backend_of(name).build_argv(SCRIPT, local(0), "cuda", 2950)[-3:] == ("train.py", "--lr", "1")
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", launchers())
 def test_a_launcher_is_a_module_that_runs_as_a_program(name: Launcher) -> None:
-    package, *parts = BACKENDS[name].build_argv(SCRIPT, local(0), "cuda", 2950)[0].split(".")
+    package, *parts = backend_of(name).build_argv(SCRIPT, local(0), "cuda", 2950)[0].split(".")
     file = inspect_python(None).folder(package).joinpath(*parts).with_suffix(".py")
     assert '__name__ == "__main__"' in file.read_text()

@@ -44,6 +44,19 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     }
 
 
+def test_the_learning_rate_is_listed_at_the_peak_and_the_quarters_of_the_run(tmp_path: Path) -> None:
+    done = resolve(tmp_path, "--", "--max_steps", "200", "--warmup_steps", "10", train_batch_size=8)
+    assert done.out.splitlines()[-7:] == [
+        "  step  learning rate",
+        "  1     0",
+        "  11    5e-05          peak",
+        "  50    3.97e-05",
+        "  100   2.66e-05",
+        "  150   1.34e-05",
+        "  200   2.63e-07",
+    ]
+
+
 def test_silent_findings_are_counted_and_lead_to_validate(tmp_path: Path) -> None:
     zero = {"stage": 2, "offload_param": {"device": "cpu"}}
     done = resolve(tmp_path, train_batch_size=8, zero_optimization=zero)

@@ -62,9 +62,9 @@ def test_a_model_that_could_not_be_loaded_is_told_before_the_start(
     [
         ("--output_dir file/out", Severity.FAILS_LATER, "file is not a directory"),
         ("--output_dir file/out --save_strategy no", Severity.FAILS_LATER, "file is not a directory"),
-        ("--output_dir out[1]", Severity.ADVICE, "may need a link"),
+        ("--output_dir out[1]", Severity.ADVICE, "may find no checkpoint in it"),
         ("--output_dir out[1] --load_best_model_at_end", Severity.FAILS_LATER, "at_end` fails"),
-        ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may need a link"),
+        ("--output_dir out* --load_best_model_at_end", Severity.ADVICE, "may find no checkpoint in it"),
     ],
 )
 def test_a_directory_that_cannot_be_saved_to_or_loaded_from_is_told_before_the_start(

@@ -19,6 +19,9 @@ LATEST_UNIVERSAL = "latest_universal"
 
 TRAINER_STATE = "trainer_state.json"
 
+DCP_METADATA = ".metadata"
+"""The file in which torch.distributed.checkpoint says what is stored where."""
+
 ACCELERATE_TAG = "pytorch_model"
 """The tag by which accelerate's `save_state` saves an engine."""
 
@@ -202,7 +205,7 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif engine_files(folder) is not None:
         saved_by, engine = _saved_by(folder), folder
-    elif (folder / ".metadata").is_file() or any(folder.glob("*.distcp")):
+    elif (folder / DCP_METADATA).is_file() or any(folder.glob("*.distcp")):
         saved_by = SavedBy.DCP
     elif _has_weights(folder):
         saved_by = SavedBy.WEIGHTS

@@ -7,10 +7,8 @@ transformers/integrations/deepspeed.py.
 import glob
 import re
 import shlex
-from pathlib import Path
 
 from zlaunch.checkpoint.find import CheckpointFolder
-from zlaunch.files import shown
 
 SPECIAL = re.compile(r"[][*?]")
 _FILES = "*_model_states.pt"
@@ -26,18 +24,10 @@ def is_misread(checkpoint: CheckpointFolder) -> bool:
 
 
 def how_to_rename(checkpoint: CheckpointFolder) -> str:
-    """Say how to give it a path that is no pattern: by a link, so that its own name stays."""
+    """Say what to type, so that its path is no pattern."""
     folder = checkpoint.folder.absolute()
-    special = [one for one in (*reversed(folder.parents), folder) if SPECIAL.search(one.name)]
-    if not special:
-        return "its tag must have none of the characters `[`, `]`, `*` and `?`"
-    linked, place = special[-1], special[0].parent
-    link = place / SPECIAL.sub("_", linked.name)
-    while link.exists() and not link.samefile(linked):
-        link = link.with_name(f"{link.name}_")
-    name = f"name it `{shown(link / folder.relative_to(linked))}`"
-    return name if link.exists() else f"`ln -s {_quoted(linked)} {_quoted(link)}`, and {name}"
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))
+    for one in (*reversed(folder.parents), folder):
+        if SPECIAL.search(one.name):
+            renamed = one.with_name(SPECIAL.sub("_", one.name))
+            return f"rename it: `mv {shlex.quote(str(one))} {shlex.quote(str(renamed))}`"
+    return "its tag must have none of the characters `[`, `]`, `*` and `?`"

@@ -14,7 +14,7 @@ from zlaunch.errors import Unavailable
 _DOOMED = re.compile(r"\..+\.\d+\.deleted")
 """The name of a checkpoint while it is deleted."""
 
-_PRUNED = (SavedBy.TRAINER, SavedBy.ENGINE, SavedBy.ACCELERATE, SavedBy.DCP)
+_PRUNED = (SavedBy.TRAINER, SavedBy.ENGINE, SavedBy.ACCELERATE)
 """What a training saves again and again; a universal checkpoint or a model was made on purpose."""
 
 

@@ -233,13 +233,7 @@ def _damaged(error: Exception) -> BadArchive:
     return BadArchive(f"its structure is damaged ({type(error).__name__})")
 
 
-def read_pickle(file: Path) -> Any:
-    """Read a pickle that is no archive without executing it. Raise BadArchive, or OSError."""
-    with file.open("rb") as stream:
-        return _unpickled(stream)
-
-
-def damage_of_zip(file: Path | IO[bytes], complete: bool) -> str | None:
+def damage_of_zip(file: Path, complete: bool) -> str | None:
     """Say what is damaged in a zip archive; with `complete`, read all bytes and compare their checksums."""
     name = ""
     try:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from zlaunch.checkpoint.dcp import dcp_damage
 from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
 from zlaunch.checkpoint.find import (
+    DCP_METADATA,
     LATEST,
     LATEST_UNIVERSAL,
     TRAINER_STATE,
@@ -91,8 +91,7 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
         case SavedBy.UNIVERSAL:
             yield from _universal(checkpoint, complete)
         case SavedBy.DCP:
-            found = dcp_damage(checkpoint.folder, complete)
-            yield from (Problem(file, damage) for file, damage in found)
+            yield _of_dcp(checkpoint.folder / DCP_METADATA)
         case SavedBy.ACCELERATE:
             yield from _missing_engine(checkpoint)
             yield from _structures(checkpoint.folder, _OF_ACCELERATE)
@@ -106,6 +105,17 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             yield Problem(checkpoint.engine, "it has no files of DeepSpeed's engine")
         else:
             yield from _engine(checkpoint, files)
+
+
+def _of_dcp(metadata: Path) -> Problem:
+    """Say what torch.distributed.checkpoint saved: zlaunch only knows whether the save has ended."""
+    if not metadata.is_file():  # which torch writes last
+        return Problem(metadata, "it is missing: the save was interrupted")
+    message = (
+        "zlaunch does not read torch DCP; `python -m torch.distributed.checkpoint.format_utils dcp_to_torch "
+        "DIR FILE` converts it to a file of `torch.save`"
+    )
+    return Problem(metadata, message, is_unknown=True)
 
 
 def _latest(checkpoint: CheckpointFolder, name: str) -> Iterator[Problem]:

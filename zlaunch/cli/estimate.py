@@ -9,10 +9,9 @@ from zlaunch.cli import options
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.job.args import ds_config_of
-from zlaunch.job.spec import STAGES, JobSpec, parse_offload, parse_override
+from zlaunch.job.spec import STAGES, JobSpec, parse_override
 
 
 def estimate(
@@ -75,7 +74,7 @@ def estimate(
         python=python,
         args=typed,
         stage=None if stage is None else STAGES[stage],
-        offload=None if offload is None else parse_offload(offload),
+        offload=offload,
         nvme_dir=None if nvme is None else nvme.absolute(),
         precision=precision,
         ds_config=ds_config,
@@ -91,7 +90,7 @@ def estimate(
             micro_batch=micro_batch,
             grad_accum=grad_accum,
             seq_len=seq_len,
-            lora=None if lora is None else parse_lora(lora),
+            lora=lora,
         ),
         gpus=gpus,
         nodes=nodes,

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.option_table import PanelCommand
 from zlaunch.cli.passthrough import ScriptCommand
 from zlaunch.job.args import ScriptArgs
 
@@ -13,7 +14,7 @@ NO_FILE = "none"
 _TOLD, _PLACES = "zlaunch.job_file", "zlaunch.job_file.args"
 
 
-class JobCommand(ScriptCommand):
+class JobCommand(PanelCommand, ScriptCommand):
     """Puts the words of `zlaunch.yaml` before those of the user, and says so."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -30,7 +31,10 @@ class JobCommand(ScriptCommand):
             return super().parse_args(ctx, args)
         line = job_file.typed_line(self, given, [*rest, *after])
         words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
-        console.say(*console.paragraph(f"using {file}: {', '.join(words.used) or 'nothing of it'}"))
+        told = f"{file}: none of its options apply to this command"
+        if words.used:
+            told = f"using {file}: {', '.join(words.used)}"
+        console.say(*console.paragraph(told))
         behind = ["--", *words.args, *after] if words.args or after else []
         together = [*words.options, *own, *behind]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)

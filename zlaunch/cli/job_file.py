@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
-from zlaunch.estimate.query import parse_lora
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
-from zlaunch.job.spec import STAGES, JobSpec, parse_debug, parse_gpus, parse_offload, parse_override
+from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
 
 NAMES = ("zlaunch.yaml", "zlaunch.yml")
 """Files of this name in the current directory are found."""
@@ -50,12 +49,6 @@ _SETS: Mapping[str, tuple[str, ...]] = {
 }
 """An option → the keys of the ds_config that it sets."""
 
-_PARSERS: Mapping[str, Callable[[str], object]] = {
-    "offload": parse_offload,
-    "debug": parse_debug,
-    SET: parse_override,
-    "lora": parse_lora,
-}
 _OTHER_NAMES = {
     **dict.fromkeys(("num_gpus", "nproc_per_node", "num_processes", "n_gpus"), "gpus"),
     **dict.fromkeys(("zero_stage", "zero"), "stage"),
@@ -261,8 +254,6 @@ class _Translation:
             choice = _parsed(parse_gpus, text)
             if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
-        elif key in _PARSERS:
-            _parsed(_PARSERS[key], text)
         if key != "python":  # which is started to find out more
             self._convert(option, text)
         if not option.opts[0].startswith("-"):
@@ -281,11 +272,13 @@ class _Translation:
             texts = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
         else:
             texts = [self._scalar(value, path)]
+        for text in texts:
+            self._convert(option, [text])
         return [word for text in texts for word in (max(option.opts, key=len), text)]
 
-    def _convert(self, option: Any, text: str) -> None:
+    def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
-            option.process_value(self.context, text)
+            _parsed(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
             choices = _choices(error.message)
             close = get_close_matches(text, choices, 1)
@@ -441,7 +434,7 @@ def _switch(option: Any, value: object) -> list[str]:
     return [max(names, key=len)] if names else []
 
 
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
     try:
         return parse(text)
     except WrongUsage as error:

@@ -53,6 +53,13 @@ _OTHER_NAMES: Mapping[str, str] = {
 class LazyGroup(TyperGroup):
     """Lists and completes its commands without importing them."""
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return `--help` with a default: to read an absent value, Typer would import pydantic."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.default = False
+        return option
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that the arguments name, and import it."""
         is_unknown = args and args[0] not in self.commands and not ctx.resilient_parsing

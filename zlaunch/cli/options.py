@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.errors import WrongUsage
+from zlaunch.estimate.workload import Lora, parse_lora
+from zlaunch.job import spec
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
 """Larger values are refused as typing mistakes."""
@@ -74,9 +76,11 @@ Hosts = Annotated[
 ]
 
 Offload = Annotated[
-    str | None,
+    spec.Offload | None,
     typer.Option(
-        metavar="WHERE", help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme."
+        metavar="WHERE",
+        parser=spec.parse_offload,
+        help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme.",
     ),
 ]
 
@@ -109,9 +113,12 @@ Optimizer = Annotated[
 ]
 
 LowRank = Annotated[
-    str | None,
+    Lora | None,
     typer.Option(
-        "--lora", metavar="RANK[:MODULES]", help="Train LoRA adapters only: 16 or 16:q_proj,v_proj."
+        "--lora",
+        metavar="RANK[:MODULES]",
+        parser=parse_lora,
+        help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
     ),
 ]
 

@@ -9,7 +9,6 @@ from zlaunch.cli import options
 from zlaunch.cli.views.plan_report import report
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.query import parse_lora
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
@@ -65,9 +64,7 @@ def plan(
     words = EstimateRequest(
         model=model,
         job=spec,
-        options=Options(
-            attention=attention, seq_len=seq_len, lora=None if lora is None else parse_lora(lora)
-        ),
+        options=Options(attention=attention, seq_len=seq_len, lora=lora),
         gpus=gpus,
         nodes=nodes,
         on=on,

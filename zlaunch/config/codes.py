@@ -111,7 +111,8 @@ ELSEWHERE: Mapping[str, str] = {
     "unknown-option": "`zlaunch.yaml` has a key that is not an option of `train`, `plan` or `estimate`.",
     "bad-option": "A value in `zlaunch.yaml` is not one that its option takes.",
     "bad-host-line": "A line of the hostfile is not `HOST slots=N`.",
-    "not-for-deepspeed": "The hostfile says what DeepSpeed's launcher cannot be told.",
+    "not-for-deepspeed": "The hostfile sets a user, port, address or Python, for which DeepSpeed's launcher "
+    "has no option.",
     "bad-deepspeed-env": "A line of `.deepspeed_env` is not `NAME=VALUE`, or needs a shell to expand it.",
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",

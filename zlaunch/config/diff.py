@@ -1,17 +1,17 @@
-"""Compare two ds_configs: differences in meaning, and differences only in writing."""
+"""Compare two ds_configs: the keys that mean something else, and their effects."""
 
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from zlaunch.dsconfig.canonical import canonical, plain
+from zlaunch.dsconfig.keys.effects import KeyEffect, effects
 from zlaunch.dsconfig.keys.lookup import field_at, section_at
 from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves, value_at
+from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
 
 _PRESENCE: frozenset[KeyPath] = frozenset(
     {
@@ -41,7 +41,7 @@ class Cell:
         """Write it as JSON."""
         if self.note in ("absent", "not read"):
             return f"({self.note})"
-        return f"{json.dumps(self.value)}{f' ({self.note})' if self.note else ''}"
+        return f"{json.dumps(self.value)} ({self.note})" if self.note else json.dumps(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,63 +50,56 @@ class Difference:
 
     key: str
     cells: tuple[Cell, Cell]
-    why: str = ""
-    """Why it does not matter; empty if it does."""
-
-
-@dataclass(frozen=True)
-class ConfigDiff:
-    """All differences between two configs."""
-
-    differences: tuple[Difference, ...]
-    harmless: tuple[Difference, ...]
+    effect: KeyEffect | None
+    """None if it is not known, or not one on memory or speed."""
 
 
 @dataclass(frozen=True)
 class _Side:
     """One config, as a release reads it."""
 
-    document: Document
+    written: Mapping[str, object]
     release: Release
 
     @cached_property
-    def canonical(self) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
-        return canonical(self.document.value)
+    def config(self) -> dict[str, object]:
+        """The config with current names and plain values."""
+        return canonical(self.written)
 
     @cached_property
     def leaves(self) -> Mapping[KeyPath, object]:
         """Every written value, without empty sections whose presence has no effect."""
-        return {
-            path: value
-            for path, value in leaves(self.canonical[0])
-            if value != {} or path in _PRESENCE or section_at(self.canonical[0], path) is None
-        }
+        return {path: value for path, value in leaves(self.config) if value != {} or self._has_effect(path)}
+
+    def _has_effect(self, empty: KeyPath) -> bool:
+        return empty in _PRESENCE or section_at(self.config, empty) is None
 
     def cell(self, path: KeyPath) -> Cell:
         """Give the value of a key in this config."""
-        unread = self._is_unread(path)
-        if path in self.leaves and not unread:
+        is_unread = self._is_unread(path)
+        if path in self.leaves and not is_unread:
             return Cell(self.leaves[path])
         default = self._default(path)
-        if default is not None:
-            return Cell(default[0], "not read" if unread else "default")
-        return Cell(None, "not read" if unread else "absent")
+        if is_unread:
+            return Cell(None if default is None else default[0], "not read")
+        return Cell(None, "absent") if default is None else Cell(default[0], "default")
 
     def _default(self, path: KeyPath) -> tuple[object] | None:
-        whole, release = self.canonical[0], self.release
         parents = [path[:end] for end in range(1, len(path))]
-        if any(parent in _PRESENCE and value_at(whole, parent) is None for parent in parents):
+        if any(parent in _PRESENCE and value_at(self.config, parent) is None for parent in parents):
             return None
         if path == _OVERLAP:
             return (self.stage == 3,)
-        if release.default(path) is not None:
-            return (plain(release.default(path), path, whole),)
-        field = field_at(whole, path)
-        if field is None or field.is_required() or not release.knows(path):
+        default = self.release.default(path)
+        if default is not None:
+            return (plain(default, path, self.config),)
+        field = field_at(self.config, path)
+        if field is None or field.is_required() or not self.release.knows(path):
             return None
-        is_value = field.default is None or isinstance(field.default, bool | int | float | str | list)
-        is_older = release != NEWEST and path in release.keys
-        return ((None if is_older else field.default),) if is_value else None
+        if field.default is not None and not isinstance(field.default, bool | int | float | str | list):
+            return None
+        is_older = self.release != NEWEST and path in self.release.keys
+        return (None,) if is_older else (field.default,)
 
     @property
     def stage(self) -> object:
@@ -122,27 +115,8 @@ class _Side:
         return any(map(self._is_off, switches_over(path)))
 
     def _is_off(self, switch: KeyPath) -> bool:
-        field = field_at(self.canonical[0], switch)
+        field = field_at(self.config, switch)
         return field is not None and self.leaves.get(switch, field.default) is False
-
-    def text(self, path: KeyPath) -> tuple[str, str]:
-        """Quote a key and its value as written; empty if they are not."""
-        original = self._original(path)
-        span = self.document.spans.get(original)
-        return ("", "") if span is None else (dotted(original), self.document.text[span.start : span.end])
-
-    def _original(self, path: KeyPath) -> KeyPath:
-        renamed = self.canonical[1]
-        for end in range(len(path), 0, -1):
-            if path[:end] in renamed:
-                return (*renamed[path[:end]], *path[end:])
-        return path
-
-    @property
-    def idle(self) -> set[KeyPath]:
-        """Find what is written without effect: an empty section, an old switch that is off."""
-        kept = {self._original(path) for path in self.leaves}
-        return {path for path, _ in leaves(self.document.value) if path not in kept}
 
 
 def _is_read(path: KeyPath, stage: int) -> bool:
@@ -153,53 +127,29 @@ def _is_read(path: KeyPath, stage: int) -> bool:
         return True
 
 
-def compare(left: Document, right: Document, release: Release = NEWEST) -> ConfigDiff:
+def compare(
+    left: Mapping[str, object], right: Mapping[str, object], release: Release = NEWEST
+) -> tuple[Difference, ...]:
     """Compare two configs as a DeepSpeed release reads them."""
     sides = _Side(left, release), _Side(right, release)
-    paths = list(dict.fromkeys(itertools.chain(*(side.leaves for side in sides))))
-    differences, harmless = [], []
-    for path in sorted(paths, key=lambda path: [_rank(paths, path[:end]) for end in range(1, len(path) + 1)]):
+    found = []
+    for path in _by_section([*dict.fromkeys([*sides[0].leaves, *sides[1].leaves])]):
         cells = (sides[0].cell(path), sides[1].cell(path))
-        if _means_the_same(*cells):
-            texts = [side.text(path) for side in sides]
-            if texts[0] != texts[1]:
-                harmless.append(Difference(dotted(path), cells, _why(cells, texts)))
-        else:
-            differences.append(Difference(dotted(path), cells))
-    return ConfigDiff(tuple(differences), (*harmless, *_of_form(*sides)))
+        if not _means_the_same(*cells):
+            found.append(Difference(dotted(path), cells, effects().get(dotted(path))))
+    return tuple(found)
 
 
-def _rank(paths: list[KeyPath], start: KeyPath) -> int:
-    """Sort the keys of a section to where its first key is."""
-    return next(number for number, path in enumerate(paths) if path[: len(start)] == start)
+def _by_section(paths: list[KeyPath]) -> list[KeyPath]:
+    """Move the keys of a section to where its first key is."""
+    first: dict[KeyPath, int] = {}
+    for number, path in enumerate(paths):
+        for end in range(1, len(path) + 1):
+            first.setdefault(path[:end], number)
+    return sorted(paths, key=lambda path: [first[path[:end]] for end in range(1, len(path) + 1)])
 
 
 def _means_the_same(left: Cell, right: Cell) -> bool:
     if (left.note == "absent") != (right.note == "absent") and not (left.note and right.note):
         return False
     return bool(left.value == right.value) and isinstance(left.value, bool) == isinstance(right.value, bool)
-
-
-def _why(cells: tuple[Cell, Cell], texts: Sequence[tuple[str, str]]) -> str:
-    notes = {cell.note for cell in cells}
-    if "not read" in notes:
-        return "not read"
-    if "default" in notes:
-        return "the explicit default"
-    (first, _), (second, _) = texts
-    if not (first and second):
-        return "written by accelerate itself"
-    return "different notation" if first == second else f"`{first}` and `{second}` are the same key"
-
-
-def _of_form(left: _Side, right: _Side) -> Iterator[Difference]:
-    """Find differences of form: keys without effect, the order of keys, what is not strict JSON."""
-    nothing = (Cell(None, "absent"), Cell(None, "absent"))
-    for path in sorted(left.idle ^ right.idle, key=dotted):
-        yield Difference(dotted(path), nothing, "no effect")
-    spans = [side.document.spans for side in (left, right)]
-    orders = [[path for path in one if path in other] for one, other in (spans, spans[::-1])]
-    if orders[0] != orders[1]:
-        yield Difference("", nothing, "different order of keys")
-    if bool(left.document.strict_edits) != bool(right.document.strict_edits):
-        yield Difference("", nothing, "comments, or other extensions of JSON")

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 
 from zlaunch.dsconfig.keys.lookup import field_at, parts, section_at
 from zlaunch.dsconfig.schema.optimizer import KIND_OF
-from zlaunch.dsconfig.schema.section import ZERO, in_lower_case, spellings
+from zlaunch.dsconfig.schema.section import ZERO, Section, in_lower_case, spellings
 from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
 
@@ -48,44 +48,44 @@ OLD_NAMES: tuple[OldName, ...] = (
 _NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?")
 
 
-def canonical(value: Mapping[str, object]) -> tuple[dict[str, object], dict[KeyPath, KeyPath]]:
-    """Normalize a config; return it with the original path of each renamed key."""
-    whole, written = copy.deepcopy(dict(value)), dict[KeyPath, KeyPath]()
+def canonical(value: Mapping[str, object]) -> dict[str, object]:
+    """Normalize a config."""
+    whole = copy.deepcopy(dict(value))
     whole.pop("$schema", None)
-    _rename_aliases(whole, whole, (), written)
-    _replace_old_names(whole, written)
+    _rename_aliases(whole, whole, ())
+    _replace_old_names(whole)
     for path, leaf in [*leaves(whole)]:
         put(whole, path, plain(leaf, path, whole))
-    return whole, written
+    return whole
 
 
-def _rename_aliases(
-    node: dict[str, object], whole: dict[str, object], path: KeyPath, written: dict[KeyPath, KeyPath]
-) -> None:
-    section = section_at(whole, path)
-    names = (
-        {other: key for key in section.model_fields for other in spellings(section, key)} if section else {}
-    )
-    for key in [*node]:
+def _rename_aliases(node: dict[str, object], whole: dict[str, object], path: KeyPath) -> None:
+    names = _aliases(section_at(whole, path))
+    renamed: dict[str, object] = {}
+    for key, child in node.items():
         name = names.get(key, key)
-        if name != key and name not in node:
-            items = [(name if each == key else each, child) for each, child in node.items()]
-            node.clear()
-            node.update(items)
-            written |= {(*path, name): (*path, key)}
+        is_taken = name in node or name in renamed
+        renamed[key if is_taken else name] = child
+    node.clear()
+    node.update(renamed)
     for key, child in node.items():
         if isinstance(child, dict):
-            _rename_aliases(child, whole, (*path, key), written)
+            _rename_aliases(child, whole, (*path, key))
 
 
-def _replace_old_names(whole: dict[str, object], written: dict[KeyPath, KeyPath]) -> None:
+def _aliases(section: type[Section] | None) -> dict[str, str]:
+    """Map other spellings of the keys of a section to them."""
+    if section is None:
+        return {}
+    return {other: key for key in section.model_fields for other in spellings(section, key)}
+
+
+def _replace_old_names(whole: dict[str, object]) -> None:
     for name in OLD_NAMES:
         section = value_at(whole, name.old[:-1])
         value = name.today(section.pop(name.old[-1], None)) if isinstance(section, dict) else None
         if value is not None and value_at(whole, name.new) is None:
             put(whole, name.new, value)
-            place = (*name.new, *(name.section or ()))
-            written[place] = name.old
 
 
 def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:

@@ -1,6 +1,5 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,7 +8,7 @@ from typing import Final, Literal, get_args
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
 from zlaunch.estimate.forecast import Forecast
@@ -32,7 +31,6 @@ SEQ_LEN_FLAGS = (
 )
 """Names that scripts give to the argument for the sequence length."""
 
-_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 _DTYPES: Final[Mapping[str, Precision]] = {
     "bfloat16": "bf16",
@@ -99,16 +97,6 @@ class EstimateQuery:
                 args = args.over(name, Argument(value, source or Source.option(flag), given=True))
         given = replace(self.given, args=args)
         return replace(self, job=options.apply_shared(self.job), training=training, given=given)
-
-
-def parse_lora(text: str) -> Lora:
-    """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
-    match = _LORA.fullmatch(text)
-    if match is None:
-        raise WrongUsage(
-            f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
-        )
-    return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
 
 
 def training_of(

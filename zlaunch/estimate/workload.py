@@ -1,12 +1,17 @@
 """The workload of a rehearsal: one rank of one job, with everything that decides its memory."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from zlaunch.errors import WrongUsage
+
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""
+
+_LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
@@ -20,6 +25,16 @@ class Lora:
 
     def __str__(self) -> str:
         return ":".join([str(self.rank), *filter(None, [",".join(self.modules)])])
+
+
+def parse_lora(text: str) -> Lora:
+    """Read `16`, or `16:q_proj,v_proj`; raise WrongUsage for anything else."""
+    match = _LORA.fullmatch(text)
+    if match is None:
+        raise WrongUsage(
+            f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
+        )
+    return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
 
 
 @dataclass(frozen=True, slots=True)

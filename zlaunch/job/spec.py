@@ -117,7 +117,8 @@ def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple
 Device = Literal["none", "cpu", "nvme"]
 Stage = Literal[0, 1, 2, 3]
 Precision = Literal["bf16", "fp16", "fp32"]
-Launcher = Literal["torchrun", "deepspeed", "openmpi"]
+Launcher = str
+"""The name of a module in `launch/backends`."""
 
 STAGES: dict[str, Stage] = {"0": 0, "1": 1, "2": 2, "3": 3}
 _DEVICES: dict[str, Device] = {"none": "none", "cpu": "cpu", "nvme": "nvme"}
@@ -272,6 +273,11 @@ def parse_duration(text: str, option: str) -> float:
     if total <= 0:
         raise WrongUsage(f"`{option} {text}` is not a time", f"write `{option} 3:30:00`, `90m` or `12600`")
     return total
+
+
+def parse_time_limit(text: str) -> float:
+    """Parse `--time-limit`."""
+    return parse_duration(text, "--time-limit")
 
 
 _CLOCK = re.compile(r"(?:(?P<h>[0-9]{1,4}):)?(?P<m>[0-9]{1,4}):(?P<s>[0-9]{2})")

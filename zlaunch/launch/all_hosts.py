@@ -18,9 +18,6 @@ from zlaunch.hosts.machine.resources import Machine, local_names
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.requirements import ResourceRequirements, requirements_of
 
-STARTERS = {"deepspeed": ("pdsh", "pdsh"), "openmpi": ("mpirun", "openmpi-bin")}
-"""Launcher → the program that DeepSpeed's runner needs for several hosts, and its package."""
-
 
 def check_all_hosts(plan: LaunchPlan) -> list[Finding]:
     """Find everything that is short, on this machine first.
@@ -46,7 +43,8 @@ def _to_compare(plan: LaunchPlan) -> dict[str, HostSurvey]:
 
 def _check_runner(plan: LaunchPlan) -> None:
     """Raise Unavailable if DeepSpeed's runner could not start the ranks."""
-    starter, package = STARTERS[plan.launcher]
+    assert plan.backend.starter is not None
+    starter, package = plan.backend.starter
     if which(starter, path=plan.facts.environ.get("PATH")) is None:
         raise Unavailable(
             f"DeepSpeed's launcher starts the ranks of a hostfile with {starter}, which is not installed",

@@ -44,7 +44,7 @@ from zlaunch.job.spec import JobSpec
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.ask import ask
-from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.resume.handover import Resumption
@@ -316,7 +316,8 @@ def planned_config(sources: Sources) -> Document | None:
 def _given(sources: Sources, topology: Topology) -> Mapping[str, Variable]:
     is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
     has_hosts = sources.hosts is not None or topology.spans_hosts
-    if not has_hosts or launcher_of(sources.job, sources.script) == "torchrun" or not is_elsewhere:
+    backend = backend_of(launcher_of(sources.job, sources.script))
+    if not has_hosts or backend.starter is None or not is_elsewhere:
         return {}
     return read_deepspeed_env(Path.cwd(), os.environ)
 
@@ -325,9 +326,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     """List the packages without which a job certainly cannot start."""
     if (recipe := recipe_of(job.script)) is not None:
         return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
-    launcher = launcher_of(job, script)
+    backend = backend_of(launcher_of(job, script))
     is_sure = script.is_sure and script.interface is not ConfigInterface.NONE
-    return TRAINING if launcher == "deepspeed" or is_sure else TRAINING[:1]
+    return TRAINING if backend.is_of_deepspeed or is_sure else TRAINING[:1]
 
 
 def _survey_request(sources: Sources, layout: RunDir) -> SurveyRequest:

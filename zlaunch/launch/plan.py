@@ -20,9 +20,9 @@ from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import Debug, Launcher
-from zlaunch.launch.backends import BACKENDS, torchrun
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.launcher import Backend, Target
 from zlaunch.launch.time_limit import TimeLimit
 from zlaunch.process import RANK_PROGRAM, ours
 from zlaunch.resume.resumed_data import DataPosition
@@ -140,9 +140,14 @@ class LaunchPlan:
         return self.program.known_output_dir(self.args) if is_of_engine else None
 
     @property
+    def backend(self) -> Backend:
+        """Its launcher."""
+        return backend_of(self.launcher)
+
+    @property
     def on_each_host(self) -> bool:
         """Whether zlaunch itself starts a launcher on each of several hosts."""
-        return self.launcher == "torchrun" and self.topology.spans_hosts
+        return self.backend.starter is None and self.topology.spans_hosts
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -176,19 +181,21 @@ class LaunchPlan:
         host = self.topology.hosts[node]
         program, *args = own_program(host, RANK_PROGRAM, as_safe_word(self.layout.root))
         target = Target(program, tuple(args), "program") if watched else self._target
-        module, *words = torchrun.node_argv(target, self.topology, node, self.facts.address, self.facts.port)
+        assert self.backend.node_argv is not None
+        module, *words = self.backend.node_argv(
+            target, self.topology, node, self.facts.address, self.facts.port
+        )
         return (*self.facts.software_on(host).python.module(module), *words)
 
     @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         is_started = self.topology.reach in (Reach.JOINED, Reach.SRUN)
-        return self.program.wants_local_rank and (self.launcher == "deepspeed" or is_started)
+        return self.program.wants_local_rank and (self.backend.is_of_deepspeed or is_started)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.spans_hosts else None)
-        backend = BACKENDS[self.launcher]
-        module, *words = backend.build_argv(target, self.topology, self.accelerator, self.facts.port)
+        module, *words = self.backend.build_argv(target, self.topology, self.accelerator, self.facts.port)
         return (*self.python.module(module), *words)
 
     @property

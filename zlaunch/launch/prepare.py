@@ -6,14 +6,13 @@ from zlaunch.hosts.cluster.placement import (
     gpus_used_twice,
     most_slots,
     refuse_contradictions,
-    refuse_parts_of_hosts,
 )
 from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import beyond_deepspeed, too_many_slots
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.launch import rundir_writer
-from zlaunch.launch.backends import launcher_of
+from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import DEBUGGER, JobFacts, inspect, read_sources
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import Listener, listener
@@ -66,14 +65,15 @@ def check_facts(facts: JobFacts) -> None:
         most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
         wrong += too_many_slots(facts.hostfile, most)
         wrong += gpus_used_twice(topology, machines)
-    if launcher_of(job, facts.script) != "torchrun":
+    backend = backend_of(launcher_of(job, facts.script))
+    if backend.starter is not None:
         wrong += beyond_deepspeed(facts.hostfile)
     if facts.model is not None:
         wrong += wrong_sizes(facts.model)
     if wrong:
         raise Refused(wrong)
     _ = facts.machine  # raises if only some hosts have GPUs
-    refuse_parts_of_hosts(job, topology)
+    backend.check(topology)
     ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
     if job.debug is not None:
         _check_debugger(listener(job.debug, topology), facts)

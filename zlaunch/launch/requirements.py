@@ -192,9 +192,9 @@ def _memory(job: _Job) -> Amount | None:
 def _shm_bytes(job: _Job) -> int:
     """Return what DeepSpeed's all-reduce on CPUs takes, which LOCAL_SIZE enables (`shm_interface.cpp`)."""
     world_size = job.plan.topology.world_size
-    local_size = (
-        str(job.ranks) if job.plan.launcher == "deepspeed" else job.plan.facts.environ.get("LOCAL_SIZE")
-    )
+    local_size = job.plan.facts.environ.get("LOCAL_SIZE")
+    if job.plan.backend.is_of_deepspeed:
+        local_size = str(job.ranks)
     if job.plan.accelerator != "cpu" or job.ranks < 2 or local_size != str(world_size):
         return 0
     return job.ranks * SHARED_BYTES

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.agent.survey import HostSurvey
@@ -29,8 +29,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.schedulers import Scheduler
-from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
@@ -149,7 +148,7 @@ def _facts(sources: Sources, python: Interpreter) -> JobFacts:
 class Follower:
     """Follows one job: asks for its state, passes its output on."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler[Any]
     request: SubmitRequest
     job: str
     reporter: SubmitReporter
@@ -230,7 +229,9 @@ class _Output:
             self._tail.finish()
 
 
-def submit(scheduler: Scheduler, request: SubmitRequest, reporter: SubmitReporter, *, detach: bool) -> int:
+def submit(
+    scheduler: Scheduler[Any], request: SubmitRequest, reporter: SubmitReporter, *, detach: bool
+) -> int:
     """Submit a job, follow it unless it is to be left alone, and return its exit status."""
     job = scheduler.submit(scheduler.render(request), request)
     cancel = scheduler.cancel_command(job, request)

@@ -17,6 +17,7 @@ from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.launch.backends import backend_of
 from zlaunch.launch.reporter import Reporter
 from zlaunch.units import plural
 
@@ -69,7 +70,8 @@ class Surroundings:
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
-        if job.launcher in ("deepspeed", "openmpi") and isinstance(self.cluster, Member | Allocation):
+        reaches_hosts = job.launcher is not None and backend_of(job.launcher).starter is not None
+        if reaches_hosts and isinstance(self.cluster, Member | Allocation):
             raise WrongUsage(
                 f"DeepSpeed's launcher would start ranks over ssh, beside {self.cluster.source}",
                 "use `--launcher torchrun`",

@@ -65,7 +65,7 @@ def _pattern(training: PlannedTraining, named: Path) -> Iterator[Finding]:
     place = str(named.absolute())
     if not SPECIAL.search(place):
         return
-    severity, effect = Severity.ADVICE, "`--resume` may need a link"
+    severity, effect = Severity.ADVICE, "`--resume` may find no checkpoint in it"
     if training.args.is_on("load_best_model_at_end") and "[" in place:
         # A `*` also matches itself, `[x]` does not.
         severity, effect = Severity.FAILS_LATER, "`--load_best_model_at_end` fails"

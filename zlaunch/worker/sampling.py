@@ -76,10 +76,9 @@ def machine_sample(directory: Path) -> MachineSample:
     """Read the memory of a host, its shared memory and the free space of the disk of a directory."""
     import psutil
 
-    from zlaunch.hosts.machine.probe import cgroups
-    from zlaunch.hosts.machine.resources import tightest
+    from zlaunch.hosts.machine.probe import tightest_cgroup
 
-    memory, group = psutil.virtual_memory(), tightest(cgroups(Path("/proc/self")))
+    memory, group = psutil.virtual_memory(), tightest_cgroup(Path("/proc/self"))
     shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written
     return {
         "memory_bytes": memory.total,

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from zlaunch.dsconfig.schema.storage import Aio
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
 from zlaunch.launch.nvme.merge import merge_aio, merged_aio
-from zlaunch.launch.nvme.tune import Measurement
 
 SECTION = '{"block_size": 8388608, "single_submit": false}'
 AIO: dict[str, object] = {"block_size": 8388608, "single_submit": False}
@@ -44,15 +42,3 @@ def test_the_old_file_is_kept_and_an_equal_one_is_not_written(tmp_path: Path) ->
     (file := tmp_path / "ds.json").write_text("{}")
     assert merge_aio(file, AIO) == tmp_path / "ds.json.bak"
     assert merge_aio(file, AIO) is None
-
-
-def test_what_is_written_are_keys_that_deepspeed_reads() -> None:
-    setting = {
-        "block_size": 1 << 20,
-        "queue_depth": 32,
-        "sequential_requests": True,
-        "single_submit": False,
-        "io_parallel": 4,
-    }
-    aio = Aio.model_validate(Measurement(setting, 1.0, 1.0).aio)
-    assert (aio.overlap_events, aio.intra_op_parallelism, aio.queue_depth) == (False, 4, 32)

@@ -15,14 +15,14 @@ from tests.launch.schedulers.programs import calls, program
 from tests.running import zlaunch
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers import kubernetes
-from zlaunch.launch.schedulers.request import SubmitRequest
+from zlaunch.launch.schedulers.kubernetes import KubernetesRequest, Volume
 
 SCHEMAS = Path(__file__).with_name("schemas")
-KINDS = ("jobset", "trainjob", "pytorchjob")
+KINDS = ("jobset", "trainjob")
 ODD_ARGS = ("a b", "it's", '"$HOME"', "$(NNODES)", "$$", "é", "line\nbreak")
 
 
-def request(**known: Any) -> SubmitRequest:
+def request(**known: Any) -> KubernetesRequest:
     given = {
         "words": ("train.py", "--stage", "3"),
         "script_args": ODD_ARGS,
@@ -32,14 +32,14 @@ def request(**known: Any) -> SubmitRequest:
         "gpus": 8,
         "image": "registry/image:1",
         "namespace": "team",
-        "volumes": (("data", "/data"),),
+        "volume": [Volume("data", "/data")],
         "workdir": "/data/it's here",
         "is_resumable": True,
     }
-    return SubmitRequest(**{**given, **known})
+    return KubernetesRequest(**{**given, **known})
 
 
-def manifest(asked: SubmitRequest) -> Any:
+def manifest(asked: KubernetesRequest) -> Any:
     return yaml.safe_load(kubernetes.render(asked))
 
 
@@ -62,7 +62,7 @@ def closed(schema: Any) -> Any:
     "known",
     [
         {},
-        {"nodes": 1, "gpus": None, "namespace": None, "volumes": (), "workdir": None, "requeue": False},
+        {"nodes": 1, "gpus": None, "namespace": None, "volume": None, "workdir": None, "requeue": False},
         {"run_dir": Path("runs/it's"), "words": ("train.py", "--resume", "latest")},
     ],
 )
@@ -76,10 +76,7 @@ def container_of(kind: str, found: Any) -> Any:
     spec = found["spec"]
     if kind == "trainjob":
         return spec["trainer"]
-    if kind == "jobset":
-        pod = spec["replicatedJobs"][0]["template"]["spec"]["template"]
-    else:
-        pod = spec["pytorchReplicaSpecs"]["Master"]["template"]
+    pod = spec["replicatedJobs"][0]["template"]["spec"]["template"]
     return pod["spec"]["containers"][0]
 
 
@@ -100,10 +97,10 @@ def test_the_shell_of_a_pod_passes_all_arguments_on(
     words = done.stdout.split("\0")[:-1]
     cut = words.index("--")
     assert tuple(words[cut + 1 :]) == ODD_ARGS
-    again = restart == "1" and kind != "pytorchjob"
+    again = restart == "1"
     assert f"runs/it's{'-attempt-2' if again else ''}" in words[:cut]
     assert words[:cut].count("--resume") == bool(resume) + again
-    assert done.returncode == (75 + 128 if kind == "pytorchjob" and resume else 75)
+    assert done.returncode == 75
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -215,6 +212,11 @@ def test_a_job_is_followed_from_its_pods_to_its_exit_status(
     assert yaml.safe_load(created)["kind"] == "JobSet"
 
 
+def test_a_kind_that_kubeflow_has_replaced_is_refused_with_the_one_to_use(tmp_path: Path) -> None:
+    result = zlaunch(*SUBMIT, "--kind", "pytorchjob", cwd=tmp_path)
+    assert (result.status, "write `--kind trainjob`" in result.err) == (2, True), result.err
+
+
 def test_without_kubectl_the_error_says_where_to_run_it(tmp_path: Path) -> None:
     result = zlaunch(*SUBMIT, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert (result.status, "`kubectl` is not installed here" in result.err) == (69, True), result.err
@@ -226,11 +228,11 @@ def test_without_kubectl_the_error_says_where_to_run_it(tmp_path: Path) -> None:
         {"image": ""},
         {"image": "a\nb"},
         {"namespace": "Bad_NS!"},
-        {"volumes": (("Claim_X", "/a"),)},
-        {"volumes": (("a", "/data"), ("b", "/data/"))},
-        {"volumes": (("a", "/dev/shm"),)},
-        {"volumes": (("a", "/b:ro"),)},
-        {"volumes": (("a", "/"),)},
+        {"volume": [Volume("Claim_X", "/a")]},
+        {"volume": [Volume("a", "/data"), Volume("b", "/data/")]},
+        {"volume": [Volume("a", "/dev/shm")]},
+        {"volume": [Volume("a", "/b:ro")]},
+        {"volume": [Volume("a", "/")]},
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,24 @@ import pytest
 from tests.running import zlaunch
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.schedulers import slurm
-from zlaunch.launch.schedulers.request import SubmitRequest
+from zlaunch.launch.schedulers.slurm import SlurmRequest
 
 ODD_ARGS = ("a b", "it's", '"$HOME"', "`f`", "#no", "\\")
 
 
-def request(**known: Any) -> SubmitRequest:
+def request(options: Mapping[str, str | None] | None = None, **known: Any) -> SlurmRequest:
     given = {
+        "slurm": [slurm.SbatchOption(*one) for one in (options or {}).items()],
         "words": ("train.py",),
         "script_args": ODD_ARGS,
         "name": "it's a $name",
         "directory": Path("/here"),
     }
-    return SubmitRequest(**{**given, **known})
+    return SlurmRequest(**{**given, **known})
 
 
 def ran(
-    folder: Path, asked: SubmitRequest, *, status: int, restarts: int | None
+    folder: Path, asked: SlurmRequest, *, status: int, restarts: int | None
 ) -> tuple[list[str], list[str], int]:
     """Run a script with programs in place of Slurm's; return what srun and scontrol got, and its exit status."""
     for name, end in (("srun", status), ("scontrol", 0)):

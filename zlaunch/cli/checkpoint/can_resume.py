@@ -73,6 +73,8 @@ def _advice(fit: CheckpointFit) -> Iterator[str]:
             yield f"{fit.needed_key} makes it fit"
         case ResumeWay.OTHER_PATH:
             yield visible(how_to_rename(checkpoint))
+        case ResumeWay.UNKNOWN if checkpoint.saved_by is SavedBy.DCP:
+            return
         case ResumeWay.UNKNOWN:
             yield "DeepSpeed may load it all the same: on as many ranks, at the stage it was saved at"
         case ResumeWay.REPAIR:

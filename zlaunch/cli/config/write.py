@@ -10,7 +10,7 @@ from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.validate import validate_mapping
 from zlaunch.errors import Refused
 from zlaunch.files import write_new
-from zlaunch.job.spec import STAGES, Offload, parse_offload
+from zlaunch.job.spec import STAGES, Offload
 
 
 def write(
@@ -23,8 +23,7 @@ def write(
 
     Values that depend on the Trainer arguments, the model or the number of ranks are "auto".
     """
-    chosen = Offload() if offload is None else parse_offload(offload)
-    written = preset(STAGES[stage], chosen, nvme)
+    written = preset(STAGES[stage], offload or Offload(), nvme)
     if findings := validate_mapping(written):
         raise Refused(findings)
     if output is None:

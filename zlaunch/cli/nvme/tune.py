@@ -15,17 +15,8 @@ from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.launch.nvme.merge import merge_aio
-from zlaunch.launch.nvme.tune import (
-    FILES,
-    MOST_MEASUREMENTS,
-    Measurement,
-    TuneRequest,
-    Tuning,
-    check_drive,
-)
-from zlaunch.launch.nvme.tune import (
-    tune as tune_drive,
-)
+from zlaunch.launch.nvme.tune import FILES, NUM_MEASUREMENTS, TuneRequest, check_drive
+from zlaunch.launch.nvme.tune import tune as tune_drive
 from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import Stopped, end_like
 from zlaunch.units import memory
@@ -51,7 +42,7 @@ def _folder(text: str) -> Path:
 
 
 class TuneView(BuildReporter):
-    """Shows the build of `async_io`, and the best setting so far."""
+    """Shows the build of `async_io`, and how much is measured."""
 
     def __init__(self) -> None:
         """Prepare to show progress."""
@@ -64,10 +55,9 @@ class TuneView(BuildReporter):
     def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
         self._line.show(what, elapsed)
 
-    def measured(self, count: int, best: Measurement | None) -> None:
+    def measured(self, count: int) -> None:
         """Show how many measurements were made."""
-        so_far = "" if best is None else f"· best so far: {_speeds(best)}"
-        self._line.show("measuring", f"{count} of {MOST_MEASUREMENTS} {so_far}")
+        self._line.show("measuring", f"{count} of {NUM_MEASUREMENTS}")
 
     def done(self) -> None:
         """Remove the line."""
@@ -82,9 +72,6 @@ def tune(
             parser=_size, metavar="SIZE", help="Size of each of the two test files (default: 400M)."
         ),
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(min=1, max=3600, metavar="N", help="Time limit for the first round.")
-    ] = 120,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -96,8 +83,8 @@ def tune(
 ) -> None:
     """Measure a drive, and write the fastest `aio` section for it.
 
-    Measures with the engine of DeepSpeed's `ds_io`, in two files that are deleted in the end. The fastest
-    setting is the one that reads and writes the same amount in the least time, as offload does.
+    DeepSpeed's `ds_nvme_tune` tries 64 settings, in files that are deleted in the end. It starts a process
+    for each measurement, so this takes about ten minutes.
     """
     if output is not None:
         if str(output) == "-":
@@ -105,13 +92,10 @@ def tune(
         read(output)  # before minutes of measuring
     interpreter = inspect_python(python)
     machine = probe_machine(os.environ, interpreter)
-    request = TuneRequest(folder.absolute(), size or DEFAULT_BYTES, seconds, interpreter, machine)
+    request = TuneRequest(folder.absolute(), size or DEFAULT_BYTES, interpreter, machine)
     check_drive(request)
     view = TuneView()
-    console.say(
-        f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and about {seconds:.0f} s once "
-        "`async_io` is compiled"
-    )
+    console.say(f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and about ten minutes")
     try:
         found = tune_drive(request, view, view.measured)
     except Stopped as stop:
@@ -119,25 +103,15 @@ def tune(
         console.say(f"stopped by {stop.number.name}; the test files are deleted")
         end_like(-stop.number)
     view.done()
-    _show(found, as_json=as_json)
-    if output is not None:
-        kept = merge_aio(output, found.best.aio)
-        console.say(
-            f"wrote `aio` to {output}; the old file is {kept}" if kept else f"{output} has it already"
-        )
-
-
-def _show(found: Tuning, *, as_json: bool) -> None:
-    best, worst = found.best, found.measured[-1]
     if as_json:
-        speeds = [{**one.aio, "read": one.read, "write": one.write} for one in found.measured]
-        console.data(json.dumps({"aio": best.aio, "unit": "GB/s", "measured": speeds}, indent=2))
-        return
-    tried = len(found.measured)
-    everything = f"all {tried}" if tried == found.num_settings else f"{tried} of {found.num_settings}"
-    console.say(f"{everything} settings measured; the best: {_speeds(best)}; the worst: {_speeds(worst)}")
-    console.data(json.dumps({"aio": best.aio}, indent=2))
-
-
-def _speeds(one: Measurement) -> str:
-    return f"{one.read:.2f} GB/s read, {one.write:.2f} GB/s written"
+        members = {"aio": found.aio, "unit": "GB/s", "read": found.read, "write": found.write}
+        console.data(json.dumps(members, indent=2))
+    else:
+        console.say(f"the fastest settings: {found.read:.2f} GB/s read, {found.write:.2f} GB/s written")
+        console.data(json.dumps({"aio": found.aio}, indent=2))
+    if output is not None:
+        kept = merge_aio(output, found.aio)
+        if kept is None:
+            console.say(f"{output} has it already")
+        else:
+            console.say(f"wrote `aio` to {output}; the old file is {kept}")

@@ -5,7 +5,7 @@ import os
 from zlaunch import console
 from zlaunch.cli.runs.why import explained
 from zlaunch.errors import Unavailable, ZlaunchError
-from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
+from zlaunch.launch.scheduler import JobStatus, SubmitRequest
 from zlaunch.launch.submit import SubmitReporter
 from zlaunch.runs.store import find_run, load_run
 

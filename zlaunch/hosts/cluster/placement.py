@@ -23,16 +23,6 @@ def refuse_contradictions(job: JobSpec) -> None:
         raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
 
 
-def refuse_parts_of_hosts(job: JobSpec, topology: Topology) -> None:
-    """Raise WrongUsage for what DeepSpeed's runner cannot tell Open MPI."""
-    parts = [host.name for host in topology.hosts if host.devices != tuple(range(len(host.devices)))]
-    if job.launcher == "openmpi" and (parts or not topology.spans_hosts):
-        raise WrongUsage(
-            "`--launcher openmpi` takes whole hosts" + (f", not some slots of `{parts[0]}`" if parts else ""),
-            "use `--launcher torchrun`" if parts else "add `--hostfile FILE`, or use `--launcher torchrun`",
-        )
-
-
 def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
     return Topology(select(hosts, job.include, job.exclude), reach=Reach.SSH)

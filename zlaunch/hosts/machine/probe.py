@@ -198,7 +198,7 @@ def free_resources(paths: Iterable[Path], proc: Path = Path("/proc")) -> FreeRes
     return FreeResources(
         memory_bytes=memory.get("MemAvailable"),
         swap_bytes=memory.get("SwapFree", 0),
-        cgroup=tightest(cgroups(proc / "self")),
+        cgroup=tightest_cgroup(proc / "self"),
         shm=disk_of(shm) if shm.is_dir() else None,
         shm_left_bytes=sum(_sizes_of(shm.glob("deepspeed_allreduce_buffer_*"))),
         memlock_bytes=_memlock(proc / "self"),
@@ -238,6 +238,11 @@ def cgroups(process: Path) -> Iterator[Cgroup]:
             if (found := _cgroup(group)) is not None:
                 yield found
             group = group.parent
+
+
+def tightest_cgroup(process: Path) -> Cgroup | None:
+    """The group that leaves a process the least memory; None without a limit."""
+    return tightest(cgroups(process))
 
 
 def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:

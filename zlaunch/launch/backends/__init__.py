@@ -1,20 +1,26 @@
-"""The launchers: a table of modules with the same function."""
+"""The launchers: each module here is one, and has its `BACKEND`."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from importlib import import_module
+from pkgutil import iter_modules
 
-from zlaunch.hosts.cluster.topology import Reach, Topology
+from zlaunch.errors import Unavailable
+from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec, Launcher
-from zlaunch.launch.backends import deepspeed, openmpi, torchrun
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.launcher import Backend
 
 
-class Backend(Protocol):
-    """A module of this package."""
+def launchers() -> tuple[Launcher, ...]:
+    """List the names of all launchers."""
+    return tuple(module.name for module in iter_modules(__path__))
 
-    def build_argv(self, target: Target, topology: Topology, accelerator: str, port: int) -> tuple[str, ...]:
-        """The launcher's module, and the arguments with which it runs the target on every slot."""
+
+def backend_of(launcher: Launcher) -> Backend:
+    """Return a launcher; raise Unavailable for a name that none has, as an old record may hold it."""
+    if launcher not in launchers():
+        raise Unavailable(f"zlaunch has no launcher `{launcher}`", "use `--launcher torchrun`")
+    backend: Backend = import_module(f"{__name__}.{launcher}").BACKEND
+    return backend
 
 
 def launcher_of(job: JobSpec, script: Script, reach: Reach = Reach.HERE) -> Launcher:
@@ -22,8 +28,7 @@ def launcher_of(job: JobSpec, script: Script, reach: Reach = Reach.HERE) -> Laun
 
     On the nodes of a job that something else has started, zlaunch's rank program does that.
     """
+    if job.launcher is not None:
+        return job.launcher
     is_started = reach in (Reach.JOINED, Reach.SRUN)
-    return job.launcher or ("deepspeed" if script.wants_local_rank and not is_started else "torchrun")
-
-
-BACKENDS: Mapping[Launcher, Backend] = {"torchrun": torchrun, "deepspeed": deepspeed, "openmpi": openmpi}
+    return "deepspeed" if script.wants_local_rank and not is_started else "torchrun"

@@ -1,7 +1,7 @@
 """DeepSpeed's own runner; over pdsh when there is a hostfile."""
 
 from zlaunch.hosts.cluster.topology import Topology
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.launcher import PDSH, Backend, Target
 
 MODULE = "deepspeed.launcher.runner"
 
@@ -29,3 +29,6 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
         target.name,
         *target.args,
     )
+
+
+BACKEND = Backend(build_argv, starter=PDSH, is_of_deepspeed=True)

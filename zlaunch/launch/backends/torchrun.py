@@ -1,7 +1,7 @@
 """torchrun: the default. It passes signals on, and on one host it picks a free port."""
 
 from zlaunch.hosts.cluster.topology import Topology
-from zlaunch.launch.backends.target import Target
+from zlaunch.launch.launcher import Backend, Target
 
 MODULE = "torch.distributed.run"
 
@@ -41,3 +41,6 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
         target.name,
         *target.args,
     )
+
+
+BACKEND = Backend(build_argv, node_argv)

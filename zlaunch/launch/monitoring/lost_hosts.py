@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from zlaunch.hosts.cluster.slurm import nodes_down
 from zlaunch.hosts.cluster.topology import Host
+from zlaunch.launch.launcher import PDSH
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import NodeRecord, RankRecord
@@ -34,7 +35,7 @@ class LostHosts:
     def __init__(self, plan: LaunchPlan) -> None:
         """Look at a job that DeepSpeed's runner starts over pdsh; at any other, see nothing."""
         self._plan = plan
-        self._is_over_pdsh = plan.launcher == "deepspeed" and plan.topology.spans_hosts
+        self._is_over_pdsh = plan.topology.spans_hosts and plan.backend.starter == PDSH
         self._read = 0
         self._rest = ""
         self._said: dict[str, str] = {}

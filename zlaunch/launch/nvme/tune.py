@@ -1,86 +1,62 @@
-"""Find the fastest settings of `aio` for a drive, in bounded time and space."""
+"""Find the fastest settings of `aio` for a drive with DeepSpeed's own `ds_nvme_tune`."""
 
 import json
 import os
-import select
+import re
 import shutil
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Final
 
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages
-from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, find_op_cache
+from zlaunch.hosts.machine.op_cache import VARIABLE, find_op_cache
 from zlaunch.hosts.machine.probe import disk_of
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.launch.nvme.measure import FINAL_ROUNDS, FINALISTS, MARK, round_trip, settings
 from zlaunch.launch.op_build import WantedOps, build_wanted
 from zlaunch.launch.reporter import BuildReporter
-from zlaunch.process import Stopped, ours, signals_as_exceptions, start_with_pipes
+from zlaunch.process import Foreground, Stopped, signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import memory
 
-PREFIX = ".zlaunch-nvme-"
-SPARE_BYTES = 1 << 30
+PROGRAM: Final = "ds_nvme_tune"
+PREFIX: Final = ".zlaunch-nvme-"
+SPARE_BYTES: Final = 1 << 30
 """Stays free on the drive."""
-FILES = 2
+FILES: Final = 2
 """One is read, the other written."""
-_SLOWEST_SECONDS = 120.0
-"""Over the time limit, for the last measurement and the start of torch."""
+NUM_MEASUREMENTS: Final = 128
+"""Settings that the program tries (`deepspeed/nvme/perf_run_sweep.py`, `DEFAULT_SWEEP_CONFIG`), twice: it
+reads with each, then it writes with each."""
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """The speed of one setting, in GB/s."""
-
-    setting: Mapping[str, Any]
-    read: float
-    write: float
-
-    @property
-    def round_trip(self) -> float:
-        """Seconds to read and write a GB."""
-        return round_trip({"read": self.read, "write": self.write})
-
-    @property
-    def aio(self) -> dict[str, object]:
-        """The section of a ds_config; what `ds_nvme_tune` prints, DeepSpeed does not read."""
-        return {
-            "block_size": self.setting["block_size"],
-            "queue_depth": self.setting["queue_depth"],
-            "intra_op_parallelism": self.setting["io_parallel"],
-            "single_submit": self.setting["single_submit"],
-            "overlap_events": not self.setting["sequential_requests"],
-        }
+_LOGS: Final = "logs"
+_OUTPUT: Final = "output"
+_GRACE_SECONDS: Final = 5.0
+_RESULT: Final = re.compile(
+    r"^Best performance \(GB/sec\): read = *(?P<read>[\d.]+), write = *(?P<write>[\d.]+)\s+(?P<section>\{.*)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What was measured; the best first."""
+    """The fastest settings of a drive, and their speeds in GB/s."""
 
-    measured: tuple[Measurement, ...]
-    num_settings: int
-    """Of which all were tried, if the time was enough."""
-
-    @property
-    def best(self) -> Measurement:
-        """The setting that reads and writes the same amount fastest."""
-        return self.measured[0]
+    aio: Mapping[str, object]
+    """The section of a ds_config."""
+    read: float
+    write: float
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to measure, and how long at most."""
+    """What to measure."""
 
     folder: Path
     num_bytes: int
-    seconds: float
     python: Interpreter
     machine: Machine
 
@@ -102,125 +78,94 @@ def check_drive(request: TuneRequest) -> None:
     check_packages(request.python, ("torch", "deepspeed"))
 
 
-def tune(
-    request: TuneRequest, reporter: BuildReporter, told: Callable[[int, Measurement | None], None]
-) -> Tuning:
+def tune(request: TuneRequest, reporter: BuildReporter, measured: Callable[[int], None]) -> Tuning:
     """Build `async_io` if needed, measure, and delete all files, also if a signal ends it.
 
-    `told` gets the number of measurements and the best so far. Raises Stopped for a signal, Unavailable if
-    the drive cannot be measured.
+    `measured` gets the number of measurements so far. Raises Stopped for a signal, Unavailable if the drive
+    cannot be measured.
     """
-    with signals_as_exceptions(), _folder_on(request.folder) as folder:
+    with (
+        signals_as_exceptions(),
+        TemporaryDirectory(prefix=PREFIX, dir=request.folder, ignore_cleanup_errors=True) as name,
+    ):
+        folder = Path(name)
         environment = _environment(request, reporter, folder)
-        return _measure(request, folder, environment, told)
-
-
-@contextmanager
-def _folder_on(drive: Path) -> Iterator[Path]:
-    with TemporaryDirectory(prefix=PREFIX, dir=drive, ignore_cleanup_errors=True) as name:
-        yield Path(name)
+        return _sweep(request, folder, environment, measured)
 
 
 def _environment(request: TuneRequest, reporter: BuildReporter, folder: Path) -> dict[str, str]:
     """The environment of a rank, in which `async_io` is compiled."""
     path = os.pathsep.join([*request.python.not_on_path(os.environ), os.environ.get("PATH", os.defpath)])
-    cpu = {} if request.machine.gpus else {"DS_ACCELERATOR": "cpu"}
-    environment = {**os.environ, **cpu, "PATH": path}
+    environment = {**os.environ, "PATH": path}
+    if not request.machine.gpus:
+        environment["DS_ACCELERATOR"] = "cpu"
     cache = find_op_cache(request.python, request.machine, environment)
     environment[VARIABLE] = str(cache.folder)
     logs = RunDir(folder / "build")
     logs.logs.mkdir(parents=True)
-    stopped_by = _build(request, cache, environment, reporter, logs)
+    wanted = WantedOps((OPS["async_io"],), request.python, cache, logs)
+    stopped_by = build_wanted(wanted, environment, reporter, if_killed=())
     if stopped_by is not None:
         raise Stopped(stopped_by)
-    shutil.rmtree(logs.root)
     return environment
 
 
-def _build(
-    request: TuneRequest,
-    cache: OpCache,
-    environment: Mapping[str, str],
-    reporter: BuildReporter,
-    logs: RunDir,
-) -> Any:
-    wanted = WantedOps((OPS["async_io"],), request.python, cache, logs)
-    return build_wanted(wanted, environment, reporter, if_killed=())
-
-
-def _measure(
-    request: TuneRequest,
-    folder: Path,
-    environment: Mapping[str, str],
-    told: Callable[[int, Measurement | None], None],
+def _sweep(
+    request: TuneRequest, folder: Path, environment: Mapping[str, str], measured: Callable[[int], None]
 ) -> Tuning:
-    found: dict[str, list[dict[str, Any]]] = {}
-    words = [str(folder), str(request.num_bytes), str(request.seconds)]
-    argv = ours("zlaunch.launch.nvme.measure", *words, python=request.python.executable)
-    log = folder.parent / f"{folder.name}.log"
-    shell = ["sh", "-c", 'exec "$@" 2>"$0"', str(log), *argv]
-    told(0, None)
-    try:
-        for line in _lines(shell, environment, request.seconds + _SLOWEST_SECONDS):
-            one = json.loads(line.removeprefix(MARK))
-            found.setdefault(json.dumps(one["setting"]), []).append(one)
-            told(sum(map(len, found.values())), _best(found)[0])
-        if not found:
-            raise _failure(log)
-    finally:
-        with suppress(OSError):
-            log.unlink()
-    return Tuning(tuple(_best(found)), len(settings()))
-
-
-def _best(found: Mapping[str, list[dict[str, Any]]]) -> list[Measurement]:
-    """The settings by the median of their measurements; those that were measured again come first."""
-    measured = [
-        (
-            -len(rounds),
-            Measurement(
-                rounds[0]["setting"],
-                statistics.median([one["read"] for one in rounds]),
-                statistics.median([one["write"] for one in rounds]),
-            ),
+    program = shutil.which(PROGRAM, path=environment["PATH"])
+    if program is None:
+        raise Unavailable(
+            f"there is no `{PROGRAM}` in {request.python.scripts}, nor on PATH",
+            "`pip install deepspeed` in that environment installs it",
         )
-        for rounds in found.values()
-    ]
-    most = min(rounds for rounds, _ in measured)
-    is_final = most <= -(FINAL_ROUNDS + 1)
-    measured.sort(key=lambda one: (one[0] if is_final else 0, one[1].round_trip))
-    return [one for _, one in measured]
+    logs, output = folder / _LOGS, folder / _OUTPUT
+    with output.open("wb") as file:
+        argv = in_folder(folder, request.python, program, request.num_bytes)
+        child = Foreground(argv, environment, file, _GRACE_SECONDS, if_killed=())
+    returncode = child.wait(lambda: measured(len([*logs.glob("*/*")])))
+    if child.stopped_by is not None:
+        raise Stopped(child.stopped_by)
+    found = read_result(output.read_text("utf-8", "replace"))
+    if returncode or found is None:
+        raise _failure([output, *logs.glob("*/*")])
+    return found
 
 
-def _lines(argv: list[str], environment: Mapping[str, str], seconds: float) -> Iterator[str]:
-    """Read the measurements as they come; the program is killed in the end."""
-    process, deadline, left = start_with_pipes(argv, environment), time.monotonic() + seconds, b""
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        while (rest := deadline - time.monotonic()) > 0:
-            if not select.select([process.stdout], [], [], min(rest, 1.0))[0]:
-                continue
-            if not (chunk := os.read(process.stdout.fileno(), 1 << 16)):
-                return
-            *lines, left = (left + chunk).split(b"\n")
-            yield from (line.decode() for line in lines if line.startswith(MARK.encode()))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stdin.close()
+def in_folder(folder: Path, python: Interpreter, program: str, num_bytes: int) -> list[str]:
+    """The command line of DeepSpeed's program, in a directory: it splits paths at spaces."""
+    words = ["--nvme_dir", ".", "--io_size", str(num_bytes), "--log_dir", _LOGS]
+    return ["sh", "-c", 'cd "$0" && exec "$@"', str(folder), python.executable, program, *words]
 
 
-def _failure(log: Path) -> Unavailable:
-    """Say why nothing was measured, in DeepSpeed's own words."""
-    text = log.read_text("utf-8", "replace") if log.exists() else ""
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it printed nothing")
+def read_result(output: str) -> Tuning | None:
+    """Read what DeepSpeed's program printed; None without a result.
+
+    Its section has a key that DeepSpeed does not read, and booleans as text.
+    """
+    found = _RESULT.search(output)
+    if found is None:
+        return None
+    section, _ = json.JSONDecoder().raw_decode(found["section"])
+    best = section["aio"]
+    aio = {
+        "block_size": best["block_size"],
+        "queue_depth": best["queue_depth"],
+        "intra_op_parallelism": best["num_threads"],
+        "single_submit": best["single_submit"] == "true",
+        "overlap_events": best["overlap_events"] == "true",
+    }
+    return Tuning(aio, float(found["read"]), float(found["write"]))
+
+
+def _failure(logs: list[Path]) -> Unavailable:
+    """Say why nothing was measured, in DeepSpeed's own words: the last ones of the file written last."""
+    last = "it printed nothing"
+    for log in sorted(logs, key=lambda file: file.stat().st_mtime):
+        lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        if lines:
+            last = lines[-1]
     hint = "use a directory on a local drive: the file system must support O_DIRECT, which tmpfs may not"
     if "lock" in last and "memory" in last.lower():
         hint = "raise the limit of locked memory: `ulimit -l unlimited`"
     return Unavailable(f"DeepSpeed cannot measure this directory: {last}", hint)
-
-
-MOST_MEASUREMENTS = len(settings()) + FINALISTS * FINAL_ROUNDS
-"""If the time is enough."""

@@ -1,4 +1,4 @@
-"""Kubernetes: a JobSet, or a TrainJob or PyTorchJob of Kubeflow, with one zlaunch in each pod."""
+"""Kubernetes: a JobSet, or a TrainJob of Kubeflow, with one zlaunch in each pod."""
 
 import json
 import math
@@ -7,17 +7,13 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
+import typer
 import yaml
 
 from zlaunch.errors import WrongUsage
-from zlaunch.launch.schedulers.program import ask
-from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest
-
-OWN_OPTIONS: tuple[str, ...] = ("image", "namespace", "kind", "volume", "workdir")
-SHARES_FILES = False
-HAS_TIME_LIMIT = False
+from zlaunch.launch.scheduler import SAVED, JobStatus, Scheduler, SubmitRequest, ask
 
 PORT = 29500
 GRACE_SECONDS = 300
@@ -26,34 +22,82 @@ GRACE_SECONDS = 300
 END_SECONDS = 15
 """How much of that is left for the end of ranks that have not saved in time."""
 
-RETRYABLE = 128
-"""A PyTorchJob starts a pod again for an exit status from here on."""
-
 _JOBSET = "jobset.sigs.k8s.io"
 _ENDED: Mapping[str, bool] = {"Completed": True, "Complete": True, "Succeeded": True, "Failed": False}
 """Conditions of a job that is over → whether it has succeeded."""
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of manifest: how `kubectl` names it, and the label of its pods."""
-
-    resource: str
-    label: str
-
-
-_KINDS: Mapping[str, _Kind] = {
-    "jobset": _Kind("jobset.jobset.x-k8s.io", f"{_JOBSET}/jobset-name"),
-    "trainjob": _Kind("trainjob.trainer.kubeflow.org", f"{_JOBSET}/jobset-name"),
-    "pytorchjob": _Kind("pytorchjob.kubeflow.org", "training.kubeflow.org/job-name"),
+_RESOURCES: Mapping[str, str] = {
+    "jobset": "jobset.jobset.x-k8s.io",
+    "trainjob": "trainjob.trainer.kubeflow.org",
 }
-
+"""Kinds of manifests → how `kubectl` names them."""
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _CLAIM = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def check(request: SubmitRequest) -> list[str]:
+class Volume(NamedTuple):
+    """A claim of a persistent volume, and where it is mounted."""
+
+    claim: str
+    path: str
+
+
+def parse_volume(text: str) -> Volume:
+    """Parse `CLAIM:PATH`; raise WrongUsage for anything else."""
+    claim, _, path = text.partition(":")
+    if not claim or not path.startswith("/"):
+        raise WrongUsage(f"`--volume {text}` is not CLAIM:PATH", "write `--volume datasets:/data`")
+    return Volume(claim, path)
+
+
+def parse_kind(text: str) -> str:
+    """Check a kind of manifest; raise WrongUsage for any other."""
+    if text == "pytorchjob":
+        raise WrongUsage(
+            "`--kind pytorchjob`: Kubeflow has replaced the PyTorchJob by the TrainJob",
+            "write `--kind trainjob`, or `--kind jobset` without Kubeflow",
+        )
+    if text not in _RESOURCES:
+        raise WrongUsage(f"`--kind {text}` is not a kind of manifest", "write `--kind jobset` or `trainjob`")
+    return text
+
+
+@dataclass(frozen=True)
+class KubernetesRequest(SubmitRequest):
+    """A job for Kubernetes, with the options that only Kubernetes has."""
+
+    image: Annotated[str | None, typer.Option(metavar="IMAGE", help="Image with zlaunch and the script.")] = (
+        None
+    )
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Namespace.")] = None
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="<jobset|trainjob>", parser=parse_kind, help="Kind of manifest (default: jobset)."
+        ),
+    ] = None
+    volume: Annotated[
+        list[Volume] | None,
+        typer.Option(
+            metavar="CLAIM:PATH", parser=parse_volume, help="A persistent volume and where it is mounted."
+        ),
+    ] = None
+    workdir: Annotated[str | None, typer.Option(metavar="DIR", help="Working directory in the image.")] = None
+
+    @property
+    def volumes(self) -> tuple[Volume, ...]:
+        """All volumes."""
+        return tuple(self.volume or ())
+
+    @property
+    def resource(self) -> str:
+        """How `kubectl` names the manifest."""
+        return _RESOURCES[self.kind or "jobset"]
+
+
+def check(request: KubernetesRequest) -> list[str]:
     """Raise WrongUsage without an image, and for what an API server certainly rejects."""
     if request.image is None:
         raise WrongUsage(
@@ -83,10 +127,10 @@ def check(request: SubmitRequest) -> list[str]:
     return notes
 
 
-def render(request: SubmitRequest) -> str:
+def render(request: KubernetesRequest) -> str:
     """Write the manifest of a job."""
-    write = {"jobset": _jobset, "trainjob": _trainjob, "pytorchjob": _pytorchjob}[request.kind or "jobset"]
-    text: str = yaml.dump(write(request), Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    manifest = _trainjob(request) if request.kind == "trainjob" else _jobset(request)
+    text: str = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
     return text
 
 
@@ -107,7 +151,7 @@ def _text(dumper: yaml.SafeDumper, text: str) -> Any:
 _Dumper.add_representer(str, _text)
 
 
-def _metadata(request: SubmitRequest) -> dict[str, Any]:
+def _metadata(request: KubernetesRequest) -> dict[str, Any]:
     """Name the job; the name is a part of the names of its pods, which are short."""
     plain = re.sub(r"[^a-z0-9]+", "-", request.name.lower()).strip("-")[:30] or "zlaunch"
     start = plain if plain[0].isalpha() else f"job-{plain}"
@@ -115,11 +159,11 @@ def _metadata(request: SubmitRequest) -> dict[str, Any]:
     return name if request.namespace is None else {**name, "namespace": request.namespace}
 
 
-def _jobset(request: SubmitRequest) -> dict[str, Any]:
+def _jobset(request: KubernetesRequest) -> dict[str, Any]:
     container = {
         "name": "train",
-        **_workplace(request),
-        "command": ["sh", "-c", _script(request, counts=True)],
+        "image": request.image,
+        "command": ["sh", "-c", _script(request)],
         "env": [
             _variable("NNODES", str(request.nodes)),
             _from_field("NODE_RANK", "annotations", "batch.kubernetes.io/job-completion-index"),
@@ -176,7 +220,7 @@ def _restarting_failures(container: str) -> list[dict[str, Any]]:
     ]
 
 
-def _trainjob(request: SubmitRequest) -> dict[str, Any]:
+def _trainjob(request: KubernetesRequest) -> dict[str, Any]:
     """Write a TrainJob; the runtime `torch-distributed` numbers the pods, and says when to restart."""
     pod = {
         "terminationGracePeriodSeconds": _grace_seconds(request),
@@ -192,7 +236,7 @@ def _trainjob(request: SubmitRequest) -> dict[str, Any]:
             "runtimeRef": {"name": "torch-distributed"},
             "trainer": {
                 "image": request.image,
-                "command": ["sh", "-c", _script(request, counts=True)],
+                "command": ["sh", "-c", _script(request)],
                 "env": [_from_field("RESTART", "labels", f"{_JOBSET}/restart-attempt")],
                 "numNodes": request.nodes,
                 **({} if request.gpus is None else {"numProcPerNode": request.gpus}),
@@ -216,60 +260,24 @@ def _trainjob(request: SubmitRequest) -> dict[str, Any]:
     }
 
 
-def _pytorchjob(request: SubmitRequest) -> dict[str, Any]:
-    """Write a PyTorchJob. Its pods cannot see a restart, so it restarts only with `--resume latest`."""
-    restarts = request.requeue and request.resumes
-    container = {
-        "name": "pytorch",
-        **_workplace(request),
-        "command": ["sh", "-c", _script(request, counts=False)],
-        **_resources(request),
-        "volumeMounts": _mounts(request),
-    }
-    pod = {
-        "terminationGracePeriodSeconds": _grace_seconds(request),
-        "containers": [container],
-        "volumes": _volumes(request),
-    }
-    counts = {"Master": 1, "Worker": request.nodes - 1}
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": _metadata(request),
-        "spec": {
-            "runPolicy": {"cleanPodPolicy": "None", "backoffLimit": request.restarts if restarts else 0},
-            "pytorchReplicaSpecs": {
-                role: {
-                    "replicas": count,
-                    "restartPolicy": "ExitCode" if restarts else "Never",
-                    "template": {"spec": pod},
-                }
-                for role, count in counts.items()
-                if count
-            },
-        },
-    }
-
-
-def _script(request: SubmitRequest, *, counts: bool) -> str:
-    """Write the shell script of each pod; `counts`: whether RESTART is the number of restarts."""
+def _script(request: KubernetesRequest) -> str:
+    """Write the shell script of each pod, where RESTART is the number of restarts."""
     enters = [] if request.workdir is None else [f"cd {shlex.quote(request.workdir)}"]
     words = shlex.join(["zlaunch", "train", *request.words, *_save_within(request)])
     behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
-    lines = _counted(request, words, behind) if counts else _uncounted(request, words, behind)
-    return _unexpanded("\n".join([*enters, *lines, ""]))
+    return _unexpanded("\n".join([*enters, *_start(request, words, behind), ""]))
 
 
-def _save_within(request: SubmitRequest) -> list[str]:
+def _save_within(request: KubernetesRequest) -> list[str]:
     """Let the ranks take the time that a pod has; zlaunch alone would assume 30 seconds."""
     return [] if request.save_within is not None else ["--save-within", str(GRACE_SECONDS - END_SECONDS)]
 
 
-def _grace_seconds(request: SubmitRequest) -> int:
+def _grace_seconds(request: KubernetesRequest) -> int:
     return max(GRACE_SECONDS, math.ceil(request.save_within or 0) + END_SECONDS)
 
 
-def _counted(request: SubmitRequest, words: str, behind: str) -> list[str]:
+def _start(request: KubernetesRequest, words: str, behind: str) -> list[str]:
     """Give a restart a run directory of its own, and let it resume."""
     first, again = [], ["--resume latest"] if request.is_resumable else []
     if request.run_dir is not None:
@@ -282,32 +290,12 @@ def _counted(request: SubmitRequest, words: str, behind: str) -> list[str]:
     return [*lines, f"exec {words}{given}{behind}"]
 
 
-def _uncounted(request: SubmitRequest, words: str, behind: str) -> list[str]:
-    """Turn the exit status of a job that goes on into one for which a PyTorchJob starts its pods again."""
-    run_dir = "" if request.run_dir is None else f" --run-dir {shlex.quote(str(request.run_dir))}"
-    if not (request.requeue and request.resumes):
-        return [f"exec {words}{run_dir}{behind}"]
-    return [
-        f"{words}{run_dir}{behind} &",
-        'trap "kill -TERM $!" TERM  # a shell passes no signal on',
-        "wait $!; status=$?",
-        "trap - TERM",
-        '[ "$status" -le 128 ] || { wait $!; status=$?; }',
-        f'[ "$status" -ne {SAVED} ] || status={RETRYABLE + SAVED}',
-        'exit "$status"',
-    ]
-
-
 def _unexpanded(text: str) -> str:
     """Escape `$(NAME)`, which Kubernetes would expand; `$$` is a dollar sign."""
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
-def _workplace(request: SubmitRequest) -> dict[str, Any]:
-    return {"image": request.image}
-
-
-def _resources(request: SubmitRequest) -> dict[str, Any]:
+def _resources(request: KubernetesRequest) -> dict[str, Any]:
     return {} if not request.gpus else {"resources": {"limits": {"nvidia.com/gpu": request.gpus}}}
 
 
@@ -319,14 +307,14 @@ def _from_field(name: str, kind: str, key: str) -> dict[str, Any]:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.{kind}['{key}']"}}}
 
 
-def _mounts(request: SubmitRequest) -> list[dict[str, Any]]:
+def _mounts(request: KubernetesRequest) -> list[dict[str, Any]]:
     claims = [
         {"name": f"volume-{number}", "mountPath": path} for number, (_, path) in enumerate(request.volumes)
     ]
     return [{"name": "shm", "mountPath": "/dev/shm"}, *claims]  # noqa: S108 - what NCCL and data loaders use
 
 
-def _volumes(request: SubmitRequest) -> list[dict[str, Any]]:
+def _volumes(request: KubernetesRequest) -> list[dict[str, Any]]:
     """List the volumes; the /dev/shm that a container has otherwise is 64 MiB small."""
     claims = [
         {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}}
@@ -335,32 +323,26 @@ def _volumes(request: SubmitRequest) -> list[dict[str, Any]]:
     return [{"name": "shm", "emptyDir": {"medium": "Memory"}}, *claims]
 
 
-def submit(text: str, request: SubmitRequest) -> str:
+def submit(text: str, request: KubernetesRequest) -> str:
     """Create a job, and return its name."""
     said = ask([*_kubectl(request), "create", "-o", "name", "-f", "-"], text)
     return said.rpartition("/")[2]
 
 
-def _kubectl(request: SubmitRequest) -> list[str]:
+def _kubectl(request: KubernetesRequest) -> list[str]:
     return ["kubectl", *([] if request.namespace is None else ["--namespace", request.namespace])]
 
 
-def _kind(request: SubmitRequest) -> _Kind:
-    return _KINDS[request.kind or "jobset"]
-
-
-def cancel_command(job: str, request: SubmitRequest) -> str:
+def cancel_command(job: str, request: KubernetesRequest) -> str:
     """Return the command that ends a job."""
-    return shlex.join([*_kubectl(request), "delete", _kind(request).resource, job])
+    return shlex.join([*_kubectl(request), "delete", request.resource, job])
 
 
-def look(job: str, request: SubmitRequest) -> JobStatus:
+def look(job: str, request: KubernetesRequest) -> JobStatus:
     """Ask for the state of a job and its pods."""
-    kind = _kind(request)
-    found = json.loads(ask([*_kubectl(request), "get", kind.resource, job, "-o", "json"]))
-    pods = json.loads(
-        ask([*_kubectl(request), "get", "pods", "--selector", f"{kind.label}={job}", "-o", "json"])
-    )["items"]
+    found = json.loads(ask([*_kubectl(request), "get", request.resource, job, "-o", "json"]))
+    selector = ("--selector", f"{_JOBSET}/jobset-name={job}")
+    pods = json.loads(ask([*_kubectl(request), "get", "pods", *selector, "-o", "json"]))["items"]
     status = found.get("status", {})
     conditions = {one["type"]: one for one in status.get("conditions", []) if one.get("status") == "True"}
     restarts = int(status.get("restarts", 0))
@@ -390,8 +372,6 @@ def _phase(pod: Mapping[str, Any]) -> str:
 def _is_first(pod: Mapping[str, Any]) -> bool:
     """Whether a pod is node 0, whose output is that of the job."""
     marks = {**pod["metadata"].get("annotations", {}), **pod["metadata"].get("labels", {})}
-    if "training.kubeflow.org/replica-type" in marks:
-        return str(marks["training.kubeflow.org/replica-type"]).lower() == "master"
     return marks.get("batch.kubernetes.io/job-completion-index") == "0"
 
 
@@ -416,3 +396,6 @@ def _why_pending(pods: Sequence[Mapping[str, Any]]) -> str | None:
             if one.get("type") == "PodScheduled" and one.get("status") == "False":
                 return f"{one.get('reason')}: {one.get('message', '')}".rstrip(": ")
     return None
+
+
+SCHEDULER = Scheduler("Kubernetes", KubernetesRequest, check, render, submit, look, cancel_command)

@@ -5,12 +5,7 @@ import shlex
 import time
 
 from zlaunch.errors import WrongUsage
-from zlaunch.launch.schedulers.program import ask
-from zlaunch.launch.schedulers.request import JobStatus, SubmitRequest
-
-OWN_OPTIONS: tuple[str, ...] = ()
-SHARES_FILES = False
-HAS_TIME_LIMIT = False
+from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest, ask
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _OVER = {"succeeded": 0, "failed": 1, "stopped": 143}
@@ -70,3 +65,6 @@ def look(job: str, request: SubmitRequest) -> JobStatus:
 
 def _logs(job: str) -> tuple[str, ...]:
     return ("ray", "job", "logs", "--follow", job)
+
+
+SCHEDULER = Scheduler("Ray", SubmitRequest, check, render, submit, look, cancel_command)

@@ -3,17 +3,24 @@
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
 
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.agent.handshake import SECRET
-from zlaunch.launch.schedulers.program import ProgramFailed, ask
-from zlaunch.launch.schedulers.request import SAVED, JobStatus, SubmitRequest, own_program
+from zlaunch.launch.scheduler import (
+    SAVED,
+    JobStatus,
+    ProgramFailed,
+    Scheduler,
+    SubmitRequest,
+    ask,
+    own_program,
+)
 from zlaunch.rundir.layout import RUNS
-
-OWN_OPTIONS: tuple[str, ...] = ("account", "partition", "gres", "array", "slurm")
-SHARES_FILES = True
-HAS_TIME_LIMIT = True
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
@@ -57,7 +64,95 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-def check(request: SubmitRequest) -> list[str]:
+_OPTION = re.compile(r"(?:--)?(?P<key>[A-Za-z][\w-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_LETTERS = {
+    "A": "account",
+    "a": "array",
+    "c": "cpus-per-task",
+    "D": "chdir",
+    "G": "gpus",
+    "J": "job-name",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "t": "time",
+}
+"""Short options of sbatch → long ones, of which zlaunch writes or reads some."""
+_INSTEAD = {
+    "nodes": "--nodes",
+    "array": "--array",
+    "requeue": "--requeue",
+    "no-requeue": "--no-requeue",
+}
+"""Options of sbatch on which more of the script depends → those of zlaunch."""
+_TASKS = ("ntasks", "ntasks-per-node")
+
+_INDEXES = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+
+
+class SbatchOption(NamedTuple):
+    """An option in the words of sbatch; the value is None for a switch."""
+
+    key: str
+    value: str | None
+
+
+def parse_option(text: str) -> SbatchOption:
+    """Parse `qos=high` or `exclusive`; raise WrongUsage for an option of zlaunch itself."""
+    if (match := _OPTION.fullmatch(text)) is None:
+        raise WrongUsage(
+            f"`--slurm {text}` is not KEY=VALUE", "write `--slurm qos=high` or `--slurm exclusive`"
+        )
+    key, value = match["key"].replace("_", "-"), match["value"]
+    key = _LETTERS.get(key, key)
+    if key in _TASKS:
+        raise WrongUsage(
+            f"`--slurm {text}`: each node has one task, a zlaunch that starts the ranks there",
+            "leave it out; `--gpus 8` is the number of ranks of each node",
+        )
+    if (instead := _INSTEAD.get(key)) is not None:
+        typed = instead if value is None else f"{instead} {value}"
+        raise WrongUsage(f"`--slurm {text}`: this is an option of zlaunch itself", f"write `{typed}`")
+    return SbatchOption(key, value)
+
+
+def parse_indexes(text: str) -> str:
+    """Check the indexes of an array; raise WrongUsage for anything else."""
+    if _INDEXES.fullmatch(text) is None:
+        raise WrongUsage(
+            f"`--array {text}` is not a list of indexes", "write `--array 0-3` or `--array 1,5%2`"
+        )
+    return text
+
+
+@dataclass(frozen=True)
+class SlurmRequest(SubmitRequest):
+    """A job for Slurm, with the options that only Slurm has."""
+
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Account to charge.")] = None
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Partition.")] = None
+    gres: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Resources of each node, such as gpu:a100:8.")
+    ] = None
+    array: Annotated[
+        str | None,
+        typer.Option(metavar="INDEXES", parser=parse_indexes, help="Submit an array of jobs, such as 0-3."),
+    ] = None
+    slurm: Annotated[
+        list[SbatchOption] | None,
+        typer.Option(
+            metavar="KEY=VALUE", parser=parse_option, help="Another option of sbatch, such as qos=high."
+        ),
+    ] = None
+
+    @property
+    def options(self) -> Mapping[str, str | None]:
+        """The options in the words of sbatch; None for a switch."""
+        return dict(self.slurm or ())
+
+
+def check(request: SlurmRequest) -> list[str]:
     """Raise WrongUsage for a line break, which would end an option in the script."""
     for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
         if "\n" in str(word):
@@ -65,7 +160,7 @@ def check(request: SubmitRequest) -> list[str]:
     return [] if _has_own_gpus(request) else request.without_gpus()
 
 
-def render(request: SubmitRequest) -> str:
+def render(request: SlurmRequest) -> str:
     """Write the sbatch script of a job."""
     lines = [
         "#!/bin/bash",
@@ -88,12 +183,12 @@ def render(request: SubmitRequest) -> str:
     return "\n".join([*lines, 'exit "$status"', ""])
 
 
-def _has_own_gpus(request: SubmitRequest) -> bool:
+def _has_own_gpus(request: SlurmRequest) -> bool:
     """Whether the user asks for GPUs in the words of Slurm."""
     return bool(request.gres or request.options.keys() & {"gres", "gpus", "gpus-per-node", "gpus-per-task"})
 
 
-def _directives(request: SubmitRequest) -> list[str]:
+def _directives(request: SlurmRequest) -> list[str]:
     """Write the options of the job; options of `--slurm` replace those of zlaunch."""
     limit = request.time_limit
     own: dict[str, str | None] = {
@@ -139,7 +234,7 @@ def _quoted(text: str) -> str:
     return '"' + re.sub(r"""(["\\])""", r"\\\1", text) + '"'
 
 
-def _run_directory(request: SubmitRequest) -> Iterator[str]:
+def _run_directory(request: SlurmRequest) -> Iterator[str]:
     """Choose the run directory on the node, where the number of the job is known."""
     yield "# Slurm counts how often it has requeued the job. Each start has a run directory of its own."
     if request.run_dir is None:
@@ -156,7 +251,7 @@ def _run_directory(request: SubmitRequest) -> Iterator[str]:
     yield "fi"
 
 
-def _step(request: SubmitRequest) -> Iterator[str]:
+def _step(request: SlurmRequest) -> Iterator[str]:
     """Start one zlaunch on each node; a failed one ends the others itself."""
     cores = request.options.get("cpus-per-task")
     # srun does not take it from sbatch. Without `none`, it may bind all ranks of a node to one core.
@@ -169,18 +264,18 @@ def _step(request: SubmitRequest) -> Iterator[str]:
     yield "status=$?"
 
 
-def submit(text: str, request: SubmitRequest) -> str:
+def submit(text: str, request: SlurmRequest) -> str:
     """Submit a script, and return the number of the job."""
     (request.directory / RUNS).mkdir(exist_ok=True)  # Slurm does not create the directory of the log
     return ask(["sbatch", "--parsable"], text).partition(";")[0]
 
 
-def cancel_command(job: str, request: SubmitRequest) -> str:
+def cancel_command(job: str, request: SlurmRequest) -> str:
     """Return the command that ends a job."""
     return f"scancel {job}"
 
 
-def look(job: str, request: SubmitRequest) -> JobStatus:
+def look(job: str, request: SlurmRequest) -> JobStatus:
     """Ask for the state of a job."""
     try:
         records = ask(["scontrol", "show", "job", job]).split("\n\n")
@@ -192,7 +287,7 @@ def look(job: str, request: SubmitRequest) -> JobStatus:
     return states[0] if len(states) == 1 else _together(states)
 
 
-def _state(record: str, request: SubmitRequest) -> JobStatus:
+def _state(record: str, request: SlurmRequest) -> JobStatus:
     """Read one record of `scontrol show job`."""
 
     def member(name: str) -> str | None:
@@ -233,7 +328,7 @@ def _exit_status(name: str, code: str) -> int:
     return _OVER[name]
 
 
-def _run_dir(request: SubmitRequest, number: str, task: str | None, restarts: int) -> Path:
+def _run_dir(request: SlurmRequest, number: str, task: str | None, restarts: int) -> Path:
     """Name the run directory as the script does."""
     chosen, own = request.run_dir, f"{RUNS / request.run_name}-{number}"
     name = own if chosen is None else f"{chosen}-{task}" if request.array is not None else str(chosen)
@@ -271,3 +366,16 @@ def _from_accounting(job: str) -> JobStatus:
             for name, code in states
         ]
     )
+
+
+SCHEDULER = Scheduler(
+    "Slurm",
+    SlurmRequest,
+    check,
+    render,
+    submit,
+    look,
+    cancel_command,
+    shares_files=True,
+    has_time_limit=True,
+)

@@ -1,0 +1,130 @@
+"""What `zlaunch train` does with its options."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from zlaunch import console
+from zlaunch.cli import submission
+from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.option_table import members, read
+from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.run import members as run_members
+from zlaunch.errors import WrongUsage
+from zlaunch.hosts.machine.interpreter import find_module_in
+from zlaunch.job.args import ds_config_of
+from zlaunch.job.recipes import recipe_named
+from zlaunch.job.script import RESUME
+from zlaunch.job.script_reader import read_script
+from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, RunOptions, parse_override
+from zlaunch.launch.ask import show_help
+from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.no_ssh import as_member, commands
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.run import run
+from zlaunch.launch.surroundings import find_surroundings
+from zlaunch.runs.store import load_run
+
+
+def start(context: Any, given: Mapping[str, Any]) -> int:
+    """Start the job of a command line, submit it, or show it; return the exit status."""
+    job = job_of(context, given)
+    node_rank, output = given["node_rank"], read(OutputOptions, given)
+    if node_rank is not None and not given["no_ssh"]:
+        raise WrongUsage("`--node-rank` has no effect without `--no-ssh`", "add `--no-ssh`")
+    if _asks_for_help(job):
+        return show_help(job)
+    view = LaunchView(as_json=output.as_json)
+    launch = LaunchOptions(
+        interactive=console.is_interactive(),
+        auto_stage=given["stage"] == "auto",
+        **members(LaunchOptions, given),
+    )
+    submission.check_options(given, job)
+    if given["submit"] is not None:
+        words = submission.split_words(job.asked or sys.argv, context.command, given["submit"])
+        return submission.submit_job(given, job, words, launch, view)
+    if given["no_ssh"] and node_rank is None:
+        _show_commands(job, output, view)
+        return 0
+    job, chosen = (job, None) if node_rank is None else as_member(job, node_rank)
+    surroundings = find_surroundings(
+        os.environ,
+        given["join_timeout"],
+        view,
+        output.dry_run,
+        chosen=chosen,
+        on=output.on,
+        is_offline=output.offline,
+    )
+    status = run(prepare(job, launch, view, surroundings), launch, view)
+    if output.as_json and view.run is not None:
+        console.data(to_json(run_members(load_run(view.run)), indent=None))
+    return status
+
+
+def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
+    """Read the options of a job; most are fields of the same name."""
+    typed = typed_args(context)
+    args, ds_config = ds_config_of(typed, given["ds_config"])
+    _check_resume(given, args.value(RESUME))
+    policy = RestartPolicy(**members(RestartPolicy, given))
+    preempt = PreemptOptions(**members(PreemptOptions, given))
+    read_otherwise: dict[str, Any] = {
+        "script": _program(given["script"], given["module"], given["python"]),
+        "args": args,
+        "stage": STAGES.get(given["stage"]),
+        "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
+        "ds_config": ds_config,
+        "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
+        "env": tuple(given["env"] or ()),
+        "may_ask": not given["no_ask"],
+        "config_flags": () if args == typed else typed.config_flags,
+        "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
+    }
+    return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
+
+
+def _check_resume(given: Mapping[str, Any], resumed: str | None) -> None:
+    resume = given["resume"]
+    if resume is not None and resumed:
+        raise WrongUsage(f"`--resume {resume}` and `{RESUME} {resumed}` both name a checkpoint", "keep one")
+    if given["allow_reshard"] and resume is None:
+        instead = "`--resume DIR` too"
+        if resumed:
+            instead = f"`--resume {resumed}` instead of `{RESUME} {resumed}`"
+        raise WrongUsage("`--allow-reshard` converts only what `--resume` names", f"write {instead}")
+
+
+def _asks_for_help(job: JobSpec) -> bool:
+    """Whether a script would show its help; `-h` among others may be an argument that it defines."""
+    if not {"--help", "-h"} & {*job.args.words}:
+        return False
+    source = read_script(job.script).source  # a file of another kind is an error
+    defines_h = "'-h'" in source or '"-h"' in source
+    return "--help" in job.args.words or job.args.words[-1] == "-h" or not defines_h
+
+
+def _program(script: str | None, module: str | None, python: Path | None) -> Path:
+    if module is not None:
+        return find_module_in(python, module)
+    if script is None:
+        return default_recipe()
+    return recipe_named(script) or Path(script)
+
+
+def _show_commands(job: JobSpec, output: OutputOptions, view: LaunchView) -> None:
+    """Show the command to type on each host."""
+    submission.note_secrets(job.args.words, "the commands", view)
+    lines = list(commands(job, job.asked or sys.argv))
+    if output.as_json:
+        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        return
+    for name, typed in lines:
+        console.data(f"# on {name}", typed)

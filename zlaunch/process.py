@@ -194,7 +194,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def fork_under_reaper(zlaunch: int, if_killed: Sequence[str]) -> None:
-    """Go on in a child of this process, which itself becomes the reaper of the child and its descendants.
+    """Continue in a child of this process, which itself becomes the reaper of the child and its descendants.
 
     `if_killed` is run when they are gone, if `zlaunch` was killed. See `worker/reaper.py`.
     """
@@ -274,8 +274,12 @@ def shield_from_sigterm() -> None:
 
 def sender_of_sigterm() -> int | None:
     """Return the process that has sent SIGTERM to this shielded one since the last call, if any has."""
-    received = signal.sigtimedwait(_shielded, 0) if _shielded else None
-    return None if received is None else received.si_pid
+    if not _shielded:
+        return None
+    received = signal.sigtimedwait(_shielded, 0)
+    if received is None:
+        return None
+    return received.si_pid
 
 
 def is_told_by_parent() -> bool:
@@ -410,7 +414,8 @@ class Child:
 
     def _signal_group(self, number: int) -> None:
         """Send a signal; a program that blocks SIGTERM is ended by SIGHUP."""
-        number = signal.SIGHUP if number in _shielded else number
+        if number in _shielded:
+            number = signal.SIGHUP
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -478,7 +483,9 @@ class Foreground(LauncherProcess):
             is_repeated = is_repeated and not (self._is_shielded and number == signal.SIGTERM)
             if self.save_first is not None and not is_repeated and self.save_first(number):
                 return
-        super().on_signal(signal.SIGTERM if number == SAVES else number, frame)
+        if number == SAVES:
+            number = signal.SIGTERM
+        super().on_signal(number, frame)
         if is_repeated:
             self._deadline = 0.0
 
@@ -541,8 +548,8 @@ def descendants() -> "list[psutil.Process]":
     """The running descendants of this process; those that have ended are reaped."""
     import psutil
 
-    found = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs(found, timeout=0)
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=0)
     return alive
 
 
@@ -556,7 +563,9 @@ def end_descendants() -> None:
     empty_lists = 0
     for _ in range(100):
         left = descendants()
-        empty_lists = 0 if left else empty_lists + 1
+        empty_lists += 1
+        if left:
+            empty_lists = 0
         if empty_lists == 2:
             return
         for process in left:

@@ -437,7 +437,7 @@ def test_an_optimizer_that_was_on_nvme_is_in_its_files(swapped: Path) -> None:
 def test_a_file_of_nvme_that_is_missing_is_found_even_if_another_is_there(swapped: Path) -> None:
     rank = swapped / "offloaded_tensors" / "rank01"
     (rank / "exp_avg_sq-9_20.tensor.swp").rename(rank / "exp_avg_sq-9_99.tensor.swp")
-    said = "exp_avg_sq-9_20.tensor.swp: it is missing: the optimizer was on NVMe, and this is a part of it"
+    said = "exp_avg_sq-9_20.tensor.swp: it is missing: a part of the optimizer, which was on NVMe"
     assert told(swapped) == [said]
 
 

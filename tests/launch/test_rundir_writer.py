@@ -1,7 +1,6 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +13,9 @@ from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.launcher import Backend
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
@@ -93,8 +94,11 @@ def test_run_sh_runs_in_its_directory_and_cleans_up_whatever_they_are_called(
         python=interpreter(str(odd)),
     )
     variables = {"ODD": Variable(ODD_NAME, "")}
-    launcher = SimpleNamespace(build_argv=lambda *_: ("launcher", str(odd), "two  words"))
-    monkeypatch.setattr("zlaunch.launch.plan.BACKENDS", {"torchrun": launcher, "deepspeed": launcher})
+
+    def odd_backend(launcher: str) -> Backend:
+        return replace(backend_of(launcher), build_argv=lambda *_: ("launcher", str(odd), "two  words"))
+
+    monkeypatch.setattr("zlaunch.launch.plan.backend_of", odd_backend)
     plan = replace(make_plan(inputs), environment=variables)
     (swap,) = plan.swap_dirs
     swap.mkdir()

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.job
 
 
 def newest(job: JobFacts, run: Path) -> Summary | None:
-    directory = job.script.known_output_dir(job.job.args)
-    return newest_for_restart(make_plan(job).training, run, None, directory)
+    return newest_for_restart(make_plan(job).training, run)
 
 
 def record(folder: Path, saved: Path) -> Path:

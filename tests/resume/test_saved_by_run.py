@@ -102,7 +102,7 @@ def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_went_on_from(
     assert found.checkpoint is not None
     assert found.checkpoint.checkpoint.folder == five
     ((_, said),) = saved_rows(found)
-    assert "step 5, with which the run began; it saved none" in said
+    assert "step 5, from which the run resumed; it saved none" in said
 
 
 def test_a_run_that_saved_nothing_has_nothing_to_say(tmp_path: Path) -> None:

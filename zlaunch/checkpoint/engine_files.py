@@ -35,7 +35,7 @@ OFFLOADED = "offloaded_tensors"
 """Where the engine copies what was on NVMe, in a directory `rank00` for each rank."""
 
 MOST_STEPS, MOST_RANKS = 1e18, 1 << 20
-"""Larger numbers are no steps and no ranks."""
+"""Larger numbers cannot be steps or ranks."""
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,19 @@ class EngineFiles:
     @property
     def layers(self) -> dict[int, Path]:
         """The files of the layers of a pipeline; of several parts of a layer, one."""
-        named = {file: _LAYER.fullmatch(file.name) for file in self.other}
-        return {int(one["layer"]): file for file, one in named.items() if one}
+        names = {file: _LAYER.fullmatch(file.name) for file in self.other}
+        return {int(name["layer"]): file for file, name in names.items() if name}
 
     @property
     def unknown(self) -> list[Path]:
         """Files that are neither of experts nor of layers."""
         known = (_EXPERT, _EXPERT_OPTIM, _LAYER)
-        return [file for file in self.other if not any(one.fullmatch(file.name) for one in known)]
+        return [file for file in self.other if not any(name.fullmatch(file.name) for name in known)]
 
     def obstacle(self, model: "ModelFile", shard: "OptimFile") -> str | None:
         """Say why its optimizer cannot be converted."""
         if self.layers:
-            return "it is of a pipeline, and zlaunch converts none"
+            return "it is of a pipeline, which zlaunch does not convert"
         if len({mp for _, mp in self.model}) > 1 and not model.says_how_it_is_cut:
             return "it does not say how model parallelism has cut its parameters"
         names = chain(model.module, model.frozen, *model.shapes, shard.slices)
@@ -85,8 +85,8 @@ class EngineFiles:
     @property
     def experts(self) -> dict[tuple[int, int], Path]:
         """The files of experts of DeepSpeed's own MoE layer, by layer and expert."""
-        named = {file: _EXPERT.fullmatch(file.name) for file in self.other}
-        return {(int(one["layer"]), int(one["expert"])): file for file, one in named.items() if one}
+        names = {file: _EXPERT.fullmatch(file.name) for file in self.other}
+        return {(int(name["layer"]), int(name["expert"])): file for file, name in names.items() if name}
 
 
 def engine_files(folder: Path) -> EngineFiles | None:
@@ -94,12 +94,12 @@ def engine_files(folder: Path) -> EngineFiles | None:
     model: dict[tuple[int | None, int], Path] = {}
     optim: dict[tuple[int, int], Path] = {}
     other = []
-    for file in sorted(one for one in folder.glob("*_states.pt") if one.is_file()):
-        if (named := _MODEL.fullmatch(file.name)) is not None:
-            dp = named["dp"]
-            model[None if dp is None else int(dp), int(named["mp"])] = file
-        elif (named := _OPTIM.fullmatch(file.name)) is not None:
-            optim[int(named["dp"]), int(named["mp"])] = file
+    for file in sorted(filter(Path.is_file, folder.glob("*_states.pt"))):
+        if (name := _MODEL.fullmatch(file.name)) is not None:
+            dp = name["dp"]
+            model[None if dp is None else int(dp), int(name["mp"])] = file
+        elif (name := _OPTIM.fullmatch(file.name)) is not None:
+            optim[int(name["dp"]), int(name["mp"])] = file
         elif _OTHER.fullmatch(file.name):
             other.append(file)
     return EngineFiles(folder, model, optim, other) if model or optim or other else None
@@ -154,12 +154,13 @@ class ModelFile:
     def buffers(self) -> Mapping[str, Tensor]:
         """The buffers, whole in every file."""
         names = set(_listed(self._state.get("buffer_names"), str))
-        return {name: one for name, one in self.module.items() if name in names}
+        return {name: tensor for name, tensor in self.module.items() if name in names}
 
     @property
     def num_experts(self) -> list[int]:
         """How many experts each MoE layer of DeepSpeed has."""
-        return [one for one in _listed(self._state.get("num_experts"), int) if 0 <= one <= MOST_RANKS]
+        counts = _listed(self._state.get("num_experts"), int)
+        return [count for count in counts if 0 <= count <= MOST_RANKS]
 
     @property
     def step(self) -> int | None:
@@ -189,27 +190,30 @@ class ModelFile:
         return config if isinstance(config, dict) else {}
 
     @property
+    def _zero(self) -> Mapping[str, Any]:
+        """The section of the ds_config about ZeRO."""
+        zero = self.config.get("zero_optimization")
+        return zero if isinstance(zero, dict) else {}
+
+    @property
     def stage(self) -> int | None:
         """The stage in the ds_config."""
-        zero = self.config.get("zero_optimization")
-        return whole(zero.get("stage", 0)) if isinstance(zero, dict) else 0
+        return whole(self._zero.get("stage", 0))
 
     @property
     def is_round_robin(self) -> bool | None:
         """Whether `round_robin_gradients` deals the parameters out to the ranks; None if they are too few."""
-        zero = self.config.get("zero_optimization")
-        is_reordered = can_be_reordered(self.shapes, self.ranks or 1)
-        if self.stage not in (1, 2) or not isinstance(zero, dict) or not is_reordered:
+        if self.stage not in (1, 2) or not can_be_reordered(self.shapes, self.ranks or 1):
             return None
-        return zero.get("round_robin_gradients", False) is True
+        return self._zero.get("round_robin_gradients", False) is True
 
     @property
     def offload(self) -> str:
         """Where the ds_config keeps the optimizer: none, cpu or nvme."""
-        zero = self.config.get("zero_optimization")
-        offload = zero.get("offload_optimizer") if isinstance(zero, dict) else None
-        device = offload.get("device", "none") if isinstance(offload, dict) else "none"
-        device = "cpu" if device == "nvme" and self.stage != 3 else device  # as DeepSpeed takes it
+        offload = self._zero.get("offload_optimizer")
+        device = offload.get("device") if isinstance(offload, dict) else None
+        if device == "nvme" and self.stage != 3:  # as DeepSpeed takes it
+            return "cpu"
         return device if isinstance(device, str) else "none"
 
     @property
@@ -220,21 +224,19 @@ class ModelFile:
     @property
     def has_fp32_master(self) -> bool:
         """Whether the optimizer trains in fp32, as it does unless the ds_config says otherwise."""
-        sections = [(name, self.config.get(name)) for name in ("bf16", "fp16")]
-        return not any(
-            isinstance(one, dict) and one.get(f"{name}_master_weights_and_grads") for name, one in sections
-        )
+        for name in ("bf16", "fp16"):
+            section = self.config.get(name)
+            if isinstance(section, dict) and section.get(f"{name}_master_weights_and_grads"):
+                return False
+        return True
 
     @property
     def is_partitioned(self) -> bool:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
-        return (
-            not self.is_of_pipeline
-            and bool(self.shapes)
-            and not any(
-                one.numel for group in self.shapes for name, one in self.module.items() if name in group
-            )
-        )
+        if self.is_of_pipeline or not self.shapes:
+            return False
+        trained = set(chain.from_iterable(self.shapes))
+        return not any(tensor.numel for name, tensor in self.module.items() if name in trained)
 
     @property
     def has_optimizer(self) -> bool:
@@ -251,13 +253,15 @@ class OptimFile:
     def __init__(self, file: Path) -> None:
         """Read the structure, not the numbers."""
         self.archive = Archive(file)
-        whole = _dict(self.archive.value, file)
-        self._state: Mapping[str, Any] = _dict(whole.get("optimizer_state_dict"), file)
+        content = _dict(self.archive.value, file)
+        self._state: Mapping[str, Any] = _dict(content.get("optimizer_state_dict"), file)
         stage = self._state.get("zero_stage")
-        stage = stage.args[0] if isinstance(stage, Unknown) and stage.args else stage  # an enum
+        if isinstance(stage, Unknown) and stage.args:  # an enum
+            stage = stage.args[0]
         self.is_of_bf16_optimizer = stage is None and isinstance(self._state.get(_FP32_GROUPS), list)
         """Whether `BF16_Optimizer` saved it, which cuts the optimizer as stage 1 does, and names no stage."""
-        stage = 1 if self.is_of_bf16_optimizer else stage
+        if self.is_of_bf16_optimizer:
+            stage = 1
         if not isinstance(stage, int):
             raise UnknownLayout("it has no state of a ZeRO optimizer in it")
         self.stage = int(stage)
@@ -266,7 +270,7 @@ class OptimFile:
     def _partition_counts(self) -> list[int]:
         count = self._state.get("partition_count")
         counts = map(_ranks, count if isinstance(count, list) else [count])
-        return [one for one in counts if one is not None]
+        return [ranks for ranks in counts if ranks is not None]
 
     @property
     def ranks(self) -> int | None:
@@ -305,14 +309,14 @@ class OptimFile:
     @cached_property
     def groups(self) -> list[Tensor]:
         """The fp32 parameters of this rank, flat, by group of the optimizer."""
-        found = self._state.get("fp32_flat_groups" if self.stage == 3 else _FP32_GROUPS)
-        if not isinstance(found, list) or not all(isinstance(one, Tensor) for one in found):
-            raise UnknownLayout("it has no fp32 parameters in it")
-        return found
+        groups = self._state.get("fp32_flat_groups" if self.stage == 3 else _FP32_GROUPS)
+        if not isinstance(groups, list) or not all(isinstance(group, Tensor) for group in groups):
+            raise UnknownLayout("it has no fp32 parameters")
+        return groups
 
     @property
     def is_swapped(self) -> bool:
-        """Whether numbers of it were on NVMe, and are files of `OFFLOADED`."""
+        """Whether some of its numbers were on NVMe, and are files of `OFFLOADED`."""
         groups = _listed(self._state.get("fp32_flat_groups"), Tensor)
         return any(not group.numel and group.ds_id for group in groups)
 
@@ -321,26 +325,31 @@ class OptimFile:
         base = self._state.get("optimizer_state_dict")
         states = base.get("state") if isinstance(base, dict) else None
         state = states.get(group) if isinstance(states, dict) else None
-        return [name for name, one in _named(state, Tensor).items() if not one.numel]
+        return [name for name, tensor in _named(state, Tensor).items() if not tensor.numel]
 
     @cached_property
     def paddings(self) -> list[list[int]] | None:
         """Elements after each parameter of each group, for alignment; None if the release has none."""
-        found = self._state.get("param_alignment_paddings")
-        return [_listed(group, int) for group in _listed(found, list)] if isinstance(found, list) else None
+        paddings = self._state.get("param_alignment_paddings")
+        if not isinstance(paddings, list):
+            return None
+        return [_listed(group, int) for group in _listed(paddings, list)]
 
     @cached_property
     def slices(self) -> Mapping[str, Unknown]:
         """Where stages 1 and 2 have what this rank has of each parameter, by its name."""
-        groups = _listed(self._state.get("param_slice_mappings"), dict)
-        return {name: one for group in groups for name, one in _named(group, Unknown).items()}
+        slices: dict[str, Unknown] = {}
+        for group in _listed(self._state.get("param_slice_mappings"), dict):
+            slices.update(_named(group, Unknown))
+        return slices
 
     @cached_property
     def shares(self) -> list[int]:
         """The elements that a rank has of each group at stages 1 and 2, with the padding at its end."""
-        saved = _listed(self._state.get("group_paddings"), int)
-        ends = [0] * len(self.groups) if self.is_of_bf16_optimizer else saved  # it saves them, too
-        return [group.numel + end for group, end in zip(self.groups, ends, strict=True)]
+        if self.is_of_bf16_optimizer:  # it saves the padding, too
+            return [group.numel for group in self.groups]
+        paddings = _listed(self._state.get("group_paddings"), int)
+        return [group.numel + padding for group, padding in zip(self.groups, paddings, strict=True)]
 
     @cached_property
     def _optimizer(self) -> Mapping[str, Any]:
@@ -381,15 +390,21 @@ class OptimFile:
     @property
     def has_adam_states(self) -> bool:
         """Whether both moments of Adam are in this file, or in those of `OFFLOADED`."""
-        moments = [state.get(name) for state in self._states for name in _MOMENTS]
-        known = [one for one in moments if isinstance(one, Tensor) and (one.numel or self.is_swapped)]
-        return bool(moments) and len(known) == len(moments)
+        moments = list(chain.from_iterable(map(_moments, self._states)))
+        tensors = _listed(moments, Tensor)
+        if not moments or len(tensors) < len(moments):
+            return False
+        return self.is_swapped or all(tensor.numel for tensor in tensors)
 
     @property
     def state_types(self) -> list[str]:
         """The types of the parameters and of both moments of Adam."""
-        moments = [state.get(name) for state in self._states[:1] for name in _MOMENTS]
-        return [one.dtype for one in (*self.groups[:1], *_listed(moments, Tensor))]
+        moments = _moments(self._states[0]) if self._states else []
+        return [tensor.dtype for tensor in (*self.groups[:1], *_listed(moments, Tensor))]
+
+
+def _moments(state: Mapping[str, Any]) -> list[object]:
+    return [state.get(name) for name in _MOMENTS]
 
 
 def _is_path(name: str) -> bool:
@@ -409,15 +424,18 @@ def _ranks(value: object) -> int | None:
 
 
 def _listed(value: object, kind: type[Part]) -> list[Part]:
-    """Take the items of a type from a list; nothing of anything else."""
-    return [one for one in value if isinstance(one, kind)] if isinstance(value, list | tuple) else []
+    """Take the items of a type from a list; nothing from anything else."""
+    if not isinstance(value, list | tuple):
+        return []
+    return [item for item in value if isinstance(item, kind)]
 
 
 def _named(value: object, kind: type[Part]) -> dict[str, Part]:
-    """Take the members of a type from a dict; nothing of anything else."""
-    items = value.items() if isinstance(value, dict) else ()
-    return {name: one for name, one in items if isinstance(name, str) and isinstance(one, kind)}
+    """Take the members of a type from a dict; nothing from anything else."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: item for name, item in value.items() if isinstance(name, str) and isinstance(item, kind)}
 
 
 def _shapes(value: object) -> Shapes:
-    return {name: tuple(_listed(one, int)) for name, one in _named(value, tuple).items()}
+    return {name: tuple(_listed(shape, int)) for name, shape in _named(value, tuple).items()}

@@ -9,7 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from zlaunch.checkpoint.engine_files import engine_files
+from zlaunch.checkpoint.engine_files import EngineFiles, engine_files
 from zlaunch.errors import InputMissing
 
 LATEST = "latest"
@@ -23,7 +23,7 @@ DCP_METADATA = ".metadata"
 """The file in which torch.distributed.checkpoint says what is stored where."""
 
 ACCELERATE_TAG = "pytorch_model"
-"""The tag by which accelerate's `save_state` saves an engine."""
+"""The tag that accelerate's `save_state` gives an engine."""
 
 WEIGHTS = (
     "model.safetensors",
@@ -72,13 +72,17 @@ class CheckpointFolder:
 
     @property
     def tag(self) -> str | None:
-        """The name by which the engine loads it."""
+        """The name that the engine loads it by."""
         return None if self.engine is None else self.engine.name
+
+    def engine_files(self) -> EngineFiles | None:
+        """The files of DeepSpeed's engine; None if there are none."""
+        return None if self.engine is None else engine_files(self.engine)
 
     def files(self) -> list[Path]:
         """All files of the checkpoint; beside a model there may be others of the training."""
-        found = self.folder.glob("*") if self.saved_by is SavedBy.WEIGHTS else self.folder.rglob("*")
-        return [file for file in sorted(found) if file.is_file()]
+        pattern = "*" if self.saved_by is SavedBy.WEIGHTS else "**/*"
+        return [file for file in sorted(self.folder.glob(pattern)) if file.is_file()]
 
     @property
     def nbytes(self) -> int:
@@ -86,16 +90,18 @@ class CheckpointFolder:
         sizes = {}
         for file in self.files():
             with contextlib.suppress(OSError):
-                found = file.stat()
-                sizes[found.st_dev, found.st_ino] = found.st_size
+                status = file.stat()
+                sizes[status.st_dev, status.st_ino] = status.st_size
         return sum(sizes.values())
 
     @property
     def written(self) -> float:
         """When its files were last written, in seconds since 1970; a conversion of it does not count."""
-        folders = {self.folder, self.engine or self.folder}
-        files = [file for folder in folders for file in folder.glob("*") if file.name != LATEST_UNIVERSAL]
-        return max((_changed(file) for file in files if file.is_file()), default=0.0)
+        files = list(self.folder.glob("*"))
+        if self.engine is not None:
+            files += self.engine.glob("*")
+        files = [file for file in files if file.name != LATEST_UNIVERSAL and file.is_file()]
+        return max(map(_changed, files), default=0.0)
 
 
 def _changed(file: Path) -> float:
@@ -121,17 +127,18 @@ def checkpoints_at(folder: Path) -> list[CheckpointFolder]:
 
 def recognize(folder: Path) -> CheckpointFolder | None:
     """Recognize the checkpoint that a directory is; of an engine's directory the one that `latest` names."""
-    if (one := _at(folder)) is not None:
-        return one
-    tags = list(_tags(folder))
-    named = latest_tag(folder)
-    return next((one for one in tags if one.tag == named), tags[-1] if len(tags) == 1 else None)
+    if (checkpoint := _at(folder)) is not None:
+        return checkpoint
+    tags, latest = {checkpoint.tag: checkpoint for checkpoint in _tags(folder)}, latest_tag(folder)
+    if latest in tags:
+        return tags[latest]
+    return next(iter(tags.values())) if len(tags) == 1 else None
 
 
 def checkpoint_at(folder: Path) -> CheckpointFolder:
     """Recognize the checkpoint at a path, or the only one below it. Raise InputMissing if it is not one."""
-    if (one := recognize(folder)) is not None:
-        return one
+    if (checkpoint := recognize(folder)) is not None:
+        return checkpoint
     found = checkpoints_at(folder)
     if len(found) == 1:
         return found[0]
@@ -146,9 +153,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 def checkpoint_parent(saved: Path) -> Path:
     """Return the directory with all checkpoints of a training, given the one of its last save."""
-    one = _at(saved)  # an engine may save beside the model
-    is_one = _TRAINER_NAME.fullmatch(saved.name) or (one and one.saved_by is not SavedBy.WEIGHTS)
-    return saved.parent if is_one else saved
+    if _TRAINER_NAME.fullmatch(saved.name):
+        return saved.parent
+    checkpoint = _at(saved)  # an engine may save beside the model
+    if checkpoint is None or checkpoint.saved_by is SavedBy.WEIGHTS:
+        return saved
+    return saved.parent
 
 
 def latest_tag(folder: Path, name: str = LATEST) -> str | None:
@@ -173,25 +183,28 @@ def trainer_state(folder: Path) -> Mapping[str, Any]:
 
 
 def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
-    if (one := _at(folder)) is not None:
-        yield one
-        if one.saved_by is not SavedBy.WEIGHTS:
+    if (checkpoint := _at(folder)) is not None:
+        yield checkpoint
+        if checkpoint.saved_by is not SavedBy.WEIGHTS:
             return
     tags = list(_tags(folder))
     yield from tags
     others = set(_folders(folder)) - {tag.folder for tag in tags}
-    for inner in sorted(others) if levels else ():
-        yield from _below(inner, levels - 1)
+    if levels:
+        for inner in sorted(others):
+            yield from _below(inner, levels - 1)
 
 
 def _at(folder: Path) -> CheckpointFolder | None:
     """Recognize one checkpoint by the files in a directory."""
-    one = _by_files(folder) if folder.is_dir() else None
+    checkpoint = _by_files(folder) if folder.is_dir() else None
+    if checkpoint is None:
+        return None
     # At its end a Trainer writes its state and the model into the directory of its checkpoints, too. At stage
     # 3 the model may be all that an engine saves.
-    inner = [] if one is None else list(filter(None, map(_by_files, _folders(folder))))
-    if one is None or not any(one.engine is None or each.saved_by is SavedBy.TRAINER for each in inner):
-        return one
+    inner = [found.saved_by for found in map(_by_files, _folders(folder)) if found is not None]
+    if SavedBy.TRAINER not in inner and (not inner or checkpoint.engine is not None):
+        return checkpoint
     return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None
 
 
@@ -200,7 +213,9 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
     if (folder / TRAINER_STATE).is_file():
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif (inner := folder / ACCELERATE_TAG).is_dir() or any(folder.glob("random_states_*.pkl")):
-        saved_by, engine = SavedBy.ACCELERATE, inner if engine_files(inner) is not None else None
+        saved_by = SavedBy.ACCELERATE
+        if engine_files(inner) is not None:
+            engine = inner
     elif _TRAINER_NAME.fullmatch(folder.name):
         saved_by, engine = SavedBy.TRAINER, _engine_in(folder)
     elif engine_files(folder) is not None:
@@ -227,7 +242,7 @@ def _saved_by(folder: Path) -> SavedBy:
 def _tags(folder: Path) -> Iterator[CheckpointFolder]:
     """Find the tags of an engine: directories with its files, or the one that `latest` names."""
     named = {latest_tag(folder), latest_tag(folder, LATEST_UNIVERSAL)} - {None}
-    for inner in sorted(_folders(folder), key=lambda one: (step_in(one.name) or 0, one.name)):
+    for inner in sorted(_folders(folder), key=lambda tag: (step_in(tag.name) or 0, tag.name)):
         if engine_files(inner) is not None or inner.name in named:
             yield CheckpointFolder(inner, _saved_by(inner), inner, step_in(inner.name))
 
@@ -237,8 +252,8 @@ def _engine_in(folder: Path) -> Path | None:
     named = latest_tag(folder)
     if named and (folder / named).is_dir():
         return folder / named
-    found = [inner for inner in _folders(folder) if inner.name.startswith("global_step")]
-    return found[-1] if found else None
+    tags = [inner for inner in _folders(folder) if inner.name.startswith("global_step")]
+    return tags[-1] if tags else None
 
 
 def _folders(folder: Path) -> list[Path]:

@@ -23,19 +23,19 @@ def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
 
     The newest are those of the last steps, and those that were written last. One that is not complete is
     deleted only if a complete one was written later, because it may just be written. One of an unknown layout
-    stays. A link is no checkpoint of its own, and what it leads to stays, as does the best one of a Trainer.
+    stays. A link is not a checkpoint of its own, and its target stays, as does the best one of a Trainer.
     """
-    links = [one.checkpoint.folder for one in found if one.checkpoint.folder.is_symlink()]
-    linked = {link.resolve() for link in links}
-    counted = [
-        one
-        for one in found
-        if one.checkpoint.saved_by in _PRUNED and one.step is not None and not one.unknown
-    ]
-    counted = [one for one in counted if one.checkpoint.folder not in links]
-    by_run = groupby(sorted(counted, key=_run), key=_run)
-    old = [one for _, run in by_run for one in _superfluous(sorted(run, key=_step), keep)]
+    folders = [one.checkpoint.folder for one in found]
+    linked = {folder.resolve() for folder in folders if folder.is_symlink()}
+    old: list[Summary] = []
+    for _, run in groupby(sorted(filter(_counts, found), key=_run), key=_run):
+        old += _superfluous(sorted(run, key=_step), keep)
     return [one for one in old if one.checkpoint.folder.resolve() not in linked]
+
+
+def _counts(one: Summary) -> bool:
+    is_pruned = one.checkpoint.saved_by in _PRUNED and not one.checkpoint.folder.is_symlink()
+    return is_pruned and one.step is not None and not one.unknown
 
 
 def _run(one: Summary) -> tuple[Path, str]:
@@ -54,14 +54,13 @@ def _superfluous(run: Sequence[Summary], keep: int) -> list[Summary]:
     if not kept:
         return []
     newest, best = _written(last_written[-1]), {*map(_best, run)}
-    return [
-        one
-        for one in run
-        if one not in kept
-        and (not one.problems or _written(one) <= newest)
-        and one.checkpoint.folder.name not in best
-        and not _is_latest(one.checkpoint)
-    ]
+
+    def stays(one: Summary) -> bool:
+        may_be_written = bool(one.problems) and _written(one) > newest
+        is_best = one.checkpoint.folder.name in best
+        return one in kept or may_be_written or is_best or _is_latest(one.checkpoint)
+
+    return [one for one in run if not stays(one)]
 
 
 def _written(one: Summary) -> float:
@@ -69,7 +68,7 @@ def _written(one: Summary) -> float:
 
 
 def _best(one: Summary) -> str:
-    """The name of the checkpoint that the Trainer holds for the best one."""
+    """The name of the checkpoint that the Trainer takes for the best one."""
     best = trainer_state(one.checkpoint.folder).get("best_model_checkpoint")
     return Path(best).name if isinstance(best, str) else ""
 
@@ -83,8 +82,10 @@ def _is_latest(checkpoint: CheckpointFolder) -> bool:
 
 def half_deleted(found: Sequence[Summary]) -> list[Path]:
     """Find what is left of deletions beside checkpoints that were interrupted."""
-    parents = sorted({one.checkpoint.folder.parent for one in found})
-    return [one for folder in parents for one in sorted(folder.iterdir()) if _DOOMED.fullmatch(one.name)]
+    rests: list[Path] = []
+    for folder in sorted({one.checkpoint.folder.parent for one in found}):
+        rests += [rest for rest in sorted(folder.iterdir()) if _DOOMED.fullmatch(rest.name)]
+    return rests
 
 
 def delete(checkpoint: CheckpointFolder) -> None:

@@ -3,12 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from zlaunch.checkpoint.dtypes import FLOATS
-from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
+from zlaunch.checkpoint.engine_files import ModelFile, OptimFile
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
@@ -27,42 +28,42 @@ class Summary:
     """One checkpoint; None for what its files do not tell."""
 
     checkpoint: CheckpointFolder
-    step: int | None
-    stage: int | None
-    ranks: int | None
-    """Ranks of data parallelism."""
-    model_ranks: int | None
-    """Ranks of tensor and pipeline parallelism."""
-    dtype: str | None
-    """Type of most tensors of the model."""
-    num_parameters: int | None
-    has_optimizer: bool
-    release: str | None
-    """The version of DeepSpeed."""
-    offload: str | None
-    """Where the optimizer was while it trained: none, cpu or nvme."""
-    is_swapped: bool
-    """Whether numbers of the optimizer are in files of NVMe."""
-    is_deepspeeds_adam: bool
-    """Whether the optimizer has what DeepSpeed's Adam needs, and torch's does not save."""
-    has_experts: bool
-    """Whether the model has DeepSpeed's own MoE layers."""
-    fits_all_stages: bool
-    """Whether it is a universal one that stages 1, 2 and 3 can load."""
-    obstacle: str | None
-    """Why it cannot be converted for other ranks and stages, if that is certain."""
     nbytes: int
     problems: tuple[Problem, ...]
-    unknown: tuple[Problem, ...] = ()
+    unknown: tuple[Problem, ...]
     """Files of a layout that zlaunch does not know. They can be read, and DeepSpeed may load them."""
-    cannot_load: str | None = None
-    """Why DeepSpeed cannot load it in any job, if that is certain."""
-    settings: frozenset[str] = frozenset()
-    """Names of the settings of the optimizer, with which another one may not be able to resume."""
+    step: int | None
+    stage: int | None
+    dtype: str | None
+    """Type of most tensors of the model."""
+    has_optimizer: bool
+    fits_all_stages: bool
+    """Whether it is a universal one that stages 1, 2 and 3 can load."""
+    ranks: int | None = None
+    """Ranks of data parallelism."""
+    model_ranks: int | None = None
+    """Ranks of tensor and pipeline parallelism."""
+    num_parameters: int | None = None
+    release: str | None = None
+    """The version of DeepSpeed."""
+    offload: str | None = None
+    """Where the optimizer was while it trained: none, cpu or nvme."""
+    has_experts: bool = False
+    """Whether the model has DeepSpeed's own MoE layers."""
     largest_group: int = 0
     """Most parameters in a group of the optimizer."""
     is_dealt_out: bool | None = None
     """Whether `round_robin_gradients` gave the optimizer another order; None if it would be the same."""
+    is_swapped: bool = False
+    """Whether numbers of the optimizer are in files of NVMe."""
+    is_deepspeeds_adam: bool = False
+    """Whether the optimizer has what DeepSpeed's Adam needs, and torch's does not save."""
+    settings: frozenset[str] = frozenset()
+    """Names of the settings of the optimizer, with which another one may not be able to resume."""
+    cannot_load: str | None = None
+    """Why DeepSpeed cannot load it in any job, if that is certain."""
+    obstacle: str | None = _OF_DEEPSPEED
+    """Why it cannot be converted for other ranks and stages, if that is certain."""
 
     @property
     def all_ranks(self) -> int | None:
@@ -72,50 +73,53 @@ class Summary:
 
 def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     """Read and verify a checkpoint; `complete` as for `verify`."""
-    model, is_universal = _model(checkpoint), checkpoint.saved_by is SavedBy.UNIVERSAL
-    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-    shard = None if files is None else _first(OptimFile, files.optim.values())
-    found = verify(checkpoint, complete)
-    return Summary(
+    files, model, shard = checkpoint.engine_files(), _model(checkpoint), None
+    if files is not None:
+        shard = _first(OptimFile, files.optim.values())
+    found, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
+    summary = Summary(
         checkpoint,
-        _step(checkpoint, model),
-        _stage(model, shard),
-        ranks=(model and model.ranks) or (shard and shard.ranks) or None,
-        model_ranks=None if model is None else model.model_ranks,
-        dtype=_dtype(checkpoint, model),
-        num_parameters=None if model is None or model.is_of_pipeline else _num_parameters(model),
-        has_optimizer=bool(shard) or is_universal or _has_optimizer(checkpoint, model),
-        release=None if model is None else model.release,
-        offload=None if model is None else model.offload,
-        is_swapped=shard is not None and shard.is_swapped,
-        is_deepspeeds_adam=shard is not None and shard.is_deepspeeds_adam,
-        has_experts=model is not None and bool(model.num_experts),
-        fits_all_stages=is_universal and files is not None and files.fits_all_stages,
-        obstacle=_obstacle(files, model, shard),
         nbytes=checkpoint.nbytes,
         problems=tuple(one for one in found if not one.is_unknown),
         unknown=tuple(one for one in found if one.is_unknown),
-        cannot_load=None if shard is None else shard.cannot_load,
-        settings=frozenset() if shard is None else shard.settings,
-        largest_group=0 if model is None else max(map(len, model.shapes), default=0),
-        is_dealt_out=None if model is None else _is_dealt_out(model, shard),
+        step=_step(checkpoint, model),
+        stage=_stage(model, shard),
+        dtype=_dtype(checkpoint, model),
+        has_optimizer=shard is not None or is_universal or _has_optimizer(checkpoint, model),
+        fits_all_stages=is_universal and files is not None and files.fits_all_stages,
     )
-
-
-def _is_dealt_out(model: ModelFile, shard: OptimFile | None) -> bool | None:
-    return False if shard is not None and shard.is_of_bf16_optimizer else model.is_round_robin
+    if shard is not None:
+        summary = replace(
+            summary,
+            ranks=shard.ranks,
+            is_swapped=shard.is_swapped,
+            is_deepspeeds_adam=shard.is_deepspeeds_adam,
+            settings=shard.settings,
+            cannot_load=shard.cannot_load,
+        )
+    if model is not None:
+        summary = replace(
+            summary,
+            ranks=model.ranks or summary.ranks,
+            model_ranks=model.model_ranks,
+            num_parameters=None if model.is_of_pipeline else _num_parameters(model),
+            release=model.release,
+            offload=model.offload,
+            has_experts=bool(model.num_experts),
+            largest_group=max(map(len, model.shapes), default=0),
+            is_dealt_out=model.is_round_robin,
+        )
+    if files is None or model is None or shard is None:
+        return summary
+    if shard.is_of_bf16_optimizer:
+        summary = replace(summary, is_dealt_out=False)
+    return replace(summary, obstacle=files.obstacle(model, shard))
 
 
 def _stage(model: ModelFile | None, shard: OptimFile | None) -> int | None:
-    if shard is None or (shard.is_of_bf16_optimizer and model is not None):
-        return None if model is None else model.stage
-    return shard.stage
-
-
-def _obstacle(files: EngineFiles | None, model: ModelFile | None, shard: OptimFile | None) -> str | None:
-    if files is None or model is None or shard is None:
-        return _OF_DEEPSPEED
-    return files.obstacle(model, shard)
+    if shard is not None and (model is None or not shard.is_of_bf16_optimizer):
+        return shard.stage
+    return None if model is None else model.stage
 
 
 def _first(read: "Callable[[Path], State]", files: Iterable[Path]) -> "State | None":
@@ -136,11 +140,11 @@ def _has_optimizer(checkpoint: CheckpointFolder, model: ModelFile | None) -> boo
 def _num_parameters(model: ModelFile) -> int | None:
     """Count parameters; those that share their numbers count once."""
     if model.is_partitioned:
-        return sum(math.prod(shape) for group in (*model.shapes, model.frozen) for shape in group.values())
-    once = {
-        (one.storage.key, one.offset): one for name, one in model.module.items() if name not in model.buffers
-    }
-    return sum(one.numel for one in once.values()) or None
+        shapes = chain.from_iterable(group.values() for group in (*model.shapes, model.frozen))
+        return sum(map(math.prod, shapes))
+    parameters = [tensor for name, tensor in model.module.items() if name not in model.buffers]
+    once = {(tensor.storage.key, tensor.offset): tensor.numel for tensor in parameters}
+    return sum(once.values()) or None
 
 
 def age(checkpoint: CheckpointFolder) -> tuple[int, bool, float]:
@@ -162,7 +166,7 @@ def trained_type(checkpoint: CheckpointFolder) -> str | None:
 
 
 def _model(checkpoint: CheckpointFolder) -> ModelFile | None:
-    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    files = checkpoint.engine_files()
     return None if files is None else _first(ModelFile, files.model.values())
 
 

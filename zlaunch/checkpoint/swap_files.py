@@ -40,7 +40,7 @@ class SwapFile:
         try:
             size = self.path.stat().st_size
         except OSError:
-            return "it is missing: the optimizer was on NVMe, and this is a part of it"
+            return "it is missing: a part of the optimizer, which was on NVMe"
         return None if size >= wanted else f"it has {size} of at least {wanted} bytes"
 
     def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
@@ -60,7 +60,8 @@ def swap_files(model: ModelFile, shard: OptimFile, rank: int) -> Iterator[SwapFi
         if group.numel or not numel or not group.ds_id:
             continue
         for state in ("", *shard.empty_states(number)):
-            file = folder / f"{f'{state}-' if state else ''}{group.ds_id}.tensor.swp"
+            prefix = f"{state}-" if state else ""
+            file = folder / f"{prefix}{group.ds_id}.tensor.swp"
             yield SwapFile(file, number, state, replace(group, shape=(numel,), stride=(1,)))
 
 

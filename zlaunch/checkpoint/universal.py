@@ -2,7 +2,7 @@
 
 DeepSpeed's own conversion does the work, in its own directory. The checkpoint is verified before, and the
 result before it gets its name, so an interrupted conversion leaves nothing that looks like a checkpoint. If
-zlaunch is killed, its reaper ends the conversion and deletes what there is of it.
+zlaunch is killed, its reaper ends the conversion and deletes its files.
 """
 
 import os
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from zlaunch import files
@@ -75,11 +76,12 @@ def converted(checkpoint: CheckpointFolder) -> CheckpointFolder | None:
     """
     if checkpoint.engine is None:
         return None
-    if checkpoint.saved_by is SavedBy.UNIVERSAL:
-        folder = checkpoint.engine
-    else:
+    folder = checkpoint.engine
+    if checkpoint.saved_by is not SavedBy.UNIVERSAL:
         folder = universal_folder(checkpoint, None)
-    return recognize(folder) if latest_tag(folder.parent, LATEST_UNIVERSAL) == folder.name else None
+    if latest_tag(folder.parent, LATEST_UNIVERSAL) != folder.name:
+        return None
+    return recognize(folder)
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def _plan(checkpoint: CheckpointFolder, out: Path | None) -> UniversalPlan:
 
 def _no_conversion(plan: UniversalPlan, said: str) -> WrongUsage:
     return WrongUsage(
-        f"`{plan.folder}` is no complete conversion of `{plan.checkpoint.folder}`: {said}",
+        f"`{plan.folder}` is not a complete conversion of `{plan.checkpoint.folder}`: {said}",
         f"delete it first: `rm -r {files.typed(plan.folder)}`",
     )
 
@@ -150,7 +152,7 @@ def _disk_need(checkpoint: CheckpointFolder, found: EngineFiles) -> DiskNeed:
 
 
 def is_in_the_way(checkpoint: CheckpointFolder) -> bool:
-    """Whether there is something where a conversion would write, and no conversion of this checkpoint."""
+    """Whether there is something else where a conversion of this checkpoint would write."""
     try:
         _plan(checkpoint, None)
     except WrongUsage:
@@ -161,7 +163,7 @@ def is_in_the_way(checkpoint: CheckpointFolder) -> bool:
 def write_universal(
     plan: UniversalPlan, wait: Callable[[], None], int_steps: bool | None = None, python: str = sys.executable
 ) -> None:
-    """Convert a checkpoint. `wait` is called again and again meanwhile; `int_steps` as for `fit_all_stages`.
+    """Convert a checkpoint. `wait` is called repeatedly meanwhile; `int_steps` as for `fit_all_stages`.
 
     `python` has torch and DeepSpeed. Raise Unavailable if that is impossible, and leave nothing then.
     """
@@ -215,12 +217,13 @@ class _Steps:
             source.symlink_to(engine)
             out.symlink_to(self.partial)
             folders = ["--input_folder", str(source), "--output_folder", str(out / _RESULT)]
-            # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add them.
-            inject = ["--inject_missing_state"] if (found.first_model.stage or 0) < 3 else []
-            theirs = [self.python, "-m", CONVERSION]
-            is_dealt_out = found.first_model.is_round_robin
-            program = ours(_IN_ORDER, python=self.python) if is_dealt_out else theirs
-            self._run([*program, *folders, *inject], links)
+            program = [self.python, "-m", CONVERSION]
+            if found.first_model.is_round_robin:
+                program = ours(_IN_ORDER, python=self.python)
+            if (found.first_model.stage or 0) < 3:
+                # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add them.
+                folders.append("--inject_missing_state")
+            self._run([*program, *folders], links)
         shutil.rmtree(self.partial / _IN_MEMORY, ignore_errors=True)
 
     def tick(self) -> None:
@@ -244,19 +247,20 @@ class _Steps:
         if child.stopped_by is not None:
             raise Stopped(child.stopped_by)
         if returncode:
-            said = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
-            why = said[-1] if said else f"exit status {returncode}"
+            lines = log.read_bytes()[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            why = lines[-1] if lines else f"exit status {returncode}"
             free = shutil.disk_usage(self.partial).free  # torch does not say that a disk is full
-            is_full = f"the disk is full: it has {size(free)} left; " if free < _LITTLE_BYTES else ""
-            raise Unavailable(f"DeepSpeed's conversion failed: {is_full}{why}")
+            if free < _LITTLE_BYTES:
+                why = f"the disk is full: it has {size(free)} left; {why}"
+            raise Unavailable(f"DeepSpeed's conversion failed: {why}")
 
 
 def not_restored(checkpoint: CheckpointFolder) -> list[str]:
-    """Name what DeepSpeed does not load of a universal checkpoint: buffers and frozen parameters.
+    """Name what DeepSpeed does not load from a universal checkpoint: buffers and frozen parameters.
 
     `load_checkpoint` of 0.19.8 does not load the module then; they keep the values that the script has set.
     """
-    found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    found = checkpoint.engine_files()
     return [] if found is None else found.first_model.not_restored
 
 
@@ -274,7 +278,7 @@ def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
     """Return its files. Raise WrongUsage for a checkpoint that any ranks can load."""
     if checkpoint.saved_by is SavedBy.UNIVERSAL:
         raise WrongUsage(f"`{checkpoint.folder}` is universal already")
-    found = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    found = checkpoint.engine_files()
     if found is None:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
     require_engine(checkpoint)
@@ -289,7 +293,7 @@ def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
 
 
 def _incomplete(found: EngineFiles, folder: Path) -> str | None:
-    """Say what a universal checkpoint lacks of the one that it was made of; None if it has all of it."""
+    """Say what a universal checkpoint lacks of its source; None if it is complete."""
     made = engine_files(folder)
     if made is None or not made.model or not (folder / "zero").is_dir():
         return "it has no files of a conversion"
@@ -299,9 +303,10 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
     before, after = found.first_model, made.first_model
     if before.step != after.step:
         return f"it is of step {after.step}, and not {before.step}"
-    wanted = {name for group in before.shapes for name in group}
-    missing = sorted(name for name in wanted if not (folder / "zero" / name / "fp32.pt").is_file())
-    return f"`{missing[0]}` is missing in it" if missing else None
+    for name in sorted(set(chain.from_iterable(before.shapes))):
+        if not (folder / "zero" / name / "fp32.pt").is_file():
+            return f"`{name}` is missing in it"
+    return None
 
 
 def _other_weights(found: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:

@@ -48,7 +48,8 @@ def _name_for_all_stages(found: EngineFiles) -> None:
     """Stage 3 looks for the file of rank 0, the other stages for one without a rank."""
     for (dp, mp), file in found.model.items():
         if dp in (None, 0):
-            other = f"{'zero_pp_rank_0_' if dp is None else ''}mp_rank_{mp:02}_model_states.pt"
+            name = f"mp_rank_{mp:02}_model_states.pt"
+            other = f"zero_pp_rank_0_{name}" if dp is None else name
             try:
                 os.link(file, file.with_name(other))
             except OSError:  # a file system without hard links
@@ -125,7 +126,7 @@ def _set_int_steps(folder: Path, int_steps: bool) -> None:
 
 
 def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A dynamic loss scale goes on. A static one is the job's: that of bf16 would end the scaling of fp16."""
+    """Keep a dynamic loss scale. A static one is the job's: that of bf16 would end the scaling of fp16."""
     scaler = state.get("loss_scaler")
     if not state.get("dynamic_loss_scale") or not isinstance(scaler, Unknown):
         return {}

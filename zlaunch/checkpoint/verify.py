@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -227,10 +228,10 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
     present = {mp for _, mp in files.model}
     parallel = max((one.model_ranks or 0 for one in save.models.values()), default=0)
     if len(present) < parallel and not files.other:  # a pipeline writes a file for each layer
-        said = f"the model has {len(present)} of {parallel} parts of model parallelism"
-        yield Problem(files.folder, said)
-    for (_, mp), file in files.model.items() if parallel else ():
-        if mp >= parallel:  # DeepSpeed merges all that it finds
+        message = f"the model has {len(present)} of {parallel} parts of model parallelism"
+        yield Problem(files.folder, message)
+    for (_, mp), file in files.model.items():
+        if mp >= parallel > 0:  # DeepSpeed merges all that it finds
             yield Problem(
                 file, f"it is of another save: this one has {plural(parallel, 'part')} of model parallelism"
             )
@@ -252,22 +253,25 @@ def _missing_layers(save: _Save) -> Iterator[Problem]:
     if of_pipeline and not present:
         message = "the layers of a pipeline are missing: there is no `layer_*-model_states.pt`"
         yield Problem(save.files.folder, message)
-    named = {name.partition(".")[0] for one in of_pipeline for group in one.shapes for name in group}
-    missing = sorted({int(one) for one in named if one.isdecimal()} - present.keys()) if present else []
-    if missing:
-        said = f"{plural(len(missing), 'layer')} of a pipeline {'is' if len(missing) == 1 else 'are'} missing"
-        yield Problem(save.files.folder / f"layer_{missing[0]:02}-model_states.pt", said)
+    names = chain.from_iterable(chain.from_iterable(one.shapes for one in of_pipeline))
+    layers = {name.partition(".")[0] for name in names}
+    missing = sorted({int(layer) for layer in layers if layer.isdecimal()} - present.keys())
+    if missing and present:
+        are = "is" if len(missing) == 1 else "are"
+        message = f"{plural(len(missing), 'layer')} of a pipeline {are} missing"
+        yield Problem(save.files.folder / f"layer_{missing[0]:02}-model_states.pt", message)
 
 
 def _missing_experts(save: _Save) -> Iterator[Problem]:
     present = save.files.experts
-    counts = next((one.num_experts for one in save.models.values()), []) if present else []
-    for layer, count in enumerate(counts):
+    if not present or not save.models:
+        return
+    for layer, count in enumerate(next(iter(save.models.values())).num_experts):
         missing = [expert for expert in range(count) if (layer, expert) not in present]
         if missing:
             name = f"layer_{layer}_expert_{missing[0]}_mp_rank_00_model_states.pt"
-            said = f"{len(missing)} of {plural(count, 'expert')} of a layer are missing"
-            yield Problem(save.files.folder / name, said)
+            message = f"{len(missing)} of {plural(count, 'expert')} of a layer are missing"
+            yield Problem(save.files.folder / name, message)
 
 
 def _missing_shards(save: _Save) -> Iterator[Problem]:
@@ -276,9 +280,11 @@ def _missing_shards(save: _Save) -> Iterator[Problem]:
     if not files.optim and stage:
         yield Problem(files.folder, f"the optimizer of stage {stage} is missing: no `*_optim_states.pt`")
     ranks = _most_common(one.ranks for one in save.shards.values())
-    for mp in () if ranks is None else sorted({mp for _, mp in files.optim}):
+    if ranks is None:
+        return
+    wanted = set(range(ranks))
+    for mp in sorted({mp for _, mp in files.optim}):
         present = {dp: file for (dp, other), file in files.optim.items() if other == mp}
-        wanted = set(range(ranks or 0))
         missing, extra = sorted(wanted - present.keys()), sorted(present.keys() - wanted)
         if missing:
             file = _with_rank(next(iter(present.values())), missing[0])
@@ -315,8 +321,8 @@ def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
     usual = _most_common(known.values())
     for file, value in known.items():
         if value != usual:
-            said, others = words.format(value), words.format(usual)
-            yield Problem(file, f"it is of another save: it has {said}, the others {others}")
+            message = f"it is of another save: it has {words.format(value)}, the others {words.format(usual)}"
+            yield Problem(file, message)
 
 
 def _most_common(values: "Iterable[Key | None]") -> "Key | None":
@@ -400,14 +406,13 @@ def _missing_engine(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     if checkpoint.engine is not None:
         return
     if named := latest_tag(folder):
-        is_empty = (folder / named).is_dir()
-        said = (
-            "it has no files of DeepSpeed's engine" if is_empty else f"it is missing, and `{LATEST}` names it"
-        )
-        yield Problem(folder / named, said)
+        message = f"it is missing, and `{LATEST}` names it"
+        if (folder / named).is_dir():
+            message = "it has no files of DeepSpeed's engine"
+        yield Problem(folder / named, message)
     elif (folder / _RECOVERY_SCRIPT).is_file():
-        said = f"the files of DeepSpeed's engine are missing, with which it saves `{_RECOVERY_SCRIPT}`"
-        yield Problem(folder, said)
+        message = f"the files of DeepSpeed's engine are missing, with which it saves `{_RECOVERY_SCRIPT}`"
+        yield Problem(folder, message)
 
 
 def _structures(folder: Path, patterns: Iterable[str]) -> Iterator[Problem]:
@@ -429,7 +434,7 @@ def _scheduler(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
 
 
 def _random_states(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
-    """Each rank of a Trainer writes its own, and rank 0 does not wait for the others before it goes on."""
+    """Each rank of a Trainer writes its own, and rank 0 does not wait for the others."""
     folder, models = checkpoint.folder, save.models.values()
     ranks = max(((one.ranks or 0) * (one.model_ranks or 1) for one in models), default=0)
     missing = [rank for rank in range(ranks) if not (folder / f"rng_state_{rank}.pth").is_file()]
@@ -447,12 +452,15 @@ def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem
     files = engine_files(folder)
     models, damaged = _opened({} if files is None else files.model, ModelFile)
     yield from damaged
-    trained = {name for model in models.values() for group in model.shapes for name in group}
+    trained = set(chain.from_iterable(chain.from_iterable(model.shapes for model in models.values())))
     for name in sorted(trained - {inner.name for inner in parameters}):
         yield Problem(folder / "zero" / name, "it is missing: the conversion was interrupted")
-    states = {file.name for inner in parameters if inner.name in trained for file in inner.glob("*.pt")}
+    states = {"fp32.pt"}
     for inner in parameters:
-        yield from _parameter(inner, {"fp32.pt", *(states if inner.name in trained else ())}, complete)
+        if inner.name in trained:
+            states.update(file.name for file in inner.glob("*.pt"))
+    for inner in parameters:
+        yield from _parameter(inner, states if inner.name in trained else {"fp32.pt"}, complete)
 
 
 def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Problem]:
@@ -471,7 +479,7 @@ def _weights(folder: Path) -> Iterator[Problem]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield Problem(index, "it is damaged")
             continue
-        for name in sorted(str(one) for one in names):
+        for name in sorted(map(str, names)):
             if not (folder / name).is_file():
                 yield Problem(folder / name, f"it is missing, and `{index.name}` names it")
     for file in weight_files(folder):
@@ -506,5 +514,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _ranks(ranks: list[int]) -> str:
-    named = ", ".join(map(str, ranks[:MOST_NAMES])) + (" …" if len(ranks) > MOST_NAMES else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {named}"
+    named = ", ".join(map(str, ranks[:MOST_NAMES]))
+    if len(ranks) > MOST_NAMES:
+        named += " …"
+    return f"ranks {named}" if len(ranks) > 1 else f"rank {named}"

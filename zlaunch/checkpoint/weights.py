@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile, engine_files
+from zlaunch.checkpoint.engine_files import EngineFiles, ModelFile, OptimFile
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
 from zlaunch.checkpoint.flat_groups import Shapes, starts
 from zlaunch.checkpoint.swap_files import swap_files
@@ -81,9 +81,8 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
 
     Raise Unavailable if this kind of checkpoint cannot be taken apart.
     """
-    folder = checkpoint.engine
-    files = None if folder is None else engine_files(folder)
-    if folder is None or files is None:
+    files = checkpoint.engine_files()
+    if files is None:
         is_model = checkpoint.saved_by is SavedBy.WEIGHTS
         hint = "it is a model already: `from_pretrained` loads it as it is" if is_model else None
         raise Unavailable(f"`{checkpoint.folder}` has no files of DeepSpeed's engine to export", hint)
@@ -94,7 +93,7 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     found: dict[str, StoredWeight] = {}
     stored: Iterator[StoredWeight]
     if is_universal:
-        stored = itertools.chain(_universal(folder), _as_saved(models[0]))
+        stored = itertools.chain(_universal(files.folder), _as_saved(models[0]))
     elif files.experts:
         stored = itertools.chain(_as_saved(models[0]), *map(_expert, files.experts.values()))
     else:
@@ -128,9 +127,8 @@ def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universa
 
 def how_to_take_weights(checkpoint: CheckpointFolder) -> str:
     """Say what to type for a training that starts with the weights of a checkpoint."""
-    if checkpoint.saved_by is SavedBy.WEIGHTS or (
-        checkpoint.engine is None and weight_files(checkpoint.folder)
-    ):
+    has_only_weights = checkpoint.engine is None and bool(weight_files(checkpoint.folder))
+    if checkpoint.saved_by is SavedBy.WEIGHTS or has_only_weights:
         return "name it to the script as its model; a training from it starts with a new optimizer"
     try:
         weights(checkpoint)
@@ -219,7 +217,7 @@ def _universal(folder: Path) -> Iterator[StoredWeight]:
 
 def aliases(checkpoint: CheckpointFolder) -> dict[str, str]:
     """Names that mean the numbers of another: of tied parameters, all but the first."""
-    files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
+    files = checkpoint.engine_files()
     if files is None or not files.model:
         return {}
     model = ModelFile(files.model[min(files.model, key=lambda key: (key[0] or 0, key[1]))])

@@ -111,7 +111,7 @@ def find_model(name: str) -> ModelConfig:
         return read_model(folders[0])
     if not HUB_ID.fullmatch(name) or name.endswith(".json"):
         raise InputMissing(
-            f"there is no model `{name}`", "use a directory, a config.json, or a model on the hub"
+            f"model `{name}` not found", "name a directory, a config.json, or a model on the Hub"
         )
     return fetch_model(name)
 

@@ -130,8 +130,7 @@ def _newest_checkpoint(plan: LaunchPlan, proposal: Retry) -> Summary | None:
     """Find the checkpoint that an attempt has left for the next one."""
     if not proposal.resumes:
         return None
-    directory = plan.program.known_output_dir(plan.facts.job.args)
-    return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload, directory)
+    return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload)
 
 
 def _run_directory(run_dir: Path | None, number: int) -> Path | None:

@@ -18,7 +18,7 @@ from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import op_cache
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import Script
 from zlaunch.job.spec import Debug, Launcher
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import JobFacts
@@ -132,12 +132,6 @@ class LaunchPlan:
     def script(self) -> tuple[str, ...]:
         """The script and all its arguments; of a module, its file."""
         return (str(self.program.path), *self.args.words)
-
-    @property
-    def save_directory(self) -> Path | None:
-        """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
-        is_of_engine = self.program.interface is not ConfigInterface.NONE
-        return self.program.known_output_dir(self.args) if is_of_engine else None
 
     @property
     def backend(self) -> Backend:

@@ -12,9 +12,6 @@ SLURM_JOB, SLURM_END = "SLURM_JOB_ID", "SLURM_JOB_END_TIME"
 KUBERNETES = "Kubernetes"
 _ASK_SECONDS = 10.0
 
-BYTES_PER_SECOND = 200e6
-"""Speed at which a shared file system writes a checkpoint, at least."""
-UNKNOWN_SAVE_SECONDS = 30.0
 MARGIN_SECONDS = 15.0
 """Time for the current step and for the end of the ranks."""
 MOST_OF_ALL = 0.5
@@ -63,11 +60,6 @@ def _slurm_end(environ: Mapping[str, str]) -> float | None:
         return time.mktime(time.strptime((said or "").strip(), "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
-
-
-def save_seconds(nbytes: int | None) -> float:
-    """Estimate how long the first save takes."""
-    return UNKNOWN_SAVE_SECONDS if nbytes is None else nbytes / BYTES_PER_SECOND
 
 
 def scheduler_of(environ: Mapping[str, str]) -> str | None:

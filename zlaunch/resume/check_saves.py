@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from zlaunch.checkpoint.engine_files import OFFLOADED, engine_files
+from zlaunch.checkpoint.engine_files import OFFLOADED
 from zlaunch.checkpoint.find import find, step_in
 from zlaunch.checkpoint.pattern_path import SPECIAL
 from zlaunch.config.rules.trainer import no_gathered_weights
@@ -101,8 +101,7 @@ def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
     """Find checkpoints of more ranks or another stage that will be saved over: their other files stay."""
     is_partitioned = training.stage == 3
     for checkpoint in find(saves.directory):
-        files = None if checkpoint.engine is None else engine_files(checkpoint.engine)
-        step = checkpoint.named_step
+        files, step = checkpoint.engine_files(), checkpoint.named_step
         if files is None or step is None or not saves.is_at(step):
             continue
         ranks, has_whole = len({dp for dp, _ in files.optim}), any(dp is None for dp, _ in files.model)

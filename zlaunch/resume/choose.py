@@ -44,12 +44,12 @@ def no_checkpoint_yet(job: JobSpec, script: Script) -> str:
 
 
 def newest_for_restart(
-    training: PlannedTraining, run: Path, offload: Offload | None, otherwise: Path | None
+    training: PlannedTraining, run: Path, offload: Offload | None = None
 ) -> Summary | None:
     """Find the newest checkpoint that the job of a run has saved, and that fits its next attempt.
 
-    `offload` is that of the next attempt if it differs, `otherwise` as for `newest_of_run`. None for a script
-    that is not known to load the checkpoint that it gets.
+    `offload` is that of the next attempt if it differs. None for a script that is not known to load the
+    checkpoint that it gets.
     """
     if checkpoint_handover(training.script).reading is not CheckpointReading.YES:
         return None
@@ -58,7 +58,7 @@ def newest_for_restart(
     def fits(saved: Summary) -> bool:
         return target is None or can_resume(saved, target).is_loadable
 
-    return newest_of_run(RunFiles(run), otherwise, fits)
+    return newest_of_run(RunFiles(run), training.script.known_output_dir(training.args), fits)
 
 
 def _named(name: str) -> Summary:

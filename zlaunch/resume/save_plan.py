@@ -21,6 +21,10 @@ _OF_A_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
 SAVE_STEPS = 500
 """The Trainer's default of `--save_steps`."""
 
+BYTES_PER_SECOND = 200e6
+"""Speed at which a shared file system writes a checkpoint, at least."""
+UNKNOWN_SAVE_SECONDS = 30.0
+
 _SAVES_NOTHING = re.compile(r"""\bsave_strategy\b[^\n,=]{0,40}=\s*["']no["']""")
 """In a script that saves nothing by default."""
 
@@ -46,6 +50,11 @@ class SavePlan:
     """The bytes of one; None if they cannot be estimated."""
     free: int | None = None
     """The bytes that are free on the disk."""
+
+    @property
+    def seconds(self) -> float:
+        """Estimate how long the first save takes."""
+        return UNKNOWN_SAVE_SECONDS if self.each is None else self.each / BYTES_PER_SECOND
 
     @property
     def count(self) -> int | None:

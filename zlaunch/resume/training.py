@@ -1,6 +1,7 @@
 """What resuming and saving need to know of a planned job."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
@@ -9,7 +10,7 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.handover import Resumption
 from zlaunch.resume.resumed_data import DataPosition
-from zlaunch.resume.save_plan import SavePlan
+from zlaunch.resume.save_plan import UNKNOWN_SAVE_SECONDS, SavePlan
 from zlaunch.units import whole
 
 
@@ -28,6 +29,18 @@ class PlannedTraining:
     """Where it continues in its data; None if it starts at step 0."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
+
+    @property
+    def save_directory(self) -> Path | None:
+        """Where its script certainly saves; None if only the script knows, or it has no engine to save."""
+        if self.script.interface is ConfigInterface.NONE:
+            return None
+        return self.script.known_output_dir(self.args)
+
+    @property
+    def save_seconds(self) -> float:
+        """Estimate how long its first save takes."""
+        return UNKNOWN_SAVE_SECONDS if self.saves is None else self.saves.seconds
 
     @property
     def resumption(self) -> Resumption | None:

@@ -29,7 +29,7 @@ def prune(
     """
     found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
-    rests = list(half_deleted(found))
+    rests = half_deleted(found)
     for one in old:
         if yes:
             delete(one.checkpoint)

@@ -41,16 +41,18 @@ def universal(
 def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None, *, as_json: bool) -> None:
     """Convert a checkpoint, and say how to load the result. Raise what `plan_universal` raises."""
     plan = plan_universal(checkpoint, out)
-    line, began = console.ProgressLine(), time.monotonic()
+    line, started = console.ProgressLine(), time.monotonic()
     if not plan.is_done:
         free = shutil.disk_usage(nearest(plan.folder)).free
         console.say(f"disk: about {size(plan.disk.peak)} while it converts, of {size(free)} free")
-    write_universal(plan, lambda: line.show("converting", duration(time.monotonic() - began)), int_steps)
+    write_universal(plan, lambda: line.show("converting", duration(time.monotonic() - started)), int_steps)
     line.clear()
     if as_json:
         console.data(json.dumps(converted(plan.folder, is_written=not plan.is_done), indent=2))
         return
-    took = "was converted before" if plan.is_done else f"written in {duration(time.monotonic() - began)}"
+    took = f"written in {duration(time.monotonic() - started)}"
+    if plan.is_done:
+        took = "was converted before"
     console.say(f"{shown(plan.folder)}: {took}")
     for text in how_to_load(checkpoint, plan.folder):
         console.say(*console.paragraph(text))
@@ -71,6 +73,6 @@ def how_to_load(checkpoint: CheckpointFolder, written: Path) -> Iterator[str]:
     if lost:
         count, names = plural(len(lost), "tensor"), ", ".join(f"`{name}`" for name in lost[:2])
         yield (
-            f"DeepSpeed does not load buffers and frozen parameters of it: {count}, such as {names}, keep "
-            "the values that the script gives them"
+            f"DeepSpeed does not load its buffers and frozen parameters: {count}, such as {names}, keep the "
+            "values that the script gives them"
         )

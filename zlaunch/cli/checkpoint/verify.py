@@ -27,7 +27,7 @@ def verify(
     """Find files that are missing, damaged or of different saves.
 
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
-    The exit status is 65 if there is a problem, or a file that zlaunch cannot judge.
+    Exits with 65 if there is a problem, or a file that zlaunch cannot judge.
     """
     found = [summarize(one, full) for one in checkpoints_at(folder)]
     beside = list(wrong_latest(found))

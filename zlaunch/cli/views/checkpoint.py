@@ -29,7 +29,7 @@ def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
 
 
 def taken(given: Path, one: Summary) -> Iterator[str]:
-    """Say which checkpoint a directory of several stands for; nothing if it is the one that was named."""
+    """Say which checkpoint was taken from a directory of several; nothing if it is the one that was named."""
     folder = one.checkpoint.folder
     if folder != given:
         which = "newest" if one.problems else "newest complete"
@@ -42,12 +42,8 @@ def facts(one: Summary) -> Iterator[tuple[str, str]]:
     yield "written by", one.checkpoint.saved_by.value
     if one.release:
         yield "DeepSpeed", visible(one.release)
-    for name, value in (
-        ("step", one.step),
-        ("ZeRO stage", one.stage),
-        ("ranks", ranks(one)),
-        ("type", one.dtype),
-    ):
+    numbers = {"step": one.step, "ZeRO stage": one.stage, "ranks": ranks(one), "type": one.dtype}
+    for name, value in numbers.items():
         yield name, "unknown" if value is None else str(value)
     if one.num_parameters:
         yield "parameters", f"{one.num_parameters:,}"
@@ -60,8 +56,9 @@ def ranks(one: Summary) -> str | None:
     """Say on how many ranks it was saved."""
     if one.ranks is None:
         return None
-    parallel = f", {one.model_ranks} of model parallelism each" if (one.model_ranks or 1) > 1 else ""
-    return f"{one.ranks}{parallel}"
+    if (one.model_ranks or 1) > 1:
+        return f"{one.ranks}, {one.model_ranks} of model parallelism each"
+    return str(one.ranks)
 
 
 def state(one: Summary) -> str:
@@ -113,7 +110,9 @@ def typed(path: Path) -> str:
 
 
 def _inside(file: Path, base: Path) -> str:
-    return visible(str(file.relative_to(base))) if file.is_relative_to(base) and file != base else shown(file)
+    if file == base or not file.is_relative_to(base):
+        return shown(file)
+    return visible(str(file.relative_to(base)))
 
 
 def _or_dash(value: object) -> str:

@@ -19,7 +19,7 @@ from zlaunch.hosts.machine.resources import local_names
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.time_limit import limit_words, save_seconds
+from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
@@ -67,8 +67,8 @@ def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.program.interface is ConfigInterface.TRAINER:
         yield "saves", _saves(plan)
     if plan.limit is not None:
-        each = None if plan.saves is None else plan.saves.each
-        save = None if plan.save_directory is None else save_seconds(each)
+        training = plan.training
+        save = None if training.save_directory is None else training.save_seconds
         yield "limit", limit_words(plan.limit, save)
 
 

@@ -62,7 +62,7 @@ def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
         resume = f"`zlaunch train --resume {folder} {rest}` resumes from step {found.step}"
         if saved.began_with:
             place = shown(found.checkpoint.folder)
-            resume = f"{place}, step {found.step}, with which the run began; it saved none"
+            resume = f"{place}, step {found.step}, from which the run resumed; it saved none"
         elif saved.is_at_end:
             resume += ", its last step: ask for more steps"
         yield "checkpoint", f"{resume}{export if saved.model is None else ''}"

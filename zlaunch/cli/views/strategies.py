@@ -13,7 +13,7 @@ from zlaunch.estimate.strategies import Strategy, StrategyTable
 from zlaunch.units import brief, in_gib, memory
 
 HEADERS = (
-    ("GiB", "GPU:", "", "", "host:", "of it", "", "", ""),
+    ("GiB", "GPU:", "", "", "host:", "", "", "", ""),
     ("stage offload", "states", "used", "process", "all", "pinned", "NVMe", "step", "fits"),
 )
 WIDEST = 78

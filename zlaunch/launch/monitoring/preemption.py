@@ -16,7 +16,7 @@ from zlaunch.job.spec import PreemptOptions
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.time_limit import save_seconds, saves_at_sigterm
+from zlaunch.launch.time_limit import saves_at_sigterm
 from zlaunch.process import SAVES
 from zlaunch.resume.newest import newest_complete
 from zlaunch.resume.saved_by_run import output_dir_of
@@ -72,7 +72,7 @@ class SaveAndStop:
         self._stop, self._reporter = stop, reporter
         self._sigterm_saves = saves_at_sigterm(options, environ)
         self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
-        self._known = plan.save_directory
+        self._known = plan.training.save_directory
         self._by: str | None = None
         self._is_limit = False
         self._asked_at = self._deadline = self._within = 0.0
@@ -83,7 +83,7 @@ class SaveAndStop:
         self._seen: tuple[int, float, float] = (0, 0.0, 0.0)
         """The last step, the most recent time at which it had not ended, and when it was last looked."""
         self._saving: float | None = None
-        self._save_seconds = save_seconds(None if plan.saves is None else plan.saves.each)
+        self._save_seconds = plan.training.save_seconds
 
     def on_signal(self, number: int) -> bool:
         """Whether a signal asks to save rather than to stop; called within a signal handler."""

@@ -15,7 +15,8 @@ from zlaunch.checks.host import JobNeeds
 from zlaunch.checks.report import judge
 from zlaunch.checks.row import Status
 from zlaunch.cli import options
-from zlaunch.cli.job_file import find_job_file, job_at_hand
+from zlaunch.cli.job_command import find_job_file
+from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.agent.examine import Targets, examine

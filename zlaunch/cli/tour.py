@@ -15,9 +15,9 @@ from zlaunch.cli.views import parity as parity_view
 from zlaunch.cli.views import tour as tour_view
 from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.files import check_writable, write_new
+from zlaunch.files import cache_directory, check_writable, write_new
 from zlaunch.launch.parity import PARITY, Parity, compare_losses, modes_to_compare
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.tour import TOUR, Experiment, Guide, Tour, take_tour

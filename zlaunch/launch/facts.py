@@ -45,15 +45,15 @@ from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
-from zlaunch.resume.handover import Resumption
 from zlaunch.resume.save_plan import with_save_directory
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles
 
 if TYPE_CHECKING:  # often nothing is estimated
     from zlaunch.estimate.query import Estimate
+    from zlaunch.resume.handover import Resumption
 
 DEBUGGER = "debugpy"
 """The package that `--debug` needs on the machine of the rank."""
@@ -112,7 +112,7 @@ class JobFacts:
     given: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     surroundings: Surroundings = NOWHERE
-    resume: Resumption | None = None
+    resume: "Resumption | None" = None
     """The checkpoint that the job resumes from."""
     repeats: RunFiles | None = None
     """The run whose plan is repeated."""
@@ -252,7 +252,7 @@ def _as_told(script: Script, job: JobSpec) -> Script:
 
 
 def inspect(
-    sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
+    sources: Sources, layout: RunDir, reporter: PlanReporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 

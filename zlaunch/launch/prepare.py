@@ -7,25 +7,24 @@ from zlaunch.hosts.cluster.placement import (
     most_slots,
     refuse_contradictions,
 )
-from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import beyond_deepspeed, too_many_slots
 from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.spec import JobSpec, ranks_to_show
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import DEBUGGER, JobFacts, inspect, read_sources
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import Listener, listener
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
+from zlaunch.rundir.choose import candidates, check_unused
 from zlaunch.rundir.layout import RunDir
 
 
 def prepare(
-    job: JobSpec, options: LaunchOptions, reporter: Reporter, surroundings: Surroundings = NOWHERE
+    job: JobSpec, options: LaunchOptions, reporter: PlanReporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
-    with reporting_failures(surroundings.rendezvous):
+    with surroundings.reporting_failures():
         refuse_contradictions(job)
         surroundings.refuse_contradictions(job)
         if surroundings.unheeded is not None and not job.names_hosts:
@@ -34,7 +33,7 @@ def prepare(
                 "start zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
             )
         sources = read_sources(job)
-        layout = next(rundir_writer.candidates(options.run_dir, job.name, options.beside))
+        layout = next(candidates(options.run_dir, job.name, options.beside))
         _check_directories(job, options, layout, surroundings)
         facts = inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
@@ -54,7 +53,7 @@ def _check_directories(
         check_writable(job.nvme_dir, "--nvme")
     check_writable(options.run_dir or layout.root, "--run-dir")
     if options.run_dir is not None:
-        rundir_writer.check_unused(options.run_dir)
+        check_unused(options.run_dir)
 
 
 def check_facts(facts: JobFacts) -> None:

@@ -20,7 +20,6 @@ from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
 from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
 from zlaunch.launch.make_plan import make_plan
@@ -28,12 +27,13 @@ from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
 from zlaunch.resume.save_plan import plan_saves
+from zlaunch.rundir.choose import candidates
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -84,7 +84,7 @@ class NodesAsked:
 
 
 def check_elsewhere(
-    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: Reporter, *, must_exist: bool
+    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: PlanReporter, *, must_exist: bool
 ) -> bool:
     """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
 
@@ -118,7 +118,7 @@ def check_elsewhere(
     return saves or script.mentions("save_checkpoint")
 
 
-def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
+def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: PlanReporter) -> None:
     """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
     surroundings = Surroundings(imagined=nodes, is_offline=True)
     options = replace(options, dry_run=True, run_dir=None)
@@ -139,7 +139,7 @@ def _facts(sources: Sources, python: Interpreter) -> JobFacts:
         model=None,
         topology=sources.hosts,
         here=HostSurvey(machine, FreeResources(), 0, python),
-        layout=next(rundir_writer.candidates(None, sources.job.name)),
+        layout=next(candidates(None, sources.job.name)),
         environ=os.environ,
     )
 

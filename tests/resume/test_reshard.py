@@ -63,7 +63,7 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
     assert job.resume is not None
-    needs = requirements_of(make_plan(job), CPU_MACHINE)
+    needs = requirements_of(make_plan(job), CPU_MACHINE.hostname)
     asked = {one.path: one.num_bytes for one in needs.writes}
     assert asked[five / "global_step3_universal"] == disk_need_of(job.resume.saved.checkpoint).certain > 0
 

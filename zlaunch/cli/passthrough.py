@@ -116,4 +116,6 @@ def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides
 def _follows_module(word: str, words: list[str]) -> bool:
     """Whether a word follows the name of a module, and so belongs to the module."""
     places = [place for place, one in enumerate(words) if one.startswith(("-m", "--module"))]
-    return word in words[places[-1] + 1 :] if places else False
+    if places:
+        return word in words[places[-1] + 1 :]
+    return False

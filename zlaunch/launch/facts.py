@@ -21,18 +21,20 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import is_safe_word, nearest
+from zlaunch.hosts.agent.answers import ask_hosts
 from zlaunch.hosts.agent.python_of_host import is_here, python_here
-from zlaunch.hosts.agent.ssh import survey_hosts
-from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest, survey
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, check_packages, inspect_python
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.probe import probe_machine, stack_of
+from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Machine, weakest
+from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.hub import HUB_ID, fetch_model
@@ -97,14 +99,14 @@ class JobFacts:
     model: ModelConfig | None
     """The model the script will load, if it is known."""
     topology: Topology
-    here: HostSurvey
+    here: MachineFacts
     layout: RunDir
     """The run directory, if it is still free when the job starts."""
     environ: Mapping[str, str]
     """The environment zlaunch was started in."""
-    others: Mapping[str, HostSurvey] = field(default_factory=dict)
+    others: Mapping[str, MachineFacts] = field(default_factory=dict)
     """The other hosts by name."""
-    request: SurveyRequest = field(default_factory=SurveyRequest)
+    question: Question = field(default_factory=Question)
     """What was asked about all hosts."""
     hostfile: tuple[HostLine, ...] = ()
     model_error: ZlaunchError | None = None
@@ -153,8 +155,8 @@ class JobFacts:
         if not self.others:
             return first.name if self.topology.reach is Reach.SSH else LOOPBACK
         if first.name in self.others:
-            return self.others[first.name].address or first.name
-        addresses = (host.seen_from for host in self.others.values())
+            return self.others[first.name].connection.reached_at or first.name
+        addresses = (host.connection.seen_from for host in self.others.values())
         return next(filter(None, addresses), os.uname().nodename)
 
     def software_on(self, host: Host) -> Software:
@@ -232,7 +234,8 @@ def _count_slots(sources: Sources, machine: Machine, *, is_offline: bool) -> Sou
         hosts = [replace(line.host, devices=line.host.devices or likely) for line in lines]
         return replace(sources, hosts=choose_slots(job, hosts))
     uncounted = [line.host for line in lines if not line.host.devices]
-    machines = survey_hosts(uncounted, machine).machines([host.name for host in uncounted])
+    others = {name: facts.machine for name, facts in ask_hosts(uncounted, Question(FOR_SLOTS)).items()}
+    machines = {host.name: others.get(host.name, machine) for host in uncounted}
     lines = count_slots(lines, machines)
     return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
@@ -268,18 +271,17 @@ def inspect(
     likely = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, likely))
     model, model_error = _model(job, sources.script)
-    request = _survey_request(sources, layout)
-    here = survey(request, python, machine)
-    others: Mapping[str, HostSurvey] = {}
+    question = _question(sources, layout)
+    here = survey(question, python, machine)
+    others: Mapping[str, MachineFacts] = {}
     if sources.hosts is None:
-        topology, hosts = surroundings.find_hosts(job, here, request, str(layout.root))
+        topology, others = surroundings.find_hosts(job, here, question, str(layout.root))
         if not topology.spans_hosts:
             topology = assign_ranks(job, here.machine)
-        others = hosts.others
     else:
         topology = sources.hosts
         if not surroundings.is_offline:
-            others = survey_hosts(topology.hosts, here.machine, request).others
+            others = ask_hosts(topology.hosts, question)
     if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
         layout = RunDir(Path(surroundings.rendezvous.run_directory))
     return JobFacts(
@@ -291,7 +293,7 @@ def inspect(
         topology=topology,
         here=here,
         others=others,
-        request=request,
+        question=question,
         hostfile=sources.hostfile,
         layout=layout,
         environ=dict(os.environ),
@@ -331,7 +333,7 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     return TRAINING if backend.is_of_deepspeed or is_sure else TRAINING[:1]
 
 
-def _survey_request(sources: Sources, layout: RunDir) -> SurveyRequest:
+def _question(sources: Sources, layout: RunDir) -> Question:
     """Ask about everything that ranks read, write and listen on."""
     job = sources.job
     own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
@@ -339,8 +341,8 @@ def _survey_request(sources: Sources, layout: RunDir) -> SurveyRequest:
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
     named = [sources.script.path, sources.script.output_dir(job.args), *swaps]
-    return SurveyRequest(
-        run=nearest(layout.root),
+    return Question(
+        identified=(nearest(layout.root),),
         paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
         python=job.python,
         needed=_needed(job, sources.script),

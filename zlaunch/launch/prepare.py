@@ -1,9 +1,9 @@
 """Inspect a job, and check whether it can run on its hosts. Nothing is written or started here."""
 
+from zlaunch.checks.across_hosts import gpus_used_twice
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.placement import (
-    gpus_used_twice,
     most_slots,
     refuse_contradictions,
 )
@@ -63,7 +63,7 @@ def check_facts(facts: JobFacts) -> None:
     if not facts.surroundings.is_offline:  # which takes this machine for all of them
         most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
         wrong += too_many_slots(facts.hostfile, most)
-        wrong += gpus_used_twice(topology, machines)
+        wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, machines)
     backend = backend_of(launcher_of(job, facts.script))
     if backend.starter is not None:
         wrong += beyond_deepspeed(facts.hostfile)
@@ -80,17 +80,16 @@ def check_facts(facts: JobFacts) -> None:
 
 def _check_debugger(listener: Listener, facts: JobFacts) -> None:
     is_remote = listener.host in facts.others
-    survey = facts.others.get(listener.host, facts.here)
-    if DEBUGGER in survey.room.missing:
+    there = facts.others.get(listener.host, facts.here)
+    if DEBUGGER in there.python.missing:
         where = f"on {listener.host}" if is_remote else "here"
         raise Unavailable(
             f"`--debug` needs {DEBUGGER}, which is not installed {where}",
-            f"`{survey.python.executable} -m pip install {DEBUGGER}`",
+            f"`{there.python.executable} -m pip install {DEBUGGER}`",
         )
-    if survey.debug_error is not None:
+    ports = there.ports
+    if ports is not None and ports.debug_error is not None:
         where = f"on {listener.host}" if is_remote else "on this port"
-        other = survey.other_debug_port
-        raise Unavailable(
-            f"`--debug {listener.rank}:{listener.port}`: cannot listen {where}: {survey.debug_error}",
-            f"write `--debug {listener.rank}:{other}`" if other else None,
-        )
+        hint = f"write `--debug {listener.rank}:{ports.other_debug}`" if ports.other_debug else None
+        typed = f"`--debug {listener.rank}:{listener.port}`"
+        raise Unavailable(f"{typed}: cannot listen {where}: {ports.debug_error}", hint)

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
-from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
 from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
@@ -138,7 +138,7 @@ def _facts(sources: Sources, python: Interpreter) -> JobFacts:
         ds_config=planned_config(sources),
         model=None,
         topology=sources.hosts,
-        here=HostSurvey(machine, FreeResources(), 0, python),
+        here=MachineFacts(python, machine),
         layout=next(candidates(None, sources.job.name)),
         environ=os.environ,
     )

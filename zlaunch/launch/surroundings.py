@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
-from zlaunch.hosts.agent.remote import srun_command
-from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest
+from zlaunch.hosts.agent.answers import ask_hosts
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
+from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
@@ -118,29 +118,28 @@ class Surroundings:
         return assign_ranks(job, machine)
 
     def find_hosts(
-        self, job: JobSpec, here: HostSurvey, request: SurveyRequest, run_directory: str
-    ) -> tuple[Topology, HostSurveys]:
+        self, job: JobSpec, here: MachineFacts, question: Question, run_directory: str
+    ) -> tuple[Topology, Mapping[str, MachineFacts]]:
         """Find out what the hosts have, and return them in the order of their ranks.
 
         Raises Unavailable for a host that gives no answer, or does not take part in time.
         """
         likely = self.likely_topology(job, here.machine)
         if isinstance(self.cluster, Allocation):
-            surveys = survey_hosts(likely.hosts, here.machine, request, srun_command)
-            machines = surveys.machines([host.name for host in likely.hosts])
+            others = ask_hosts(likely.hosts, question, Reach.SRUN)
+            machines = [others.get(host.name, here).machine for host in likely.hosts]
             hosts = [
-                replace(host, devices=assign_ranks(job, machines[host.name]).hosts[0].devices)
-                for host in likely.hosts
+                replace(host, devices=assign_ranks(job, machine).hosts[0].devices)
+                for host, machine in zip(likely.hosts, machines, strict=True)
             ]
-            return replace(likely, hosts=tuple(hosts)), surveys
+            return replace(likely, hosts=tuple(hosts)), others
         if self.rendezvous is None:
-            return likely, HostSurveys(here.machine, request)
+            return likely, {}
         from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
 
         member = self.rendezvous.member
         mine = MemberFacts(os.uname().nodename, _devices(member, job, here.machine), here)
-        topology, others = self.rendezvous.join(mine, run_directory)
-        return topology, HostSurveys(here.machine, request, others)
+        return self.rendezvous.join(mine, run_directory)
 
 
 NOWHERE = Surroundings()

@@ -14,7 +14,7 @@ from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.result import Status
 from zlaunch.errors import FATAL, Unavailable
-from zlaunch.hosts.agent.examine import Examined
+from zlaunch.hosts.agent.examination import Examined
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING
 from zlaunch.hosts.machine.resources import weakest

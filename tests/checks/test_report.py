@@ -11,10 +11,10 @@ from zlaunch.checks.requirements import ANY_JOB
 from zlaunch.checks.result import CheckResult, Status
 from zlaunch.cli.views.doctor import table_lines
 from zlaunch.hosts.agent.answers import NoAnswer
-from zlaunch.hosts.agent.examine import Clock, Examined, Reachability
+from zlaunch.hosts.agent.examination import Clock, Examined, Reachability
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.network import Interface
-from zlaunch.process import Whereabouts
+from zlaunch.whereabouts import Whereabouts
 
 NAMES = [f"node{number:02}" for number in range(64)]
 SEVERAL = replace(ANY_JOB, crosses_hosts=True)

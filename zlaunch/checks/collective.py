@@ -9,7 +9,7 @@ from zlaunch.checks.all_reduce import LARGE_BYTES
 from zlaunch.checks.result import CheckResult, Status
 from zlaunch.hosts.agent.answers import is_remote, starting
 from zlaunch.hosts.agent.conversation import Conversation, conversations
-from zlaunch.hosts.agent.examine import Examined, Targets
+from zlaunch.hosts.agent.examination import Examined, Targets
 from zlaunch.hosts.agent.python_of_host import own_program
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import forwarded
@@ -75,14 +75,13 @@ def _ranks(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list
     num_gpus = min(len(one.machine.gpus) for one in facts.values())
     backend = "nccl" if num_gpus else "gloo"
     names = [one.name for one in hosts]
+    master, port = _master(hosts)
     if len(hosts) == 1:
         names *= num_gpus or 2
         master, port = "127.0.0.1", free_port()
-    else:
-        master, port = _master(hosts)
-    return (
-        [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)] if master else []
-    )
+    if not master:
+        return []
+    return [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)]
 
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
@@ -100,12 +99,7 @@ def _judge(
 ) -> list[HostResult]:
     failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
-        interface = "lo" if len(hosts) == 1 else "the interface that leads to the other hosts"
-        hint = (
-            "NCCL_DEBUG=INFO shows why"
-            if ranks[0].backend == "nccl"
-            else f"set GLOO_SOCKET_IFNAME to {interface}"
-        )
+        hint = _hint(ranks[0].backend, len(hosts))
         return [(host, CheckResult(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]
     if len(ranks) == 1:
@@ -124,6 +118,13 @@ def _judge(
             )
         ]
     return [(hosts[0].name, _against_interface(text, 8 * wire / 1e6, hosts))]
+
+
+def _hint(backend: str, num_hosts: int) -> str:
+    if backend == "nccl":
+        return "NCCL_DEBUG=INFO shows why"
+    interface = "lo" if num_hosts == 1 else "the interface that leads to the other hosts"
+    return f"set GLOO_SOCKET_IFNAME to {interface}"
 
 
 def _why_not(talk: Conversation) -> str:

@@ -7,6 +7,7 @@ from zlaunch.checks.disks import DISK
 from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import NOT_SHARED
 from zlaunch.errors import Finding, Severity
+from zlaunch.units import listed
 
 MOST_HOSTS = 3
 _TYPED_HERE = (NOT_SHARED, DISK)
@@ -35,7 +36,7 @@ def findings_of_hosts(
 
 
 def _on(hosts: list[str], finding: Finding) -> Finding:
-    more = f" and {len(hosts) - MOST_HOSTS} more" if len(hosts) > MOST_HOSTS else ""
-    where = ", ".join(hosts[:MOST_HOSTS]) + more
-    hint = finding.hint if finding.code in _TYPED_HERE else f"on {where}: {finding.hint}"
-    return replace(finding, where=where, hint=hint)
+    where = listed(hosts, MOST_HOSTS)
+    if finding.code in _TYPED_HERE:
+        return replace(finding, where=where)
+    return replace(finding, where=where, hint=f"on {where}: {finding.hint}")

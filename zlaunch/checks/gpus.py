@@ -11,6 +11,8 @@ from zlaunch.hosts.machine.resources import Gpu, GpuProcess
 from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.units import gib, memory
 
+_UNKNOWN, _INVISIBLE = "an unknown process", "a process that is not visible from here"
+
 
 def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find GPUs that others use; whether an idle one is large enough is for the memory estimate."""
@@ -19,7 +21,10 @@ def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     if not facts.hardware.gpus:
         yield CheckResult("GPUs", Status.NOTE, "none; jobs train on the CPU")
     for gpu in facts.hardware.gpus:
-        yield _busy(gpu, facts, needs) if gpu.is_busy else CheckResult(_name(gpu), Status.OK, _size(gpu))
+        if gpu.is_busy:
+            yield _busy(gpu, facts, needs)
+        else:
+            yield CheckResult(_name(gpu), Status.OK, _size(gpu))
 
 
 def _name(gpu: Gpu) -> str:
@@ -34,9 +39,10 @@ def _size(gpu: Gpu) -> str:
 
 
 def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
-    users = ", ".join(map(_user, gpu.processes)) or "a process that is not visible from here"
-    pids = " ".join(str(process.pid) for process in gpu.processes if process.command)
-    hint = f"`kill {pids}` if it is yours" if pids else "`nvidia-smi` shows when it is free"
+    users = ", ".join(map(_user, gpu.processes)) or _INVISIBLE
+    hint = "`nvidia-smi` shows when it is free"
+    if pids := " ".join(str(process.pid) for process in gpu.processes if process.command):
+        hint = f"`kill {pids}` if it is yours"
     text = f"{_size(gpu)}; in use by {users}"
     if needs.devices is not None and gpu.index not in needs.devices:
         return CheckResult(_name(gpu), Status.WARNING, text, hint)
@@ -44,15 +50,17 @@ def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
 
 
 def _user(process: GpuProcess) -> str:
-    name = process.command or "an unknown process"
-    user = f" of {process.user}" if process.user else ""
     used = "" if process.used_bytes is None else f", {memory(process.used_bytes)}"
-    return f"{name}{user} (pid {process.pid}{used})"
+    return f"{process.command or _UNKNOWN}{_owner(process)} (pid {process.pid}{used})"
+
+
+def _owner(process: GpuProcess) -> str:
+    return f" of {process.user}" if process.user else ""
 
 
 def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
     need, left = needs.gpu_bytes, gpu.free_bytes
-    holders = ", ".join(map(_holder, gpu.processes)) or "a process that is not visible from here"
+    holders = ", ".join(map(_holder, gpu.processes)) or _INVISIBLE
     parts = [f"GPU {gpu.index} is in use: {holders}"]
     if left is not None:
         parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
@@ -64,16 +72,16 @@ def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
 
 
 def _holder(process: GpuProcess) -> str:
-    name = "an unknown process" if process.command is None else f"`{process.command}`"
-    user = f" of {process.user}" if process.user else ""
-    held = "" if process.used_bytes is None else f" uses {gib(process.used_bytes)} GiB"
-    return f"{name}{user} (pid {process.pid}){held}"
+    name = f"`{process.command}`" if process.command else _UNKNOWN
+    text = f"{name}{_owner(process)} (pid {process.pid})"
+    return text if process.used_bytes is None else f"{text} uses {gib(process.used_bytes)} GiB"
 
 
 def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
     user = "" if facts.free is None else facts.free.user
-    own = [str(process.pid) for process in gpu.processes if process.command and process.user == user]
-    words = [f"`kill {' '.join(own)}` ends your processes"] if own else []
+    words = []
+    if own := [str(process.pid) for process in gpu.processes if process.command and process.user == user]:
+        words.append(f"`kill {' '.join(own)}` ends your processes")
     used = needs.devices or ()
     idle = [one.index for one in facts.machine.gpus if not one.is_busy and one.index not in used]
     if used and len(idle) >= len(used) and not needs.over_ssh:

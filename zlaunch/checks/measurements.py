@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from zlaunch.checks.across_hosts import HostResult, usual
 from zlaunch.checks.network import speed_text
 from zlaunch.checks.result import CheckResult, Status
-from zlaunch.hosts.agent.examine import Clock, Examined, median_offset
+from zlaunch.hosts.agent.examination import Clock, Examined, median_offset
 
 MOST_SKEW_SECONDS = 1.0
 

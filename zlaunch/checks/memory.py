@@ -30,8 +30,9 @@ def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResul
     free = facts.free
     if free is None or (available := free.available_bytes) is None:
         return
-    group = free.cgroup if free.cgroup is not None and free.cgroup.free_bytes == available else None
-    status, text = Status.OK, f"{memory(available)} available"
+    status, text, group = Status.OK, f"{memory(available)} available", free.cgroup
+    if group is not None and group.free_bytes > available:
+        group = None
     if group is not None:
         text = f"{memory(available)} left of a limit of {memory(group.limit_bytes)} ({group.path})"
         status = Status.NOTE
@@ -91,7 +92,8 @@ def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckRes
         yield CheckResult(SHM, Status.OK, text, amount=shm.free_bytes)
     else:
         hint = f"`docker run --shm-size {RECOMMENDED_SHM}`, or `mount -o remount,size=1g {SHM}`"
-        hint += f"; `rm {SHM}/deepspeed_allreduce_buffer_*` frees {memory(left)}" if left else ""
+        if left:
+            hint += f"; `rm {SHM}/deepspeed_allreduce_buffer_*` frees {memory(left)}"
         text += "; NCCL and dataloader workers may need more"
         finding = _of_a_container(needs, shm) if needs.shm_users else None
         yield CheckResult(SHM, Status.WARNING, text, hint, shm.free_bytes, finding)
@@ -109,7 +111,8 @@ def _too_small(needs: Requirements, shm: Disk, free: FreeResources) -> Finding:
         f"{shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
     )
     hint = f"`mount -o remount,size={size}m {SHM}`, `docker run --shm-size {size}m`"
-    hint += "" if needs.over_ssh else ", or `--launcher torchrun`"
+    if not needs.over_ssh:
+        hint += ", or `--launcher torchrun`"
     if free.shm_left_bytes:
         left = f"`rm {SHM}/deepspeed_allreduce_buffer_*` frees {mib(free.shm_left_bytes)}"
         hint = f"{left} if no DeepSpeed job is running; {hint}"

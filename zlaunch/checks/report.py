@@ -9,8 +9,8 @@ from zlaunch.checks.host import check_host
 from zlaunch.checks.measurements import judge_measurements
 from zlaunch.checks.requirements import Requirements
 from zlaunch.checks.result import CheckResult, Status, worst
-from zlaunch.hosts.agent.examine import Examined
-from zlaunch.units import plural
+from zlaunch.hosts.agent.examination import Examined
+from zlaunch.units import listed, plural
 
 MOST_NAMES = 4
 
@@ -81,22 +81,25 @@ def _of_one_name(name: str, report: DoctorReport) -> Iterator[CheckResult]:
     by_host = {host: row for host, rows in report.rows.items() for row in rows if row.name == name}
     groups: dict[tuple[Status, str], dict[str, CheckResult]] = {}
     for host, row in by_host.items():
-        key = (row.status, "" if row.amount is not None else row.value)
-        groups.setdefault(key, {})[host] = row
-    answered = sum(one.has_answered for one in report.hosts)
+        value = row.value if row.amount is None else ""
+        groups.setdefault((row.status, value), {})[host] = row
     for rows in sorted(groups.values(), key=lambda rows: -len(rows)):
-        row = next(iter(rows.values()))
-        is_all = (
-            len(groups) == 1
-            and len(rows) >= max(answered - (row.status is Status.OK), 1)
-            and not _is_failure(rows, report)
-        )
-        is_most = len(rows) * 2 > answered and row.status is Status.OK
-        where = "" if is_all else f"{plural(len(rows), 'host') if is_most else named([*rows])}: "
-        value = row.value if row.amount is None else _range(rows)
-        yield CheckResult(
-            name, row.status, f"{where}{value}", next((one.hint for one in rows.values() if one.hint), None)
-        )
+        first = next(iter(rows.values()))
+        value = first.value if first.amount is None else _range(rows)
+        hint = next((one.hint for one in rows.values() if one.hint), None)
+        where = _where(rows, first.status, report, is_only=len(groups) == 1)
+        yield CheckResult(name, first.status, where + value, hint)
+
+
+def _where(rows: Mapping[str, CheckResult], status: Status, report: DoctorReport, *, is_only: bool) -> str:
+    """Say which hosts these are, unless it is all that have answered."""
+    answered = sum(one.has_answered for one in report.hosts)
+    enough = max(answered - (status is Status.OK), 1)
+    if is_only and len(rows) >= enough and not _is_failure(rows, report):
+        return ""
+    if status is Status.OK and len(rows) * 2 > answered:
+        return f"{plural(len(rows), 'host')}: "
+    return f"{listed([*rows], MOST_NAMES)}: "
 
 
 def _is_failure(rows: Mapping[str, CheckResult], report: DoctorReport) -> bool:
@@ -110,10 +113,3 @@ def _range(rows: Mapping[str, CheckResult]) -> str:
     if first.value == last.value or len(rows) == 1:
         return first.value
     return f"{first.value} (least, {least}) to {last.value}"
-
-
-def named(hosts: Sequence[str]) -> str:
-    """Name hosts; of many, the first ones."""
-    if len(hosts) <= MOST_NAMES:
-        return ", ".join(hosts)
-    return f"{', '.join(hosts[:MOST_NAMES])} and {len(hosts) - MOST_NAMES} more"

@@ -8,17 +8,18 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checks.at_hand import AtHand, find_at_hand, with_mistakes
 from zlaunch.checks.collective import all_reduce
+from zlaunch.checks.config_at_hand import AtHand, find_at_hand, with_mistakes
 from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ConfigAtHand
 from zlaunch.checks.result import Status
 from zlaunch.checks.software import SHOWN
 from zlaunch.cli import options
-from zlaunch.cli.job_file import find_job_file, job_at_hand
+from zlaunch.cli.job_command import find_job_file
+from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
-from zlaunch.hosts.agent.examine import Targets, examine
+from zlaunch.hosts.agent.examination import Targets, examine
 from zlaunch.hosts.cluster.slurm import allocated_hosts
 from zlaunch.hosts.cluster.topology import Host, Reach, read_hosts
 from zlaunch.hosts.machine.question import FOR_DOCTOR, Question

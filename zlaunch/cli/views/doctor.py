@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from zlaunch import console
-from zlaunch.checks.report import DoctorReport, merged, named
+from zlaunch.checks.report import MOST_NAMES, DoctorReport, merged
 from zlaunch.checks.result import CheckResult, Status
 from zlaunch.console import visible
 from zlaunch.hosts.json_lines import plain
-from zlaunch.units import brief, plural
+from zlaunch.units import brief, listed, plural
 
 MOST_WAITING = 3
 
@@ -26,13 +26,14 @@ class DoctorView:
         """Show for which hosts the doctor still waits."""
         if not names:
             return
-        more = f" and {len(names) - MOST_WAITING} more" if len(names) > MOST_WAITING else ""
         done = f"{self._total - len(names)} of {plural(self._total, 'host')} examined"
-        self._line.show(done, f"· waiting for {', '.join(names[:MOST_WAITING])}{more}")
+        self._line.show(done, f"· waiting for {listed(names, MOST_WAITING)}")
 
     def reducing(self, names: Sequence[str]) -> None:
         """Show that an all-reduce is measured."""
-        self._line.show("measuring an all-reduce", f"· waiting for {named(names)}" if names else "")
+        self._line.show(
+            "measuring an all-reduce", f"· waiting for {listed(names, MOST_NAMES)}" if names else ""
+        )
 
     def done(self) -> None:
         """Remove the line."""
@@ -70,9 +71,11 @@ def summary(report: DoctorReport, rows: Sequence[CheckResult]) -> str:
     if report.is_one:
         return result
     answered = [one for one in report.hosts if one.has_answered]
-    slowest = max(answered, key=lambda one: one.seconds, default=None)
-    time = "" if slowest is None else f"; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
-    return f"{result}; {len(answered)} of {plural(len(report.hosts), 'host')} answered{time}"
+    text = f"{result}; {len(answered)} of {plural(len(report.hosts), 'host')} answered"
+    if not answered:
+        return text
+    slowest = max(answered, key=lambda one: one.seconds)
+    return f"{text}; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
 
 
 def as_json(report: DoctorReport) -> str:

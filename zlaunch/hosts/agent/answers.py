@@ -18,8 +18,8 @@ from zlaunch.hosts.agent.conversation import (
     remote_words,
 )
 from zlaunch.hosts.agent.python_of_host import is_here, own_program, path_here
-from zlaunch.hosts.agent.remote import srun_command
-from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination, ssh_command
+from zlaunch.hosts.agent.remote import shell_command
+from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
 from zlaunch.hosts.agent.ssh_errors import explain
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
@@ -48,8 +48,7 @@ def starting(host: Host, program: Sequence[str], reach: Reach) -> list[str]:
     """Write the command line that starts a program on a host, on this machine without ssh."""
     if not is_remote(host, reach):
         return local_words(program)
-    line = remote_words(program)
-    return srun_command(host, line) if reach is Reach.SRUN else ssh_command(host, line)
+    return shell_command(host, remote_words(program), reach)
 
 
 def is_remote(host: Host, reach: Reach) -> bool:
@@ -61,8 +60,10 @@ def asking(host: Host, question: Question, reach: Reach) -> list[str]:
     """Write the program that asks a host, with the Python that the hostfile names for it."""
     if is_remote(host, reach):
         question = replace(question, environ=forwarded(os.environ))
-    if host.python is not None:
-        question = replace(question, python=path_here(host, None) if is_here(host) else None)
+    if host.python is not None and is_here(host):
+        question = replace(question, python=path_here(host, None))
+    elif host.python is not None:  # the program runs in it
+        question = replace(question, python=None)
     return own_program(host, PROGRAM, question.to_json())
 
 
@@ -103,14 +104,18 @@ def _unavailable(missing: Mapping[str, NoAnswer]) -> Unavailable:
         named.setdefault(one.message, []).append(name)
     parts = [f"{', '.join(names)}: {message}" for message, names in named.items()]
     name, first = next(iter(missing.items()))
-    hint = f"on {name}: {first.hint}" if first.hint and first.has_reached else first.hint
+    hint = first.hint
+    if hint is not None and first.has_reached:
+        hint = f"on {name}: {hint}"
     return Unavailable("; ".join(parts), hint)
 
 
 def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | NoAnswer:
     """Read the first answer of a host, or find out why there is none."""
+    if not talk.has_reached:
+        return _not_reached(talk, host, reach)
     if not talk.answers:
-        return _not_started(talk, host, reach) if talk.has_reached else _not_reached(talk, host, reach)
+        return _not_started(talk, host, reach)
     answer = talk.answers[0][1]
     try:
         if "failure" in answer:

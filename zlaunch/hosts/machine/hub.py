@@ -51,11 +51,12 @@ def _proxy(endpoint: str, environ: Mapping[str, str]) -> str | None:
     host = parts.hostname or ""
     if any(one and (one in {"*", host} or host.endswith(f".{one}")) for one in excluded):
         return None
-    usable = [
-        name for name in _PROXIES if name != ("http_proxy" if parts.scheme == "https" else "https_proxy")
-    ]
-    found = next((given[name] for name in usable if name in given), None)
-    return found if found is None or "://" in found else f"http://{found}"
+    other_scheme = "http_proxy" if parts.scheme == "https" else "https_proxy"
+    for name in _PROXIES:
+        if name in given and name != other_scheme:
+            proxy = given[name]
+            return proxy if "://" in proxy else f"http://{proxy}"
+    return None
 
 
 def _connect(url: str, seconds: float) -> str | None:

@@ -267,12 +267,13 @@ def check_packages(python: Interpreter, needed: Sequence[str]) -> None:
 def _lacking(python: Interpreter, needed: Sequence[str]) -> Unavailable:
     missing = [name for name in needed if python.packages[name] is None]
     *some, last = missing
-    names = f"{', '.join(some)} and {last}" if some else last
-    other = next(_pythons_with(needed), None)
+    names, them = last, "it"
+    if some:
+        names, them = f"{', '.join(some)} and {last}", "all of them"
     pip = f"`{python.executable} -m pip install {' '.join(missing)}`"
     hint = f"{pip}, or name another Python: `--python PATH`"
-    if other is not None:
-        hint = f"`--python {other}` has {'all of them' if len(missing) > 1 else 'it'}"
+    if (other := next(_pythons_with(needed), None)) is not None:
+        hint = f"`--python {other}` has {them}"
     return Unavailable(f"`{python.executable}` lacks {names}", hint)
 
 

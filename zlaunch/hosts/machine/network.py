@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from zlaunch.process import Whereabouts, answer_of, whereabouts
+from zlaunch.process import answer_of
+from zlaunch.whereabouts import Whereabouts, whereabouts
 
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
 _UP = 1
-_HEADERS = {4: 28, 6: 48}
+_HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 """Bytes of the IP and ICMP headers."""
 PING_SECONDS = 5.0
 
@@ -122,11 +123,14 @@ def _ask(name: str, what: int) -> bytes | None:
 
 def source_towards(address: str) -> str | None:
     """The own address from which packets to another one leave; None without a route. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
         asking.connect((address, 9))
         return str(asking.getsockname()[0])
     return None
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def measure_mtu(address: str) -> tuple[int, str]:
@@ -138,10 +142,11 @@ def measure_mtu(address: str) -> tuple[int, str]:
     source = source_towards(address)
     mtu = next((one.mtu for one in interfaces() if source and one.address == source), 0)
     ping = shutil.which("ping", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin:/sbin")
-    if ping is None or not mtu:
-        return mtu, "no ping" if ping is None else "no answer"
-    headers = _HEADERS[6 if ":" in address else 4]
-    if _answer(ping, address, mtu - headers) is None:
+    if ping is None:
+        return mtu, "no ping"
+    if not mtu:
+        return mtu, "no answer"
+    if _answer(ping, address, mtu - _HEADERS[_family(address)]) is None:
         return mtu, "arrives"
     return mtu, _answer(ping, address, 8) or "lost"
 

@@ -111,15 +111,15 @@ def _op_cache(look: _Look) -> OpCache | None:
 
 
 def _ops(look: _Look) -> Mapping[str, OpState]:
-    asked = look.question.ops.get(look.machine.accelerator, ())
-    return look_at_ops(asked, look.python, look.machine, look.environ) if asked else {}
+    asked = look.question.ops.get(look.machine.accelerator)
+    return {} if not asked else look_at_ops(asked, look.python, look.machine, look.environ)
 
 
 def _ports(look: _Look) -> Ports:
     asked = look.question.debug_port
-    error = None if asked is None else why_taken(asked)
-    other = None if asked is None or error is None else free_port_near(asked)
-    return Ports(free_port(), error, other)
+    if asked is None or (error := why_taken(asked)) is None:
+        return Ports(free_port())
+    return Ports(free_port(), error, free_port_near(asked))
 
 
 def _cuda(look: _Look) -> Cuda:
@@ -131,10 +131,10 @@ def _cuda(look: _Look) -> Cuda:
 
 def _nvcc(look: _Look) -> str | None:
     """Find nvcc as torch does: in CUDA_HOME, on PATH, or in /usr/local/cuda."""
-    home = look.environ.get("CUDA_HOME") or look.environ.get("CUDA_PATH")
-    named = [] if home is None else [f"{home}/bin/nvcc"]
-    found = [*named, look.program("nvcc"), "/usr/local/cuda/bin/nvcc"]
-    return next((one for one in found if one is not None and os.access(one, os.X_OK)), None)
+    places = [look.program("nvcc"), "/usr/local/cuda/bin/nvcc"]
+    if home := look.environ.get("CUDA_HOME") or look.environ.get("CUDA_PATH"):
+        places.insert(0, f"{home}/bin/nvcc")
+    return next((one for one in places if one is not None and os.access(one, os.X_OK)), None)
 
 
 def _version_of(program: str | None) -> str | None:

@@ -40,20 +40,20 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
 
     The options of `zlaunch.yaml` count as in `train`. Raises InputMissing if a named file cannot be read.
     """
-    named = ds_config or (None if job is None else job.ds_config)
-    if named is None and not _decides(job):
+    named, decides = ds_config, job is not None and _decides(job)
+    if named is None and job is not None:
+        named = job.ds_config
+    if named is None and not decides:
         found = find_configs(Path())
-        named = found[0] if len(found) == 1 else None
-    if named is None and not _decides(job):
-        return AtHand(_any_job())
-    files = [shown(one) for one in (named, job_file if _decides(job) else None) if one is not None]
-    command = "zlaunch train --dry-run" if _decides(job) else None
-    config = ConfigAtHand(" and ".join(files), (), command)
+        if len(found) != 1:
+            return AtHand(_any_job())
+        named = found[0]
+    config = _config_at_hand(named, job_file if decides else None)
     try:
         document = None if named is None else read(named)
         context = Context(world_size=None)
         written = compose(job or _NO_JOB, document)
-        if document is None or _decides(job):
+        if document is None or decides:
             document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
         findings = tuple(one for one in checked if one.severity in FATAL)
@@ -70,14 +70,20 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
     return AtHand(needs, ops)
 
 
+def _config_at_hand(ds_config: Path | None, job_file: Path | None) -> ConfigAtHand:
+    """Name the files that a ds_config comes from, and what shows its mistakes."""
+    name = " and ".join(shown(file) for file in (ds_config, job_file) if file is not None)
+    return ConfigAtHand(name, shown_by=None if job_file is None else "zlaunch train --dry-run")
+
+
 def with_mistakes(config: ConfigAtHand) -> AtHand:
     """What is examined if the ds_config cannot be read."""
     return AtHand(replace(_any_job(), config=config))
 
 
-def _decides(job: JobSpec | None) -> bool:
+def _decides(job: JobSpec) -> bool:
     """Whether a job says more about its ds_config than which file it is."""
-    return job is not None and (job.stage, job.offload, job.overrides) != (None, None, ())
+    return (job.stage, job.offload, job.overrides) != (None, None, ())
 
 
 _NO_JOB = JobSpec(Path("train.py"))

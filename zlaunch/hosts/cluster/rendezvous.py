@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,6 @@ from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import (
     LEADER,
     OTHER_SECRET,
-    SECRET,
     HandshakeListener,
     WrongSecret,
     connect,
@@ -30,6 +29,7 @@ from zlaunch.hosts.agent.handshake import (
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.secrets import SECRET
 from zlaunch.units import duration
 
 NOTE_SECONDS = 10.0
@@ -435,14 +435,3 @@ def _short(value: object) -> str:
 def new_token() -> str:
     """Make the secret by which the members of one run know each other."""
     return secrets.token_urlsafe(24)
-
-
-@contextlib.contextmanager
-def reporting_failures(rendezvous: Rendezvous | None) -> Iterator[None]:
-    """Tell an error of this member to all others."""
-    try:
-        yield
-    except ZlaunchError as error:
-        if rendezvous is not None:
-            rendezvous.fail(error)
-        raise

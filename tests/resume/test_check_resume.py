@@ -114,7 +114,7 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(
     monkeypatch.chdir(tmp_path)
     five = trainers(tmp_path, 5, saved / "zero2")
     ((message, hint),) = refused(planned(five, ranks=4))
-    assert message == "its optimizer is cut for 2 ranks, not for 4"
+    assert message == "its optimizer is partitioned for 2 ranks, not for 4"
     assert hint == (
         f"add `--allow-reshard`; or convert it yourself: `zlaunch checkpoint reshard {five.name} --ranks 4 --stage 2 --precision bf16 --offload none`, then add "
         "`--set checkpoint.load_universal=true`; or use 2 ranks again"

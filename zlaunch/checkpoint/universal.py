@@ -277,14 +277,14 @@ def _copy_companions(checkpoint: CheckpointFolder, out: Path) -> None:
 def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
     """Return its files. Raise WrongUsage for a checkpoint that any ranks can load."""
     if checkpoint.saved_by is SavedBy.UNIVERSAL:
-        raise WrongUsage(f"`{checkpoint.folder}` is universal already")
+        raise WrongUsage(f"`{checkpoint.folder}` is already universal")
     found = checkpoint.engine_files()
     if found is None:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
     require_engine(checkpoint)
     model = found.first_model
     if not model.stage:
-        raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
+        raise WrongUsage(f"`{checkpoint.folder}` was saved at stage 0, so any number of ranks can load it")
     for file in found.optim.values():
         if obstacle := found.obstacle(model, OptimFile(file)):
             hint = how_to_take_weights(checkpoint)
@@ -302,7 +302,7 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
             return f"{one.file.name}: {one.message}"
     before, after = found.first_model, made.first_model
     if before.step != after.step:
-        return f"it is of step {after.step}, and not {before.step}"
+        return f"it is at step {after.step}, not {before.step}"
     for name in sorted(set(chain.from_iterable(before.shapes))):
         if not (folder / "zero" / name / "fp32.pt").is_file():
             return f"`{name}` is missing in it"

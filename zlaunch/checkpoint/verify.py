@@ -1,4 +1,4 @@
-"""Verify a checkpoint: files that are missing, damaged or of different saves, and sizes that disagree."""
+"""Verify a checkpoint: files that are missing, damaged or from different saves, and sizes that disagree."""
 
 import json
 import math
@@ -233,7 +233,7 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
     for (_, mp), file in files.model.items():
         if mp >= parallel > 0:  # DeepSpeed merges all that it finds
             yield Problem(
-                file, f"it is of another save: this one has {plural(parallel, 'part')} of model parallelism"
+                file, f"it is from another save: this one has {plural(parallel, 'part')} of model parallelism"
             )
     if not any(dp is not None for dp, _ in files.model):
         return
@@ -290,7 +290,7 @@ def _missing_shards(save: _Save) -> Iterator[Problem]:
             file = _with_rank(next(iter(present.values())), missing[0])
             yield Problem(file, f"the optimizer of {_ranks(missing)} of {ranks} is missing")
         if extra:
-            yield Problem(present[extra[0]], f"it is of another save: this one has {ranks} ranks")
+            yield Problem(present[extra[0]], f"it is from another save: this one has {ranks} ranks")
 
 
 def _with_rank(file: Path, rank: int) -> Path:
@@ -309,10 +309,10 @@ def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Prob
     yield from _odd({file: one.optimizer_step for file, one in shards.items()}, "optimizer step {:.0f}")
     step, tag = _most_common(one.step for one in models.values()), checkpoint.tag or ""
     if step is not None and re.fullmatch(r"global_step\d+", tag) and tag != f"global_step{step}":
-        yield Problem(save.files.folder, f"its model is of step {step}")
+        yield Problem(save.files.folder, f"its model is at step {step}")
     written = trainer_step(checkpoint.folder)
     if written is not None and checkpoint.named_step not in (None, written):
-        yield Problem(checkpoint.folder / TRAINER_STATE, f"it is of step {written}")
+        yield Problem(checkpoint.folder / TRAINER_STATE, f"it is at step {written}")
 
 
 def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
@@ -321,7 +321,9 @@ def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
     usual = _most_common(known.values())
     for file, value in known.items():
         if value != usual:
-            message = f"it is of another save: it has {words.format(value)}, the others {words.format(usual)}"
+            message = (
+                f"it is from another save: it has {words.format(value)}, the others {words.format(usual)}"
+            )
             yield Problem(file, message)
 
 
@@ -411,7 +413,7 @@ def _missing_engine(checkpoint: CheckpointFolder) -> Iterator[Problem]:
             message = "it has no files of DeepSpeed's engine"
         yield Problem(folder / named, message)
     elif (folder / _RECOVERY_SCRIPT).is_file():
-        message = f"the files of DeepSpeed's engine are missing, with which it saves `{_RECOVERY_SCRIPT}`"
+        message = f"the files of DeepSpeed's engine are missing, although it saved `{_RECOVERY_SCRIPT}`"
         yield Problem(folder, message)
 
 

@@ -108,8 +108,8 @@ def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
         if ranks > training.world_size or has_whole == is_partitioned:
             yield Finding(
                 "mixed-checkpoint",
-                f"this job will overwrite {shown(checkpoint.folder)}, which other ranks or another stage saved: "
-                "some of its files will stay, so it will not be complete",
+                f"this job will overwrite {shown(checkpoint.folder)}, which other ranks or another stage "
+                "saved: some of its files will stay, so it will not be complete",
                 f"use another directory, or move it away: `mv {typed(checkpoint.folder)} DIR`",
                 severity=Severity.ADVICE,
             )

@@ -341,7 +341,9 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
     assert "--stage 2 --precision bf16 --offload cpu` converts it" in " ".join(result.out.split())
 
 
-def test_a_trainers_checkpoint_without_an_engine_is_none_to_go_on_from_with_deepspeed(tmp_path: Path) -> None:
+def test_a_trainers_checkpoint_without_an_engine_is_not_one_to_resume_from_with_deepspeed(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
@@ -350,7 +352,7 @@ def test_a_trainers_checkpoint_without_an_engine_is_none_to_go_on_from_with_deep
     assert (result.status, "no files of DeepSpeed's engine" in result.out) == (65, True)
 
 
-def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
+def test_a_job_with_its_optimizer_on_nvme_is_told_to_resume_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied("zero3-cpu") / "global_step3"
@@ -398,7 +400,7 @@ def test_an_optimizer_that_is_not_adam_is_not_converted(
     assert (result.status, "no moments of Adam" in result.err) == (69, True), result.err
 
 
-def test_a_universal_checkpoint_has_a_small_state_goes_on_with_the_loss_scale_and_says_what_it_lacks(
+def test_a_universal_checkpoint_has_a_small_state_keeps_the_loss_scale_and_says_what_it_lacks(
     bed: Path, tmp_path: Path
 ) -> None:
     import torch

@@ -89,7 +89,7 @@ def test_the_command_shows_the_checkpoint_and_refuses_what_does_not_fit(saved: P
     assert (missing.status, missing.err.count("neither such a directory nor such a run")) == (66, 1)
 
 
-def test_latest_begins_anew_if_there_is_nothing_complete_yet_and_says_so(
+def test_latest_starts_at_step_0_if_there_is_nothing_complete_yet_and_says_so(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +160,7 @@ def test_a_later_step_of_an_earlier_training_is_not_that_of_a_run(
     assert resumption("latest", TRAINER, "--output_dir", "out").saved.checkpoint.folder == five
 
 
-def test_later_attempts_of_a_job_go_on_from_what_the_first_saved(
+def test_later_attempts_of_a_job_resume_from_what_the_first_saved(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

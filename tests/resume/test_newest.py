@@ -109,7 +109,7 @@ def test_a_partitioned_model_that_a_trainer_saved_at_its_end_is_not_its_newest_c
     assert [one for one in (two, three, output / "global_step3") if not one.is_dir()] == [two]
 
 
-def test_from_a_model_alone_no_training_goes_on(tmp_path: Path) -> None:
+def test_from_a_model_alone_no_training_resumes(tmp_path: Path) -> None:
     result = zlaunch("checkpoint", "can-resume", model(tmp_path / "model"), "--stage", 3, cwd=tmp_path)
     assert (result.status, "it is a model, without the state of a training" in result.out) == (65, True)
     assert "name it to the script as its model" in result.out

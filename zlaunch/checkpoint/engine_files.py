@@ -191,7 +191,6 @@ class ModelFile:
 
     @property
     def _zero(self) -> Mapping[str, Any]:
-        """The section of the ds_config about ZeRO."""
         zero = self.config.get("zero_optimization")
         return zero if isinstance(zero, dict) else {}
 

@@ -310,7 +310,6 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
 
 
 def _other_weights(found: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
-    """Say which parameter of a universal checkpoint is not that of the one it was made of."""
     try:
         other = other_weight(found, folder, tick)
     except BadArchive as error:

@@ -316,7 +316,6 @@ def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Prob
 
 
 def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
-    """Report the files whose value is not that of most of the others."""
     known = {file: value for file, value in values.items() if value is not None}
     usual = _most_common(known.values())
     for file, value in known.items():
@@ -333,7 +332,6 @@ def _most_common(values: "Iterable[Key | None]") -> "Key | None":
 
 
 def _sizes(save: _Save) -> Iterator[Problem]:
-    """Compare the flat groups of each rank with the parameters of the model."""
     for (dp, mp), shard in save.shards.items():
         model, file = save.model_of(dp, mp), save.files.optim[dp, mp]
         if model is None or not model.shapes or not shard.ranks:
@@ -352,7 +350,6 @@ def _sizes(save: _Save) -> Iterator[Problem]:
 
 
 def _partitioned_sizes(model: ModelFile, shard: OptimFile, rank: int, numel: int) -> Iterator[Problem]:
-    """Compare the fp32 parameters of a rank at stage 3, of which a part may have been on NVMe."""
     if shard.is_swapped and not model.has_fp32_master:
         return  # the form of the files is not known
     swapped = list(swap_files(model, shard, rank)) if shard.is_swapped else []

@@ -36,7 +36,6 @@ def _named(training: PlannedTraining) -> Path | None:
 
 
 def _unwritable(named: Path) -> Iterator[Finding]:
-    """Find a directory in which nothing can be created."""
     if (reason := why_not_writable(named)) is not None:
         yield Finding(
             "output-unwritable",

@@ -93,7 +93,7 @@ def test_an_exception_at_the_first_step_is_not_started_again() -> None:
 
 
 def test_an_exception_at_the_first_step_after_a_checkpoint_is_not_started_again() -> None:
-    assert not can_heal([replace(failed("script-exception", step=7), began=7)])
+    assert not can_heal([replace(failed("script-exception", step=7), resumed_step=7)])
 
 
 def test_an_exception_later_on_may_have_had_to_do_with_the_moment() -> None:

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from zlaunch import files
@@ -303,7 +302,7 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
     before, after = found.first_model, made.first_model
     if before.step != after.step:
         return f"it is at step {after.step}, not {before.step}"
-    for name in sorted(set(chain.from_iterable(before.shapes))):
+    for name in sorted(before.trained):
         if not (folder / "zero" / name / "fp32.pt").is_file():
             return f"`{name}` is missing in it"
     return None

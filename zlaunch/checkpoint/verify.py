@@ -253,7 +253,7 @@ def _missing_layers(save: _Save) -> Iterator[Problem]:
     if of_pipeline and not present:
         message = "the layers of a pipeline are missing: there is no `layer_*-model_states.pt`"
         yield Problem(save.files.folder, message)
-    names = chain.from_iterable(chain.from_iterable(one.shapes for one in of_pipeline))
+    names = chain.from_iterable(model.trained for model in of_pipeline)
     layers = {name.partition(".")[0] for name in names}
     missing = sorted({int(layer) for layer in layers if layer.isdecimal()} - present.keys())
     if missing and present:
@@ -451,7 +451,7 @@ def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem
     files = engine_files(folder)
     models, damaged = _opened({} if files is None else files.model, ModelFile)
     yield from damaged
-    trained = set(chain.from_iterable(chain.from_iterable(model.shapes for model in models.values())))
+    trained = set(chain.from_iterable(model.trained for model in models.values()))
     for name in sorted(trained - {inner.name for inner in parameters}):
         yield Problem(folder / "zero" / name, "it is missing: the conversion was interrupted")
     states = {"fp32.pt"}

@@ -558,7 +558,7 @@ def test_a_damaged_checkpoint_is_not_converted(bed: Path, tmp_path: Path) -> Non
 
 
 def test_what_needs_no_conversion_is_said_to_need_none(bed: Path) -> None:
-    with pytest.raises(WrongUsage, match="stage 0, which any number of ranks can load"):
+    with pytest.raises(WrongUsage, match="stage 0, so any number of ranks can load"):
         plan_universal(checkpoint_at(bed / "zero0-bf16"), None)
     with pytest.raises(WrongUsage, match="already universal"):
         plan_universal(checkpoint_at(bed / "zero2" / "global_step3_universal"), None)

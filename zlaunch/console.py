@@ -38,27 +38,32 @@ def say(*lines: str) -> None:
     """Print messages; a terminal escape in the name of a file or in a record is shown, not obeyed."""
     for line in lines:
         sys.stdout.flush()
-        _write(f"{_shown(line)}\n")
+        _write_to_stderr(f"{_without_escapes(line)}\n")
 
 
 def data(*lines: str) -> None:
     """Print the result of a command. On a terminal, escapes in it are shown; a pipe gets it as it is."""
-    show = _shown if sys.stdout.isatty() else str
+    is_terminal = sys.stdout.isatty()
     with _for_a_reader():
         for line in lines:
-            print(show(line), flush=True)
+            text = line
+            if is_terminal:
+                text = _without_escapes(line)
+            print(text, flush=True)
 
 
-def _shown(text: str) -> str:
+def _without_escapes(text: str) -> str:
     if text.isprintable():
         return text
     parts = _PAINTED.split(text)  # text, colour, painted text, reset, text, …
-    parts[::2] = ["".join(c if _is_shown(c) else repr(c)[1:-1] for c in part) for part in parts[::2]]
+    parts[::2] = ["".join(map(_visible_character, part)) for part in parts[::2]]
     return "".join(parts)
 
 
-def _is_shown(character: str) -> bool:
-    return character in "\n\t" or unicodedata.category(character) not in _INVISIBLE
+def _visible_character(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) not in _INVISIBLE:
+        return character
+    return repr(character)[1:-1]
 
 
 def raw_data(chunk: bytes) -> None:
@@ -88,7 +93,10 @@ def _write_labelled(kind: str, text: str) -> None:
     """Write a text, wrapped on a terminal; in a pipe it stays one line, so that it can be searched."""
     if sys.stderr.isatty():
         indent = " " * len(f"{kind}: ")
-        text = "\n".join(cut for line in text.split("\n") for cut in paragraph(line, indent) or [""]).lstrip()
+        lines: list[str] = []
+        for line in text.split("\n"):
+            lines += paragraph(line, indent) or [""]
+        text = "\n".join(lines).lstrip()
     say(f"{_paint(kind, kind, sys.stderr)}: {text}")
 
 
@@ -106,8 +114,12 @@ def show_finding(finding: Finding) -> None:
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     """Format a finding: place, severity, key and code; the line of the file; message; hint."""
     place, severity = finding.place, finding.severity.value
-    head = [f"{place}:"] if place else []
-    head += [f"{_paint(severity, severity, stream)}:", *([visible(finding.where)] if finding.where else [])]
+    head = []
+    if place:
+        head.append(f"{place}:")
+    head.append(f"{_paint(severity, severity, stream)}:")
+    if finding.where:
+        head.append(visible(finding.where))
     lines = [" ".join([*head, f"[{finding.code}]"])]
     if place and place.text:
         lines += _pointed(place, severity, stream)
@@ -139,7 +151,7 @@ def paragraph(text: str, indent: str = "") -> list[str]:
 
 def _wrapped(text: str, room: int) -> list[str]:
     """Wrap a text; a command in backticks stays in one line, however long, so that it can be copied."""
-    whole = _COMMAND.sub(lambda found: found[0].replace(" ", _SPACE), text)
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), text)
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_SPACE, " ") for line in lines]
 
@@ -172,8 +184,9 @@ def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     room = max(24, width() - len(indent) - column)
     lines: list[str] = []
     for item, note in rows:
-        wrapped = _wrapped(note, room)
-        beside = wrapped.pop(0) if wrapped and len(item) < column else ""
+        wrapped, beside = _wrapped(note, room), ""
+        if wrapped and len(item) < column:
+            beside = wrapped.pop(0)
         lines.append(f"{indent}{item:<{column}}{beside}".rstrip())
         lines += [f"{indent}{'':<{column}}{line}" for line in wrapped]
     return lines
@@ -190,8 +203,8 @@ class ProgressLine:
     def show(self, milestone: str, detail: str = "") -> None:
         """Show progress; the detail changes often and is shown on terminals only."""
         if self._live:
-            line = _shown(f"{milestone} {detail}".rstrip())
-            _write(f"\r\033[K{line[: width() - 1]}")
+            line = _without_escapes(f"{milestone} {detail}".rstrip())
+            _write_to_stderr(f"\r\033[K{line[: width() - 1]}")
         elif self._in_pipes and milestone != self._milestone:
             say(milestone)
         self._milestone = milestone
@@ -199,10 +212,10 @@ class ProgressLine:
     def clear(self) -> None:
         """Remove the line."""
         if self._live:
-            _write("\r\033[K")
+            _write_to_stderr("\r\033[K")
 
 
-def _write(text: str) -> None:
+def _write_to_stderr(text: str) -> None:
     with _outliving(sys.stderr):
         sys.stderr.write(text)
         sys.stderr.flush()

@@ -126,7 +126,9 @@ class Finding:
 
 def in_order(finding: Finding) -> tuple[int, int]:
     """Sort key: the position in the file."""
-    return (finding.place.line, finding.place.column) if finding.place else (0, 0)
+    if finding.place is None:
+        return (0, 0)
+    return (finding.place.line, finding.place.column)
 
 
 class ZlaunchError(Exception):
@@ -173,5 +175,5 @@ class Refused(ZlaunchError):
 
 def refuse_fatal(findings: Iterable[Finding]) -> None:
     """Raise Refused with the findings that make a job fail, if there are any."""
-    if fatal := [one for one in findings if one.severity in FATAL]:
+    if fatal := [finding for finding in findings if finding.severity in FATAL]:
         raise Refused(fatal)

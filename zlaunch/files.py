@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 18
@@ -20,14 +20,15 @@ PRIVATE = 0o600
 
 def shown(path: Path) -> str:
     """Write a path as a user would type it: relative if that is shorter."""
-    relative = os.path.relpath(path)
-    return relative if len(relative) < len(str(path)) else str(path)
+    return min(str(path), os.path.relpath(path), key=len)
 
 
 def typed(path: Path) -> str:
     """Write a path as a word of a command that a user can copy."""
     word = shown(path)
-    return shlex.quote(f"./{word}" if word.startswith("-") else word)
+    if word.startswith("-"):
+        word = f"./{word}"
+    return shlex.quote(word)
 
 
 _SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
@@ -42,7 +43,9 @@ def is_safe_word(text: str) -> bool:
 def as_safe_word(path: Path) -> str:
     """Write a path as a word that needs no quotes: DeepSpeed's runner hands it to shells of other hosts."""
     text = str(path)
-    return text if is_safe_word(text) and not text.startswith(_CODED) else _CODED + os.fsencode(text).hex()
+    if is_safe_word(text) and not text.startswith(_CODED):
+        return text
+    return _CODED + os.fsencode(text).hex()
 
 
 def from_safe_word(word: str) -> Path:
@@ -81,10 +84,12 @@ def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) ->
             end, offset = offset, max(0, offset - BLOCK_BYTES)
             log.seek(offset)
             block = log.read(end - offset)
-            found = len(block) - (end == size)  # the last break ends the last line
-            while count > 0 and (found := block.rfind(b"\n", 0, found)) >= 0:
-                start, count = offset + found + 1, count - 1
-    return start if count == 0 else max(offset, start - longest)
+            line_break = len(block) - (end == size)  # the last break ends the last line
+            while count > 0 and (line_break := block.rfind(b"\n", 0, line_break)) >= 0:
+                start, count = offset + line_break + 1, count - 1
+    if count > 0:
+        return max(offset, start - longest)
+    return start
 
 
 def read_from(file: Path, offset: int) -> Iterator[bytes]:
@@ -97,18 +102,20 @@ def read_from(file: Path, offset: int) -> Iterator[bytes]:
 
 def nearest(path: Path) -> Path:
     """Return the path if it exists, or its nearest existing parent."""
-    found = path.absolute()
-    while not os.path.exists(found) and found != found.parent:  # noqa: PTH110 - Path's raises below a closed one
-        found = found.parent
-    return found
+    existing = path.absolute()
+    while not os.path.exists(existing) and existing != existing.parent:  # noqa: PTH110 - Path's raises below a closed one
+        existing = existing.parent
+    return existing
 
 
 def why_not_writable(directory: Path) -> str | None:
     """Say why nothing can be created in a directory, or the directory itself; None if it can."""
-    found = nearest(directory)
-    if not found.is_dir():
-        return f"{os.path.normpath(found)} is not a directory"
-    return None if os.access(found, os.W_OK | os.X_OK) else f"{os.path.normpath(found)} cannot be written"
+    existing = nearest(directory)
+    if not existing.is_dir():
+        return f"{os.path.normpath(existing)} is not a directory"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{os.path.normpath(existing)} cannot be written"
+    return None
 
 
 def check_writable(directory: Path, flag: str) -> None:
@@ -125,12 +132,12 @@ def identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
     The inode alone is not enough: the root of every tmpfs has the same one, and so have directories that
     were made in the same order on new disks.
     """
-    found = {}
+    states = {}
     for path in paths:
         with contextlib.suppress(OSError):
             status = path.stat()
-            found[path] = (status.st_ino, status.st_ctime_ns)
-    return found
+            states[path] = (status.st_ino, status.st_ctime_ns)
+    return states
 
 
 def check_new(file: Path) -> None:
@@ -146,8 +153,10 @@ def check_new(file: Path) -> None:
 def write_new(file: Path, text: str | bytes) -> None:
     """Write a new file; raise Unavailable if it exists or cannot be written."""
     check_new(file)
+    if isinstance(text, str):
+        text = text.encode()
     try:
-        _create(file, text.encode() if isinstance(text, str) else text)
+        _create(file, text)
     except OSError as error:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
 
@@ -175,19 +184,21 @@ def write_back(file: Path, text: str, *, keep: bool = False) -> Path | None:
         raise _unavailable(f"`{file}` cannot be written", "change its permissions first")
     try:
         mode = target.stat().st_mode
-        kept = _keep(file) if keep else None
+        copy = None
+        if keep:
+            copy = _keep(file)
         write_whole(target, text)
         target.chmod(mode)
     except OSError as error:
         raise _unavailable(f"`{file}` cannot be written: {error.strerror}") from None
-    return kept
+    return copy
 
 
 def _keep(file: Path) -> Path:
     """Copy a file to the first free name of `.bak`, `.bak2`, …; an equal copy is enough."""
     data = file.read_bytes()
-    for number in itertools.count(1):
-        copy = file.with_name(f"{file.name}.bak{number if number > 1 else ''}")
+    for number in itertools.chain([""], itertools.count(2)):
+        copy = file.with_name(f"{file.name}.bak{number}")
         try:
             _create(copy, data)
             copy.chmod(stat.S_IMODE(file.stat().st_mode))
@@ -202,3 +213,17 @@ def _unavailable(message: str, hint: str | None = None) -> Exception:
     from zlaunch.errors import Unavailable  # keeps imports of the ranks fast
 
     return Unavailable(message, hint)
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path | None:
+    """Return the cache directory; None if the cache is off."""
+    named = environ.get("ZLAUNCH_CACHE")
+    if named and named.lower() == "off":
+        return None
+    directory = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    if named:
+        directory = Path(named)
+    try:
+        return directory.expanduser()
+    except RuntimeError:  # a user without a home directory, as in a container
+        return None

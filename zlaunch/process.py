@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from zlaunch.whereabouts import is_alive
+
 if TYPE_CHECKING:
     import psutil
 
@@ -194,7 +196,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def fork_under_reaper(zlaunch: int, if_killed: Sequence[str]) -> None:
-    """Go on in a child of this process, which itself becomes the reaper of the child and its descendants.
+    """Continue in a child of this process, which itself becomes the reaper of the child and its descendants.
 
     `if_killed` is run when they are gone, if `zlaunch` was killed. See `worker/reaper.py`.
     """
@@ -274,8 +276,12 @@ def shield_from_sigterm() -> None:
 
 def sender_of_sigterm() -> int | None:
     """Return the process that has sent SIGTERM to this shielded one since the last call, if any has."""
-    received = signal.sigtimedwait(_shielded, 0) if _shielded else None
-    return None if received is None else received.si_pid
+    if not _shielded:
+        return None
+    received = signal.sigtimedwait(_shielded, 0)
+    if received is None:
+        return None
+    return received.si_pid
 
 
 def is_told_by_parent() -> bool:
@@ -410,7 +416,8 @@ class Child:
 
     def _signal_group(self, number: int) -> None:
         """Send a signal; a program that blocks SIGTERM is ended by SIGHUP."""
-        number = signal.SIGHUP if number in _shielded else number
+        if number in _shielded:
+            number = signal.SIGHUP
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -478,38 +485,11 @@ class Foreground(LauncherProcess):
             is_repeated = is_repeated and not (self._is_shielded and number == signal.SIGTERM)
             if self.save_first is not None and not is_repeated and self.save_first(number):
                 return
-        super().on_signal(signal.SIGTERM if number == SAVES else number, frame)
+        if number == SAVES:
+            number = signal.SIGTERM
+        super().on_signal(number, frame)
         if is_repeated:
             self._deadline = 0.0
-
-
-def is_alive(process: "psutil.Process") -> bool:
-    """Whether a process is running; a zombie is not."""
-    import psutil
-
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-class Whereabouts(NamedTuple):
-    """Where a process id means this process: elsewhere it may be another one, or none."""
-
-    host: str
-    boot: str
-    """One start of the kernel; empty if the system does not tell."""
-    pid_namespace: str
-    """The process ids that a container sees; empty if the system does not tell."""
-
-
-def whereabouts() -> Whereabouts:
-    """Tell where the process ids are valid that can be seen from here."""
-    boot = namespace = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    return Whereabouts(os.uname().nodename, boot, namespace)
 
 
 def process_started() -> float:
@@ -541,8 +521,8 @@ def descendants() -> "list[psutil.Process]":
     """The running descendants of this process; those that have ended are reaped."""
     import psutil
 
-    found = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs(found, timeout=0)
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=0)
     return alive
 
 
@@ -556,7 +536,9 @@ def end_descendants() -> None:
     empty_lists = 0
     for _ in range(100):
         left = descendants()
-        empty_lists = 0 if left else empty_lists + 1
+        empty_lists += 1
+        if left:
+            empty_lists = 0
         if empty_lists == 2:
             return
         for process in left:

@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
+"""The variable with the secret of a job, the same on every node; it is never on a command line."""
+
 _NAME = re.compile(
     r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?<![A-Z])(PAT|PASS|PWD)(?![A-Z])",
     re.IGNORECASE,
@@ -39,10 +42,12 @@ def hide_in_text(text: str) -> str:
     return _ASSIGNED.sub(_without_value, _VALUE.sub(HIDDEN, text))
 
 
-def _without_value(found: "re.Match[str]") -> str:
-    name, between, value = found.groups()
+def _without_value(assignment: "re.Match[str]") -> str:
+    name, between, value = assignment.groups()
     is_flag = name.startswith("--") or between.strip()
-    return f"{name}{between}{HIDDEN}" if is_flag and _is_hidden(name, value) else found[0]
+    if is_flag and _is_hidden(name, value):
+        return f"{name}{between}{HIDDEN}"
+    return assignment[0]
 
 
 def _is_hidden(name: str, value: str) -> bool:
@@ -59,11 +64,15 @@ def hide_arguments(words: Sequence[str]) -> list[str]:
 def secret_arguments(words: Sequence[str]) -> list[str]:
     """Return the arguments that may be secret, without their values: `--hub_token (hidden)`."""
     hidden = hide_arguments(words)
-    return [
-        f"{flag} {shown}" if flag.startswith("-") and "=" not in flag and shown == HIDDEN else shown
-        for flag, word, shown in zip(["", *hidden], words, hidden, strict=False)
-        if word != shown
-    ]
+    secret = []
+    for before, word, shown in zip(["", *hidden], words, hidden, strict=False):
+        if word == shown:
+            continue
+        if shown == HIDDEN and before.startswith("-") and "=" not in before:
+            secret.append(f"{before} {HIDDEN}")
+        else:
+            secret.append(shown)
+    return secret
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:
@@ -76,7 +85,9 @@ def _without_secrets(words: Sequence[str]) -> Iterator[str]:
             yield HIDDEN
         else:
             yield _VALUE.sub(HIDDEN, word)
-        flag = word if word.startswith("-") and not is_given else ""
+        flag = ""
+        if word.startswith("-") and not is_given:
+            flag = word
 
 
 def hide_in(value: object, name: str = "") -> object:
@@ -87,4 +98,6 @@ def hide_in(value: object, name: str = "") -> object:
         return [hide_in(child, name) for child in value]
     if not isinstance(value, str):
         return value
-    return HIDDEN if _is_hidden(name, value) else hide_in_text(value)
+    if _is_hidden(name, value):
+        return HIDDEN
+    return hide_in_text(value)

@@ -1,7 +1,10 @@
 """Reading numbers, and formatting amounts for people."""
 
-from fractions import Fraction
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _GIB: Final = 1 << 30
 _KIB: Final = 1 << 10
@@ -11,12 +14,16 @@ _TOO_LARGE: Final[int] = 1 << 63
 
 def whole(value: object) -> int | None:
     """Return an integer; None for anything else, such as "auto" or true."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
-def narrowed(value: float | Fraction) -> int | float:
+def narrowed(value: "float | Fraction") -> int | float:
     """Convert a number without a fraction to an integer, unless it is so large that DeepSpeed does not."""
-    return int(value) if -_TOO_LARGE < value < _TOO_LARGE and value == int(value) else float(value)
+    if -_TOO_LARGE < value < _TOO_LARGE and value == int(value):
+        return int(value)
+    return float(value)
 
 
 def duration(seconds: float) -> str:
@@ -38,18 +45,30 @@ def clock(seconds: float) -> str:
     """Format a running time like a clock: `0:42`, `3:05`, `2:07:00`."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+    if hours:
+        return f"{hours}:{minute:02}:{second:02}"
+    return f"{minute}:{second:02}"
 
 
-def plural(count: int | Fraction, noun: str) -> str:
+def plural(count: "int | Fraction", noun: str) -> str:
     """Format a count: `1 rank`, `2 ranks`."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """List words; of many, the first ones and a count of the rest."""
+    text = ", ".join(words[:most])
+    return text if len(words) <= most else f"{text} and {len(words) - most} more"
 
 
 def gib(num_bytes: float) -> str:
     """Format bytes in GiB without the unit: `0.4`, `164.5`, `1134`."""
     size = num_bytes / _GIB
-    return f"{size:.1f}" if size < 1000 else f"{size:.0f}"
+    if size < 1000:
+        return f"{size:.1f}"
+    return f"{size:.0f}"
 
 
 def in_gib(num_bytes: float) -> str:
@@ -60,13 +79,22 @@ def in_gib(num_bytes: float) -> str:
         return f"{num_bytes / _GIB:.2f}"
     if 0 < num_bytes < _MIB / 2:
         return "<1 MiB"
-    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes > 0 else "0"
+    if num_bytes <= 0:
+        return "0"
+    return f"{num_bytes / _MIB:.0f} MiB"
 
 
 def memory(num_bytes: float) -> str:
     """Format bytes with a unit: `164.5 GiB`, `35 MiB`, `0 GiB`."""
     text = in_gib(num_bytes)
-    return text if text.endswith("MiB") else f"{text} GiB"
+    if text.endswith("MiB"):
+        return text
+    return f"{text} GiB"
+
+
+def mib(num_bytes: float) -> str:
+    """Format bytes as `0.1 MiB`, large amounts as `1.5 GiB`."""
+    return f"{gib(num_bytes)} GiB" if num_bytes >= _GIB else f"{num_bytes / _MIB:.1f} MiB"
 
 
 def decimal(amount: float, unit: str) -> str:
@@ -81,9 +109,11 @@ def brief(seconds: float) -> str:
     """Format a short time with two significant digits: `64 ms`, `0.34 s`, `8.1 s`, `142 s`."""
     if seconds < 0.095:
         return f"{1000 * seconds:.2g} ms"
-    if seconds >= 9.95:
-        return f"{seconds:.0f} s"
-    return f"{seconds:.1f} s" if seconds >= 0.95 else f"{seconds:.2f} s"
+    if seconds < 0.95:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s"
 
 
 def count(number: float) -> str:

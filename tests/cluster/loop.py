@@ -8,6 +8,7 @@ import torch
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--say")
 args = parser.parse_args()
 
 torch.manual_seed(0)
@@ -22,5 +23,6 @@ for step in range(1, args.steps + 1):
     engine.step()
     torch.distributed.all_reduce(loss)
     print(f"step {step}: loss {loss.item()!r}", flush=True)
-print("world size", os.environ["WORLD_SIZE"], flush=True)
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.uname().nodename, flush=True)
+print("said", args.say, flush=True)
 torch.distributed.destroy_process_group()

@@ -1,7 +1,6 @@
 """Two hosts with real ssh: DeepSpeed's runner over pdsh, and a torchrun on each of them."""
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import pytest
 from tests.cluster.bed import NAMES, Bed
 from tests.launchers import FIRST_OF_EACH
 from tests.making import ODD_NAME
-from tests.running import ZLAUNCH, start, the_run, zlaunch
+from tests.running import ZLAUNCH, start, zlaunch
 
 pytestmark = pytest.mark.hosts
 
@@ -22,19 +21,6 @@ SLEEP = "print('ready', flush=True)\nimport time\ntime.sleep(1000)\n"
 
 
 EACH_LAUNCHER = pytest.mark.parametrize("launcher", FIRST_OF_EACH)
-
-
-@pytest.mark.full
-@EACH_LAUNCHER
-def test_a_job_trains_on_two_hosts(launcher: str, bed: Bed, tmp_path: Path) -> None:
-    odd = ["--run_name", 'two  words; $HOME {"a": 1}']
-    flags = ["--stage", "3", "--offload", "cpu", "--hostfile", bed.hostfile, "--launcher", launcher]
-    result = zlaunch("train", *flags, "--", *SHORT, *odd, cwd=tmp_path, env=bed.environment())
-    assert result.status == 0, result.err
-    if launcher == "deepspeed":
-        log = (the_run(tmp_path) / "logs" / "launcher.log").read_text()
-        assert all(f"{name}: " in log for name in NAMES)
-    assert json.loads((the_run(tmp_path) / "ds_config.json").read_text())["train_batch_size"] == 16
 
 
 @EACH_LAUNCHER
@@ -67,41 +53,6 @@ def test_slots_a_host_cannot_have_are_refused_with_their_line(bed: Bed, tmp_path
     result = zlaunch("train", "--hostfile", "hosts", cwd=tmp_path, env=bed.environment())
     assert result.status == 65
     assert "hosts:2:1" in result.err
-
-
-def test_a_rank_that_fails_ends_the_other_host_and_gives_the_status(bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "fail.py").write_text(
-        "import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(1000)\n"
-    )
-    result = zlaunch("train", "fail.py", "--hostfile", bed.hostfile, cwd=tmp_path, env=bed.environment())
-    assert result.status == 7
-
-
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGKILL, *(pytest.param(one, marks=pytest.mark.full) for one in (signal.SIGINT, signal.SIGTERM))],
-)
-def test_no_rank_is_left_on_any_host(number: signal.Signals, bed: Bed, tmp_path: Path) -> None:
-    (tmp_path / "sleep.py").write_text(SLEEP)
-    run_dir = tmp_path / "r"
-    job = start(
-        "train",
-        "sleep.py",
-        "--hostfile",
-        bed.hostfile,
-        "--launcher",
-        "deepspeed",
-        "--run-dir",
-        run_dir,
-        cwd=tmp_path,
-        env=bed.environment(),
-    )
-    logs = [run_dir / "logs" / f"rank-{rank}.log" for rank in (0, 1)]
-    wait_until(lambda: all(log.exists() and "ready" in log.read_text() for log in logs), 120)
-    job.send_signal(number)
-    status = job.wait(10)
-    wait_until(lambda: not working_in(tmp_path), 10)
-    assert status == (-9 if number == signal.SIGKILL else 128 + number)
 
 
 def test_another_job_on_the_same_hosts_goes_on(bed: Bed, tmp_path: Path) -> None:

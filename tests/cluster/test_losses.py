@@ -1,6 +1,6 @@
-"""Hosts train as one does: the losses are equal, whatever started the ranks.
+"""Whatever starts ranks on several hosts, they train as on one host: equal losses, in order, with the same words.
 
-On a commit, each way trains one of the stages.
+`make test` trains one of the stages in each way, `make deaths` both.
 """
 
 import json
@@ -31,11 +31,18 @@ def srun_on_every_node(slurm: Slurm, folder: Path, job: list[str]) -> Result:
     return run(*argv, cwd=folder, env=slurm.environment())
 
 
+def srun_for_every_rank(slurm: Slurm, folder: Path, job: list[str]) -> Result:
+    argv = ["srun", "-N1", "--ntasks=2", "--overcommit", *ZLAUNCH, "train", *job]
+    return run(*argv, cwd=folder, env=slurm.environment())
+
+
 def one_zlaunch_in_an_allocation(slurm: Slurm, folder: Path, job: list[str]) -> Result:
     line = shlex.join([*ZLAUNCH, "train", "--gpus", "1", *job])
     (folder / "job.sh").write_text(f"#!/bin/sh\n{line}\n")
-    result = run("sbatch", "-N2", "--wait", "--output=out", "job.sh", cwd=folder, env=slurm.environment())
-    return Result(result.status, result.out, (folder / "out").read_text())
+    out = folder / "out"
+    options = ("--parsable", "-N2", f"--chdir={folder}", f"--output={out}")
+    ended = slurm.wait(slurm.ask("sbatch", *options, folder / "job.sh"), "COMPLETED", "FAILED", seconds=300)
+    return Result(int(ended["ExitCode"].partition(":")[0]), "", out.read_text())
 
 
 def submitted_to_slurm(slurm: Slurm, folder: Path, job: list[str]) -> Result:
@@ -45,17 +52,17 @@ def submitted_to_slurm(slurm: Slurm, folder: Path, job: list[str]) -> Result:
 
 def torchrun_over_ssh(bed: Bed, folder: Path, job: list[str]) -> Result:
     flags = ["--hostfile", bed.hostfile, "--launcher", "torchrun"]
-    return zlaunch("train", *job, *flags, cwd=folder, env=bed.environment())
+    return zlaunch("train", *flags, *job, cwd=folder, env=bed.environment())
 
 
 def deepspeed_over_pdsh(bed: Bed, folder: Path, job: list[str]) -> Result:
     flags = ["--hostfile", bed.hostfile, "--launcher", "deepspeed"]
-    return zlaunch("train", *job, *flags, cwd=folder, env=bed.environment())
+    return zlaunch("train", *flags, *job, cwd=folder, env=bed.environment())
 
 
 def deepspeed_with_open_mpi(bed: Bed, folder: Path, job: list[str]) -> Result:
     flags = ["--hostfile", bed.hostfile, "--launcher", "openmpi"]
-    return zlaunch("train", *job, *flags, cwd=folder, env={**bed.environment(), **MPI_AS_ROOT})
+    return zlaunch("train", *flags, *job, cwd=folder, env={**bed.environment(), **MPI_AS_ROOT})
 
 
 def variables_on_each_node(bed: Bed, folder: Path, job: list[str]) -> Result:
@@ -72,7 +79,7 @@ def lines_by_hand(bed: Bed, folder: Path, job: list[str]) -> Result:
     """Paste what `--no-ssh` prints."""
     hosts = folder / "hosts"
     hosts.write_text("".join(f"{name}:1 addr={bed.network.address(name)}\n" for name in NAMES))
-    shown = zlaunch("train", *job, "--hostfile", hosts, "--no-ssh", cwd=folder)
+    shown = zlaunch("train", "--hostfile", hosts, "--no-ssh", *job, cwd=folder)
     assert shown.status == 0, shown.err
     heads, lines = shown.out.splitlines()[::2], shown.out.splitlines()[1::2]
     assert heads == [f"# on {name}" for name in NAMES]
@@ -97,7 +104,12 @@ def typed(bed: Bed, folder: Path, lines: Sequence[str]) -> Result:
     return Result(max(node.returncode for node in nodes), "", said[0])
 
 
-SLURM: list[SlurmWay] = [srun_on_every_node, one_zlaunch_in_an_allocation, submitted_to_slurm]
+SLURM: list[SlurmWay] = [
+    srun_on_every_node,
+    srun_for_every_rank,
+    one_zlaunch_in_an_allocation,
+    submitted_to_slurm,
+]
 HOSTS: list[Way] = [
     torchrun_over_ssh,
     deepspeed_over_pdsh,
@@ -107,39 +119,51 @@ HOSTS: list[Way] = [
 ]
 
 
-ASKED_ELSEWHERE = (one_zlaunch_in_an_allocation, variables_on_each_node, lines_by_hand)
-"""Ways of which another test says that they start the ranks and connect them; `make test` trains in the others."""
+WORDS = 'two  words; $HOME {"a": 1}'
 
 
 def each(ways: Sequence[Callable[..., Result]]) -> pytest.MarkDecorator:
     """One stage a way; both in `make deaths`."""
-    cases = [
-        pytest.param(
-            way, stage, id=f"{way.__name__}-{stage}", marks=pytest.mark.full if way in ASKED_ELSEWHERE else ()
-        )
-        for number, way in enumerate(ways)
-        for stage in taken((2, 3), number)
-    ]
-    return pytest.mark.parametrize(("way", "stage"), cases)
+    cases = [(way, stage) for number, way in enumerate(ways) for stage in taken((2, 3), number)]
+    return pytest.mark.parametrize(
+        ("way", "stage"), cases, ids=[f"{way.__name__}-{stage}" for way, stage in cases]
+    )
 
 
 def check(result: Result, folder: Path, stage: int) -> None:
     assert result.status == 0, result.out + result.err
-    found = [losses(folder / "r", rank) for rank in (0, 1)]
-    assert found == [on_one_host(stage)] * 2
-    assert len(found[0]) == 4
+    assert [losses(folder / "r", rank) for rank in (0, 1)] == [on_one_host(stage)] * 2
+    assert len(on_one_host(stage)) == 4
+    for rank in (0, 1):
+        log = (folder / "r" / "logs" / f"rank-{rank}.log").read_text()
+        assert f"rank {rank} of 2 on " in log
+        assert f"said {WORDS}\n" in log
+
+
+def hosts_of(folder: Path) -> list[str]:
+    """The hosts of the ranks in their order, by the record."""
+    return [slot["host"] for slot in json.loads((folder / "r" / "job.json").read_text())["ranks"]]
 
 
 @each(HOSTS)
 def test_hosts_that_ssh_reaches_train_as_one_does(way: Way, stage: int, bed: Bed, tmp_path: Path) -> None:
-    check(way(bed, tmp_path, words(stage)), tmp_path, stage)
+    check(way(bed, tmp_path, [*words(stage), "--", "--say", WORDS]), tmp_path, stage)
+    if way in (torchrun_over_ssh, deepspeed_over_pdsh, deepspeed_with_open_mpi):
+        assert hosts_of(tmp_path) == [*NAMES]
+    if way is deepspeed_over_pdsh:
+        log = (tmp_path / "r" / "logs" / "launcher.log").read_text()
+        assert all(f"{name}: " in log for name in NAMES)
 
 
 @each(SLURM)
 def test_nodes_of_slurm_train_as_one_host_does(
     way: SlurmWay, stage: int, slurm: Slurm, tmp_path: Path
 ) -> None:
-    check(way(slurm, tmp_path, words(stage)), tmp_path, stage)
+    check(way(slurm, tmp_path, [*words(stage), "--", "--say", WORDS]), tmp_path, stage)
+    nodes = [slurm.nodes[0]] * 2 if way is srun_for_every_rank else [*slurm.nodes]
+    logs = [(tmp_path / "r" / "logs" / f"rank-{rank}.log").read_text() for rank in (0, 1)]
+    assert [f" on {node}\n" in log for node, log in zip(nodes, logs, strict=True)] == [True, True]
+    assert (tmp_path / "r" / "how-it-ended.json").exists()
 
 
 @pytest.mark.full
@@ -158,3 +182,15 @@ def test_hosts_with_different_numbers_of_slots_train_as_one_does(
     assert len(expected) == 4, here.err
     for rank in range(3):
         assert losses(tmp_path / "r", rank) == [*expected.values()]
+
+
+def test_hosts_may_have_different_numbers_of_slots(bed: Bed, tmp_path: Path) -> None:
+    """Even without DeepSpeed, whose three ranks take longer."""
+    (tmp_path / "show.py").write_text(
+        "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    )
+    flags = ["--hosts", f"{NAMES[0]}:1,{NAMES[1]}:2", "--run-dir", "r"]
+    result = zlaunch("train", *flags, "show.py", cwd=tmp_path, env=bed.environment())
+    assert result.status == 0, result.err
+    logs = [(tmp_path / "r" / "logs" / f"rank-{rank}.log").read_text() for rank in range(3)]
+    assert logs == [f"rank {rank} of 3\n" for rank in range(3)]

@@ -6,7 +6,8 @@ The jobs are those that `zlaunch train --submit slurm` writes and submits.
 import json
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,14 @@ STEPS = ("--", "--steps", "60")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    return written(tmp_path)
+
+
+def written(folder: Path) -> Path:
     source = ENGINE.replace("model, step, ", f"{LOADER}model, step, ")
-    (tmp_path / "engine.py").write_text(
-        source.replace("    for micro in", "    next(rows)\n    for micro in")
-    )
-    (tmp_path / "ds.json").write_text(json.dumps(CONFIG))
-    return tmp_path
+    (folder / "engine.py").write_text(source.replace("    for micro in", "    next(rows)\n    for micro in"))
+    (folder / "ds.json").write_text(json.dumps(CONFIG))
+    return folder
 
 
 def job(*more: str) -> tuple[str, ...]:
@@ -61,15 +64,22 @@ def wait_for_step(folder: Path, step: int) -> None:
     wait_until(lambda: any(f"step {step} " in line for line in losses(folder)), 120)
 
 
-def uninterrupted(folder: Path, more: Sequence[str] = STEPS) -> list[str]:
-    (other := folder / "whole").mkdir()
-    for name in ("engine.py", "ds.json"):
-        (other / name).write_text((folder / name).read_text())
-    assert zlaunch(*job(*more), cwd=other, env={"DS_ACCELERATOR": "cpu"}).status == 0
-    return losses(other)
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[str]]:
+    """The losses of a job that nothing interrupts, trained once for each number of steps and ranks."""
+
+    @cache
+    def train(*more: str) -> list[str]:
+        folder = written(tmp_path_factory.mktemp("whole"))
+        assert zlaunch(*job(*more), cwd=folder, env={"DS_ACCELERATOR": "cpu"}).status == 0
+        return losses(folder)
+
+    return train
 
 
-def test_a_preempted_job_saves_and_goes_on_with_the_same_losses(slurm: Slurm, folder: Path) -> None:
+def test_a_preempted_job_saves_and_goes_on_with_the_same_losses(
+    slurm: Slurm, folder: Path, uninterrupted: Callable[..., list[str]]
+) -> None:
     first = submitted(slurm, folder, *STEPS)
     wait_for_step(folder, 8)
     log = f"--output={folder}/%j.log"
@@ -80,12 +90,12 @@ def test_a_preempted_job_saves_and_goes_on_with_the_same_losses(slurm: Slurm, fo
     assert "preempted after" in text
     assert re.search(r"SIGTERM asked to save and stop: step \d+ is saved in out/global_step\d+", text)
     assert re.search(r"resume out/global_step\d+, step \d+", text)
-    assert losses(folder) == uninterrupted(folder)
+    assert losses(folder) == uninterrupted(*STEPS)
 
 
 @pytest.mark.full
 def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_losses(
-    slurm: Slurm, folder: Path
+    slurm: Slurm, folder: Path, uninterrupted: Callable[..., list[str]]
 ) -> None:
     more = ("--", "--steps", "150")
     line = shlex.join([*ZLAUNCH, *job("--resume", "latest"), *more])
@@ -101,7 +111,7 @@ def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_lo
     )
     assert ended["Restarts"] == "1", text
     assert re.search(r"SIGTERM asked to save and stop: step \d+ is saved in out/global_step\d+", text), text
-    assert losses(folder) == uninterrupted(folder, ("--gpus", "2", *more))
+    assert losses(folder) == uninterrupted("--gpus", "2", *more)
 
 
 @pytest.mark.full
@@ -109,14 +119,14 @@ def test_one_zlaunch_in_an_allocation_that_is_preempted_goes_on_with_the_same_lo
     ("number", "launcher"), [("TERM", "deepspeed"), ("TERM", "torchrun"), ("USR1", "torchrun")]
 )
 def test_a_signal_to_all_processes_of_a_job_saves_it_and_its_script_requeues_it(
-    number: str, launcher: str, slurm: Slurm, folder: Path
+    number: str, launcher: str, slurm: Slurm, folder: Path, uninterrupted: Callable[..., list[str]]
 ) -> None:
     first = submitted(slurm, folder, "--launcher", launcher, *STEPS)
     wait_for_step(folder, 8)
     slurm.ask("scancel", f"--signal={number}", first)
     assert slurm.wait(first, "COMPLETED", "FAILED")["Restarts"] == "1", text_of(folder, first)
     assert f"SIG{number} asked to save and stop: step" in text_of(folder, first)
-    assert losses(folder) == uninterrupted(folder)
+    assert losses(folder) == uninterrupted(*STEPS)
 
 
 @pytest.mark.full

@@ -1,7 +1,6 @@
 """`zlaunch train --submit slurm` with a real Slurm: from the queue to the verdict."""
 
 import contextlib
-import json
 import re
 import signal
 import subprocess
@@ -132,16 +131,3 @@ def test_values_with_spaces_and_quotes_reach_slurm_as_they_are(slurm: Slurm, tmp
     result = submitted(slurm, folder, "", "--detach", "--job-name", name)
     shown = slurm.ask("scontrol", "show", "job", number_in(result.err))
     assert (f"JobName={name}\n" in shown, f"WorkDir={folder}\n" in shown) == (True, True), shown
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("stage", ["2", "3"])
-def test_two_nodes_train_one_job(stage: str, slurm: Slurm, tmp_path: Path) -> None:
-    words = ("--submit", "slurm", "--nodes", "2", "--gpus", "1", "--stage", stage)
-    args = ("--max_steps", "4", "--logging_steps", "1", "--sequence_length", "16")
-    result = zlaunch("train", *words, "--", *args, cwd=tmp_path, env=slurm.environment())
-    assert result.status == 0, (result.out, result.err)
-    (run,) = (tmp_path / "runs").glob("causal_lm-*")
-    job = json.loads((run / "job.json").read_text())
-    assert [slot["host"] for slot in job["ranks"]] == list(slurm.nodes)
-    assert (run / "how-it-ended.json").exists()

@@ -16,7 +16,7 @@ import pytest
 from tests.abilities import unable
 from tests.cluster.test_hosts import wait_until, working_in
 from tests.cluster.test_ops import OP, fill
-from tests.cluster.ways import losses, on_one_host, words
+from tests.cluster.ways import words
 from tests.running import ZLAUNCH, zlaunch
 from zlaunch.hosts.machine.ports import free_port
 
@@ -216,13 +216,6 @@ def test_nodes_that_a_person_starts_by_hand_join(tmp_path: Path) -> None:
         "rank 0\n",
         "rank 1\n",
     ]
-
-
-@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.full)])
-def test_two_nodes_train_as_one_host_does(stage: int, tmp_path: Path) -> None:
-    with two(tmp_path, *words(stage), "--gpus", "1") as nodes:
-        assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
-    assert losses(tmp_path / "r") == on_one_host(stage)
 
 
 def own_cache(folder: Path, number: int) -> dict[str, str]:

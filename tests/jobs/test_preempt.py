@@ -183,9 +183,9 @@ def test_a_trainer_saves_on_a_signal_and_resumes_with_the_same_losses(
     folder: Path, stage: str, number: int, env: dict[str, str]
 ) -> None:
     whole, first, rest = (f"trainer-{stage}-{name}" for name in ("whole", "first", "rest"))
-    own = ("--stage", stage, "--save", f"whole-{stage}", "--", *TRAINER)
+    own = ("--gpus", "1", "--stage", stage, "--save", f"whole-{stage}", "--", *TRAINER)
     assert zlaunch("train", "--run-dir", whole, *own, cwd=folder, env=ACTIVATED).status == 0
-    job = ("--stage", stage, "--save", f"out-{stage}", "--", *TRAINER)
+    job = ("--gpus", "1", "--stage", stage, "--save", f"out-{stage}", "--", *TRAINER)
     common = ("--resume", f"whole-{stage}/checkpoint-30")  # the weights of a new model are random
     result = interrupted(folder, first, number, *common, *job, step=32 + os.getpid() % 9, env=env)
     assert (result.status, ending(folder, first)["how"]) == (75, "preempted"), result.err
@@ -193,7 +193,7 @@ def test_a_trainer_saves_on_a_signal_and_resumes_with_the_same_losses(
     name = signal.Signals(number).name
     saved = f"{name} asked to save and stop: step {step} is saved in out-{stage}/checkpoint-{step}"
     assert saved in said(result)
-    assert f"zlaunch train --resume out-{stage}/checkpoint-{step} --stage {stage}" in said(result)
+    assert f"zlaunch train --resume out-{stage}/checkpoint-{step} --gpus 1 --stage {stage}" in said(result)
     resumed(folder, rest, *job)
     assert losses(folder, first, rest) == losses(folder, whole)[30:]
 
@@ -231,7 +231,7 @@ def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(f
 
 
 def test_accelerate_saves_before_its_script_has_and_resumes_with_the_same_losses(folder: Path) -> None:
-    job = ("accelerated.py", "--stage", "2", "--gpus", "2")
+    job = ("accelerated.py", "--stage", "2", "--gpus", "1")
     assert zlaunch("train", *job, "--run-dir", "a", cwd=folder, env=ACTIVATED).status == 0
     result = interrupted(folder, "a1", signal.SIGUSR1, *job, "--save", "accelerated", step=5)
     assert result.status == 75, result.err
@@ -243,18 +243,16 @@ def test_accelerate_saves_before_its_script_has_and_resumes_with_the_same_losses
 
 
 def test_a_time_limit_saves_in_time_and_says_when(folder: Path, engine_losses: list[str]) -> None:
-    limits = ("--time-limit", "80", "--save-within", "30", "--save", "limited")
+    limits = ("--time-limit", "55", "--save-within", "27", "--save", "limited")
     job = ("engine.py", "--ds-config", "ds.json", "--gpus", "2")
     started = time.monotonic()
     result = zlaunch(
         "train", *job, *limits, "--run-dir", "t", "--", "--steps", "4000", cwd=folder, env=ACTIVATED
     )
-    assert time.monotonic() - started < 80
+    assert time.monotonic() - started < 55
     assert result.status == 75, result.err
-    assert re.search(
-        r"limit saves and stops at \S+, in time for \S+ \(`--time-limit`, 1 min 20 s\)", said(result)
-    )
-    assert "`--time-limit` (1 min 20 s) asked to save and stop: step" in said(result)
+    assert re.search(r"limit saves and stops at \S+, in time for \S+ \(`--time-limit`, 55 s\)", said(result))
+    assert "`--time-limit` (55 s) asked to save and stop: step" in said(result)
     assert losses(folder, "t")[:20] == engine_losses[:20]
 
 
@@ -295,7 +293,7 @@ def test_the_first_sigterm_of_a_pod_saves_and_the_second_ends_the_job_at_once(fo
     os.kill(job.pid, signal.SIGTERM)
     until(lambda: json.loads(layout.rank_heartbeat(0).read_text())["phase"] == "saving")
     os.kill(job.pid, signal.SIGTERM)
-    assert job.wait(5) == 143
+    assert job.wait(30) == 143  # it would save for 100 s
 
 
 def test_runs_stop_can_save_first_and_ranks_ignore_a_signal_that_all_processes_get(folder: Path) -> None:

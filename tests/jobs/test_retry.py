@@ -91,7 +91,18 @@ def test_a_rank_killed_during_a_save_is_started_again_from_the_checkpoint_before
 def test_a_job_whose_loss_stays_nan_resumes_from_a_checkpoint_of_before(tmp_path: Path) -> None:
     (tmp_path / "diverging.py").write_text(DIVERGING)
     bucket = ["--set", "zero_optimization.reduce_bucket_size=1000"]
-    options = ["--stage", "1", *bucket, "--on-nan", "rollback", "--run-dir", "r", "diverging.py"]
+    options = [
+        "--gpus",
+        "1",
+        "--stage",
+        "1",
+        *bucket,
+        "--on-nan",
+        "rollback",
+        "--run-dir",
+        "r",
+        "diverging.py",
+    ]
     steps = ["--max_steps", "40", "--save_strategy", "steps", "--save_steps", "4", "--output_dir", "out"]
     result = zlaunch("train", *options, "--", *steps, cwd=tmp_path)
     assert result.status == 0, result.err

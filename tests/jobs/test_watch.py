@@ -68,11 +68,11 @@ from zlaunch.worker.report import report
 dist.init_process_group("gloo")
 def wait_for_others(step):
     dist.all_reduce(torch.ones(1))
-    report(step=step, steps=100)
+    report(step=step, steps=40)
 def dawdle():
     print("dawdling", flush=True)
     time.sleep(1000)
-for step in range(1, 100):
+for step in range(1, 40):
     if step == 12 and dist.get_rank() == 1 and "sleep" in sys.argv:
         dawdle()
     time.sleep(0.2)

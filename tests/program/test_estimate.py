@@ -18,7 +18,7 @@ ON = ("--on", "8xH100-80GB")
 QUICK = ("--micro-batch", "1", "--activation-checkpointing", "--seq-len", "256")
 """Leaves few levers to try."""
 WIDE: dict[str, Any] = {**LLAMA, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4}
-LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 16}
+LARGE: dict[str, Any] = {**LLAMA, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 6}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from zlaunch.cli import COMMANDS
-from zlaunch.cli.job_command import JobCommand
+from zlaunch.cli.job_command import JobCommand, find_job_file
 from zlaunch.cli.lazy import LazyCommand
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
@@ -25,9 +25,6 @@ from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-
-NAMES = ("zlaunch.yaml", "zlaunch.yml")
-"""Files of this name in the current directory are found."""
 
 ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
 PROGRAMS = ("script", "module")
@@ -83,11 +80,6 @@ class FileWords:
     """Dotted key → file and line."""
     arg_places: Mapping[str, str]
     """Name of a flag of the script → file and line."""
-
-
-def find_job_file() -> Path | None:
-    """Find the file of the current directory."""
-    return next((Path(name) for name in NAMES if Path(name).is_file()), None)
 
 
 def read_job_file(file: Path) -> Document:

@@ -1,22 +1,14 @@
-"""`zlaunch train --submit`: check its options, and make the request for the scheduler."""
+"""The options of `zlaunch train --submit`: check them, and leave them out of the words for the nodes."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from zlaunch import console
-from zlaunch.cli.option_table import read
-from zlaunch.cli.train_options import OutputOptions, SubmitOptions
-from zlaunch.cli.views.submission import SubmitView
+from zlaunch.cli.train_options import SubmitOptions
 from zlaunch.errors import WrongUsage
-from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.reporter import Reporter
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.schedulers import schedulers
-from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
-from zlaunch.launch.surroundings import imagine
 from zlaunch.secrets import assigned_secrets, secret_arguments
 
 _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
@@ -75,79 +67,10 @@ def _flag(name: str, value: object) -> str:
     return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
 
 
-def note_secrets(words: Sequence[str], where: str, reporter: Reporter) -> None:
+def note_secrets(words: Sequence[str], where: str, reporter: PlanReporter) -> None:
     """Say which argument of the script may be a secret that others will see."""
     for shown in secret_arguments(words)[:1]:
         reporter.note(f"`{shown}` can be read in {where}; a variable and `--env NAME` keep it secret")
-
-
-def submit_job(
-    given: Mapping[str, Any],
-    job: JobSpec,
-    words: tuple[Sequence[str], Sequence[str]],
-    options: LaunchOptions,
-    reporter: Reporter,
-) -> int:
-    """Check a job, and submit it or show what would be submitted; return its exit status.
-
-    `words` are the command line on the nodes, before and behind `--`.
-    """
-    asked, output = read(SubmitOptions, given), read(OutputOptions, given)
-    scheduler = schedulers()[given["submit"]]
-    note_secrets(job.args.words, "what is submitted", reporter)
-    nodes = _nodes(asked.nodes, job, output.on)
-    is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
-    preempt = job.wishes.preempt
-    request = scheduler.request(
-        words=tuple(words[0]),
-        script_args=tuple(words[1]),
-        name=asked.job_name or job.name,
-        directory=Path.cwd(),
-        run_dir=output.run_dir,
-        nodes=nodes.count,
-        gpus=nodes.gpus,
-        env=tuple(word for word in job.env if "=" not in word),
-        time_limit=None if preempt.time_limit is None else round(preempt.time_limit),
-        save_within=preempt.save_within,
-        is_resumable=is_resumable,
-        requeue=asked.requeue is not False,
-        **{name: given[name] for name in scheduler.options},
-    )
-    for note in scheduler.check(request):
-        reporter.note(note)
-    if options.dry_run:
-        text = scheduler.render(request)
-        if output.as_json:
-            text = json.dumps({"script": text}) + "\n"
-        console.raw_data(text.encode())
-        return 0
-    return submit(scheduler, request, SubmitView(request), detach=asked.detach)
-
-
-def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
-    """Return the nodes to ask for; `--on` gives the numbers that the user did not."""
-    gpus = _gpus(job.gpus)
-    if on is None:
-        return NodesAsked(count or 1, gpus)
-    there = imagine(on)
-    each = len(there.machine.gpus)
-    if count not in (None, there.count) or gpus not in (None, each):
-        given = f"--nodes {count}" if count not in (None, there.count) else f"--gpus {gpus}"
-        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
-    return NodesAsked(there.count, each, there)
-
-
-def _gpus(choice: GpuChoice | None) -> int | None:
-    """Return the GPUs of each node."""
-    if choice is None:
-        return None
-    if choice.devices is not None:
-        devices = ",".join(map(str, choice.devices))
-        raise WrongUsage(
-            f"`--gpus {devices}` names devices, but a scheduler chooses them",
-            f"write `--gpus {len(choice.devices)}`",
-        )
-    return choice.count
 
 
 def split_words(argv: Sequence[str], command: Any, submit: str) -> tuple[list[str], list[str]]:

@@ -358,7 +358,6 @@ def speed_changes(state: JobState) -> Iterator[Options]:
 
 
 def _lowest_stage(state: JobState) -> int:
-    """Return the lowest stage that can offload what a job offloads."""
     if "param" in state.offload:
         return 3
     if state.offload:

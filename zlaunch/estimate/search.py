@@ -130,10 +130,12 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
     if global_batch is None:
         sizes = [args[name].value for name in ("per_device_train_batch_size", "gradient_accumulation_steps")]
         if not all(0 < int(size) <= MOST_PER_RANK for size in sizes):
-            words = "`--per_device_train_batch_size {}` with `--gradient_accumulation_steps {}`".format(
-                *sizes
+            micro_batch, accumulation = sizes
+            raise WrongUsage(
+                f"no rank can train on `--per_device_train_batch_size {micro_batch}` "
+                f"with `--gradient_accumulation_steps {accumulation}`",
+                "set the sequences of a step: `--global-batch N`",
             )
-            raise WrongUsage(f"no rank can train on {words}", "write how many sequences a step has")
         return math.prod(map(int, sizes))
     if global_batch % world_size:
         more = -(-global_batch // world_size) * world_size
@@ -289,7 +291,6 @@ class _Search:
         return self._expectations[number]
 
     def _nearest(self, number: int) -> tuple[float, int | None]:
-        """Find the rehearsed candidate most like this one, and the distance to it."""
         candidate = self.listed[number]
         return min(
             ((distance(candidate, self.listed[other]), other) for other in self._estimates()),
@@ -380,6 +381,5 @@ def _step_seconds(estimate: Estimate) -> float:
 
 
 def _fitting(estimates: Mapping[int, Estimate]) -> list[int]:
-    """List those that surely fit, the fastest first."""
     fitting = {number: estimate.seconds for number, estimate in estimates.items() if is_fit(estimate)}
     return fastest_first(fitting)

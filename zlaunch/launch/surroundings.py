@@ -1,25 +1,29 @@
 """What a job is started in: one machine, a Slurm allocation, or a zlaunch on every node."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.hosts.agent.handshake import SECRET
-from zlaunch.hosts.agent.remote import srun_command
-from zlaunch.hosts.agent.ssh import HostSurveys, survey_hosts
-from zlaunch.hosts.agent.survey import HostSurvey, SurveyRequest
+from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
+from zlaunch.hosts.agent.answers import ask_hosts
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
-from zlaunch.hosts.cluster.rendezvous import MemberFacts, Rendezvous
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
+from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
+from zlaunch.secrets import SECRET
 from zlaunch.units import plural
+
+if TYPE_CHECKING:  # only a zlaunch on every node meets others
+    from zlaunch.hosts.cluster.rendezvous import Rendezvous
 
 UNKNOWN_MEMORY_BYTES = 1 << 60
 """Of a host that is imagined: its memory is not checked."""
@@ -47,7 +51,7 @@ class Surroundings:
     """What started zlaunch, and the connection to the other members of the job if there are any."""
 
     cluster: ClusterEnvironment | None = None
-    rendezvous: Rendezvous | None = None
+    rendezvous: "Rendezvous | None" = None
     """None in a dry run, too, which assumes that all nodes are alike."""
     imagined: Imagined | None = None
     """The hosts that a dry run is for, instead of this one."""
@@ -67,6 +71,16 @@ class Surroundings:
         if isinstance(self.cluster, Member) and self.rendezvous is None:
             return f"{self.cluster.source}; taking all nodes to be like this one"
         return None if self.cluster is None else self.cluster.source
+
+    @contextmanager
+    def reporting_failures(self) -> Iterator[None]:
+        """Tell an error of this member to all others."""
+        try:
+            yield
+        except ZlaunchError as error:
+            if self.rendezvous is not None:
+                self.rendezvous.fail(error)
+            raise
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
@@ -104,27 +118,28 @@ class Surroundings:
         return assign_ranks(job, machine)
 
     def find_hosts(
-        self, job: JobSpec, here: HostSurvey, request: SurveyRequest, run_directory: str
-    ) -> tuple[Topology, HostSurveys]:
+        self, job: JobSpec, here: MachineFacts, question: Question, run_directory: str
+    ) -> tuple[Topology, Mapping[str, MachineFacts]]:
         """Find out what the hosts have, and return them in the order of their ranks.
 
         Raises Unavailable for a host that gives no answer, or does not take part in time.
         """
         likely = self.likely_topology(job, here.machine)
         if isinstance(self.cluster, Allocation):
-            surveys = survey_hosts(likely.hosts, here.machine, request, srun_command)
-            machines = surveys.machines([host.name for host in likely.hosts])
+            others = ask_hosts(likely.hosts, question, Reach.SRUN)
+            machines = [others.get(host.name, here).machine for host in likely.hosts]
             hosts = [
-                replace(host, devices=assign_ranks(job, machines[host.name]).hosts[0].devices)
-                for host in likely.hosts
+                replace(host, devices=assign_ranks(job, machine).hosts[0].devices)
+                for host, machine in zip(likely.hosts, machines, strict=True)
             ]
-            return replace(likely, hosts=tuple(hosts)), surveys
+            return replace(likely, hosts=tuple(hosts)), others
         if self.rendezvous is None:
-            return likely, HostSurveys(here.machine, request)
+            return likely, {}
+        from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
+
         member = self.rendezvous.member
         mine = MemberFacts(os.uname().nodename, _devices(member, job, here.machine), here)
-        topology, others = self.rendezvous.join(mine, run_directory)
-        return topology, HostSurveys(here.machine, request, others)
+        return self.rendezvous.join(mine, run_directory)
 
 
 NOWHERE = Surroundings()
@@ -144,7 +159,7 @@ def refuse_several(environ: Mapping[str, str], command: str) -> None:
 def find_surroundings(
     environ: Mapping[str, str],
     timeout: float,
-    reporter: Reporter,
+    reporter: PlanReporter,
     dry_run: bool,
     *,
     chosen: Member | None = None,
@@ -164,6 +179,8 @@ def find_surroundings(
     if not isinstance(cluster, Member) or dry_run:
         is_one = cluster is None or isinstance(cluster, Alone)
         return Surroundings(cluster, unheeded=says_several(environ) if is_one else None)
+    from zlaunch.hosts.cluster.rendezvous import Rendezvous  # as above
+
     return Surroundings(cluster, Rendezvous(cluster, timeout, reporter.note, environ.get(SECRET, "")))
 
 

@@ -15,7 +15,7 @@ from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.fit import CheckpointFit, ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import VARIABLE, CheckpointReading, Conversion, Resumption
-from zlaunch.resume.resumed_data import DataPosition, kept_arguments
+from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import number, steps_of, total_steps
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.units import plural
@@ -226,7 +226,7 @@ def _wrong_key(resumption: Resumption, training: PlannedTraining, fit: Checkpoin
 
 def _kept_arguments(training: PlannedTraining, position: DataPosition) -> Iterator[Finding]:
     total = total_steps(training.script, training.args)
-    for name, kept in kept_arguments(position).items():
+    for name, kept in position.kept_arguments.items():
         given = training.args.value(name)
         if steps_of(given, total) not in (None, kept):
             yield _advice(

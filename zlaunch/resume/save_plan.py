@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import check_writable
@@ -11,7 +12,9 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.resume.resumed_data import DataPosition, kept_arguments
+
+if TYPE_CHECKING:  # a training that starts at step 0 has no checkpoint to read
+    from zlaunch.resume.resumed_data import DataPosition
 
 OUTPUT = "--output_dir"
 
@@ -77,7 +80,7 @@ class SavePlan:
         return step % self.every == 0 and self.resumed_step < step <= self.total
 
 
-def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) -> SavePlan | None:
+def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
     if script.interface is not ConfigInterface.TRAINER or _saves_none(script, args):
         return None
@@ -92,7 +95,7 @@ def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) ->
     if strategy != "steps":
         return plan
     every = steps_of(script.said(args, "save_steps", str(SAVE_STEPS)), total)
-    kept = None if resume is None else kept_arguments(resume).get("save_steps")
+    kept = None if resume is None else resume.kept_arguments.get("save_steps")
     return replace(plan, every=kept or every, total=total, is_kept=kept not in (None, every))
 
 

@@ -21,7 +21,7 @@ from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import SECRET, WrongSecret, connect
+from zlaunch.hosts.agent.handshake import WrongSecret, connect
 from zlaunch.process import (
     SAFE_PATH,
     SAVES,
@@ -34,6 +34,7 @@ from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
+from zlaunch.secrets import SECRET
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
 
 GRACE_SECONDS = 7.0

@@ -13,7 +13,7 @@ from zlaunch.estimate.strategies import Strategy, StrategyTable
 from zlaunch.units import brief, in_gib, memory
 
 HEADERS = (
-    ("GiB", "GPU:", "", "", "host:", "of it", "", "", ""),
+    ("GiB", "GPU:", "", "", "host:", "", "", "", ""),
     ("stage offload", "states", "used", "process", "all", "pinned", "NVMe", "step", "fits"),
 )
 WIDEST = 78
@@ -138,4 +138,6 @@ def _why(table: StrategyTable, chosen: Strategy) -> str:
         for strategy, result in preferred
         if isinstance(result, Estimate) and result.fit is not Fit.YES
     ]
-    return f": {', '.join(misses)}" if misses else ""
+    if misses:
+        return f": {', '.join(misses)}"
+    return ""

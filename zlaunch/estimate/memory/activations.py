@@ -192,7 +192,6 @@ def _skips_masked(model: Transformer, batch: Batch) -> bool:
 
 
 def _has_scores(model: Transformer, batch: Batch) -> bool:
-    """Whether attention computes its scores as tensors, without a fused kernel."""
     return batch.attention == "eager" or model.caps_scores or model.family.eager
 
 

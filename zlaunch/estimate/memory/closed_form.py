@@ -104,7 +104,6 @@ def _passes_of(job: TrainingJob) -> _Passes:
 
 
 def _peaks(passes: _Passes, optimizer: OptimizerMemory) -> dict[str, Peaks]:
-    """Compute the peaks of each phase on the GPU."""
     forward, back = _forward_and_backward(passes, optimizer.ready, first=True)
     second = _forward_and_backward(passes, optimizer.trained, first=False)
     return {
@@ -171,7 +170,6 @@ def _output(model: Transformer) -> int:
 
 
 def _gradients_before(job: TrainingJob, *, first: bool) -> Gradients:
-    """Return the state of the gradients before the backward pass of the last micro-step."""
     settings = job.settings
     gradients = Gradients(settings, job.weights)
     is_accumulated = settings.accumulation > 1 and gradients.waits
@@ -180,7 +178,6 @@ def _gradients_before(job: TrainingJob, *, first: bool) -> Gradients:
 
 
 def _earlier_gradients(job: TrainingJob, gradients: Gradients) -> Breakdown:
-    """Return the gradients of earlier micro-steps during the last one."""
     settings = job.settings
     if settings.accumulation == 1 or settings.stage == 3 or settings.widens_all:
         return {}

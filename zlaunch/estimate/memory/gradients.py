@@ -129,7 +129,6 @@ class Gradients:
         return min(end, first + self._share) - max(start, first)
 
     def _note_mine(self, numel: int) -> None:
-        """Track the largest part of a gradient in the rank's partition."""
         end = self._position - self._filled + numel
         self._largest_mine = max(self._largest_mine, self._mine(end - numel, end))
 

@@ -148,7 +148,6 @@ def _sub_groups(settings: Settings, weights: Weights) -> list[int]:
 
 
 def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weights) -> dict[str, int]:
-    """Add the page-locked memory of offloaded parameters."""
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
         pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights)

@@ -222,7 +222,6 @@ def _pcie_term(volume: Communication, gpu: GpuModel) -> Term:
 
 
 def _optimizer_and_nvme(job: TrainingJob, volume: Communication, machine: DeviceSpeed) -> tuple[Term, ...]:
-    """Return the terms for the optimizer step and for NVMe."""
     workload, settings, share = job.workload, job.settings, job.weights.total
     if settings.stage:
         share = settings.share(share)

@@ -133,7 +133,6 @@ _Running = dict[int, tuple[_Task, IO[str], float]]
 
 
 def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result]]:
-    """Rehearse each workload in forks, up to `jobs` at a time."""
     running: _Running = {}
     following: list[_Task] = []
     is_warm, failure = False, None

@@ -90,8 +90,6 @@ class FakeGPU(CPU_Accelerator):  # type: ignore[misc]
 
 
 def _tensor_type(dtype: torch.dtype) -> property:
-    """Return an equivalent of `torch.cuda.FloatTensor`, which takes a size or values."""
-
     def make(*args: object) -> torch.Tensor:
         if len(args) == 1 and isinstance(args[0], int):
             return torch.empty(args[0], dtype=dtype, device=NAME)

@@ -113,7 +113,6 @@ def _outputs(
 
 
 def _argument_storages(args: Sequence[object]) -> dict[int, Index]:
-    """Map the storage of each argument to the argument's index."""
     indices: dict[int, Index] = {}
     for position, value in enumerate(args):
         if isinstance(value, FakeTensor):

@@ -72,7 +72,6 @@ def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpee
 
 
 def _parameter_groups(model: torch.nn.Module) -> Groups:
-    """Split the parameters into the Trainer's groups, with and without weight decay."""
     from transformers.trainer_pt_utils import get_parameter_names
 
     names = get_parameter_names(model, [torch.nn.LayerNorm])

@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from zlaunch.hosts.agent.channel import SILENCE_SECONDS, Channel, Message, wait_for_any
-
-SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
-"""The variable with the secret of a job, the same on every node; it is never on a command line."""
+from zlaunch.secrets import SECRET
 
 OTHER_SECRET = f"its {SECRET} differs"
 

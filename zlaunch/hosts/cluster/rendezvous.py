@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,15 +21,15 @@ from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import (
     LEADER,
     OTHER_SECRET,
-    SECRET,
     HandshakeListener,
     WrongSecret,
     connect,
     prove,
 )
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.secrets import SECRET
 from zlaunch.units import duration
 
 NOTE_SECONDS = 10.0
@@ -61,7 +61,7 @@ class MemberFacts:
 
     host: str
     devices: tuple[int, ...]
-    survey: HostSurvey
+    facts: MachineFacts
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,15 @@ class Rendezvous:
         self._has_begun = self._has_tried = False
         self._received: list[int] = []
         self._ready: set[int] = set()
-        self._found: tuple[Topology, dict[str, HostSurvey]] | None = None
+        self._found: tuple[Topology, dict[str, MachineFacts]] | None = None
 
     @property
     def leads(self) -> bool:
         """Whether this is the leader."""
         return self.member.number == 0
 
-    def join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
-        """Meet all members; return the hosts in their order, and the surveys of the others by name.
+    def join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, MachineFacts]]:
+        """Meet all members; return the hosts in their order, and the facts of the others by name.
 
         Raises Unavailable if not all come in time, MemberFailed if one of them has failed. They meet once: an
         attempt after a failure has the same hosts.
@@ -119,7 +119,7 @@ class Rendezvous:
             self._found = self._join(mine, run_directory)
         return self._found
 
-    def _join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, HostSurvey]]:
+    def _join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, MachineFacts]]:
         self._has_tried = True
         hello = {"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")}
         if self.leads:
@@ -136,12 +136,12 @@ class Rendezvous:
             self.run_directory = str(welcome["run_directory"])
         self.names = _unique([one.host for one in told])
         hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
-        surveys = {
-            name: replace(one.survey, machine=replace(one.survey.machine, hostname=name))
+        others = {
+            name: replace(one.facts, hardware=replace(one.facts.machine, hostname=name))
             for number, (name, one) in enumerate(zip(self.names, told, strict=True))
             if number != self.member.number
         }
-        return Topology(hosts, Reach.JOINED), surveys
+        return Topology(hosts, Reach.JOINED), others
 
     def compare_plans(self, parts: Mapping[str, object]) -> None:
         """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""
@@ -435,14 +435,3 @@ def _short(value: object) -> str:
 def new_token() -> str:
     """Make the secret by which the members of one run know each other."""
     return secrets.token_urlsafe(24)
-
-
-@contextlib.contextmanager
-def reporting_failures(rendezvous: Rendezvous | None) -> Iterator[None]:
-    """Tell an error of this member to all others."""
-    try:
-        yield
-    except ZlaunchError as error:
-        if rendezvous is not None:
-            rendezvous.fail(error)
-        raise

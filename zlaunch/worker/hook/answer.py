@@ -159,8 +159,6 @@ def _instead(function: Callable[..., object], make: _Make, answer: _Answer) -> C
 
 
 def _afterwards(function: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
-    """Answer when a function has run."""
-
     @functools.wraps(function)
     def asked(*args: object, **kwargs: object) -> object:
         function(*args, **kwargs)
@@ -229,7 +227,6 @@ def _parses_command_line(parser: FrameType) -> bool:
 
 
 def _rejected(parser: FrameType) -> list[str]:
-    """List the words that a parser is about to reject."""
     rest = parser.f_locals.get("remaining_args")
     tolerant = parser.f_locals.get("return_remaining_strings", True)
     if tolerant or not isinstance(rest, list):
@@ -367,7 +364,6 @@ def _without_deepspeed(name: str) -> _Make:
 
 
 def _first_step(register: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
-    """Answer when an optimizer is about to take its first step."""
     register(lambda *_: answer.give(make, {}))
     return register
 

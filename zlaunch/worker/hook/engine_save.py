@@ -129,7 +129,6 @@ class EngineSaver:
             self._save_and_end()
 
     def _accelerated(self) -> Any:
-        """Return the engine of accelerate, if it has taken a step."""
         wrapper = getattr(self._accelerator, "deepspeed_engine_wrapped", None)
         engine = getattr(wrapper, "engine", None)
         if id(engine) not in self._engines:

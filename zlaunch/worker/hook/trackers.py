@@ -60,7 +60,6 @@ def _wandb(run: object) -> Place:
 
 
 def _trackio(run: object) -> Place:
-    """Return the link of a run if it has one, or else its project."""
     if url := getattr(run, "url", None):
         return {"url": str(url)}
     if isinstance(project := getattr(run, "project", None), str):

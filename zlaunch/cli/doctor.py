@@ -15,7 +15,8 @@ from zlaunch.checks.requirements import ConfigAtHand
 from zlaunch.checks.result import Status
 from zlaunch.checks.software import SHOWN
 from zlaunch.cli import options
-from zlaunch.cli.job_file import find_job_file, job_at_hand
+from zlaunch.cli.job_command import find_job_file
+from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.agent.examination import examine

@@ -16,9 +16,9 @@ from zlaunch.cli.views import tour as tour_view
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.tour import TourView
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.files import check_writable, write_new
+from zlaunch.files import cache_directory, check_writable, write_new
 from zlaunch.launch.parity import PARITY, modes_to_compare, parity_of
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.tour import TOUR, Experiment, FinishedJob, tour_of, train_modes

@@ -81,7 +81,9 @@ class Report:
         counted = FATAL | {Severity.IGNORED} if strict else FATAL
         wrong = any(finding.severity in counted or finding.is_mistake for finding in self.findings)
         would_change = self.fixes is not None and self.fixes.count > 0 and not self.fixes.writes
-        return ExitStatus.REFUSED if wrong or would_change else ExitStatus.OK
+        if wrong or would_change:
+            return ExitStatus.REFUSED
+        return ExitStatus.OK
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,9 @@ def inspect_config(name: str, options: ReportOptions) -> Report:
     """Check one ds_config; errors are part of the report."""
     try:
         found = load_config(name)
-        return Report(name, found.findings) if found.document is None else _look(name, found, options)
+        if found.document is None:
+            return Report(name, found.findings)
+        return _look(name, found, options)
     except Refused as error:
         return Report(name, error.findings)
     except ZlaunchError as error:

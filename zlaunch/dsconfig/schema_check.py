@@ -62,7 +62,9 @@ def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 def _without_guess(fault: Finding | None) -> Finding | None:
     guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
-    return None if guessed else fault
+    if guessed:
+        return None
+    return fault
 
 
 def _faults(
@@ -110,7 +112,9 @@ def _at_most(severity: Severity, fault: Finding) -> Finding:
     """Judge a mistake in a section that DeepSpeed does not read: under a wrong name, or the second of two."""
     order = list(Severity)
     is_worse = order.index(fault.severity) < order.index(severity)
-    return replace(fault, severity=severity, is_mistake=True) if is_worse else fault
+    if is_worse:
+        return replace(fault, severity=severity, is_mistake=True)
+    return fault
 
 
 def _below_moved(
@@ -199,7 +203,9 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant, strict=False)
         if config is not None:
-            return None if ZERO in value and ZERO not in meant else config
+            if ZERO in value and ZERO not in meant:
+                return None
+            return config
         for path in sorted(wrong, key=len, reverse=True):
             parent = value_at(meant, path[:-1])
             is_there = isinstance(parent, dict) and path[-1] in parent

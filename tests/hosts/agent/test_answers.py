@@ -5,6 +5,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
+from subprocess import run
 
 import pytest
 from pydantic import TypeAdapter
@@ -103,6 +104,14 @@ def test_a_host_without_one_is_asked_with_this_python() -> None:
     assert read_question(argv[-1]).python == Path("/other")
 
 
+def test_the_program_on_a_host_imports_nothing_slow() -> None:
+    program = (
+        "import sys, zlaunch.hosts.agent.program; print(*{'pydantic', 'torch', 'yaml'} & {*sys.modules})"
+    )
+    done = run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 REACHED = "echo zlaunch asks; "
 
 
@@ -164,7 +173,7 @@ def test_a_host_whose_gpus_cannot_be_used_is_refused(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("ssh", "said"),
     [
-        ("exit 255", "w1: ssh ended without a word"),
+        ("exit 255", "w1: ssh printed nothing"),
         (
             "echo 'ssh: connect to host w1 port 22: Connection refused' >&2; exit 255",
             "w1: connection refused: no ssh server listens on port 22",

@@ -11,7 +11,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.agent.handshake import SECRET
 from zlaunch.launch.scheduler import (
     SAVED,
     JobStatus,
@@ -22,6 +21,7 @@ from zlaunch.launch.scheduler import (
     own_program,
 )
 from zlaunch.rundir.layout import RUNS
+from zlaunch.secrets import SECRET
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""

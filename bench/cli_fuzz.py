@@ -32,6 +32,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -253,9 +254,11 @@ class Maker:
         return value
 
     def _changed(self, value: Any) -> Any:
-        children = (
-            list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-        )
+        children: Sequence[Any] = ()
+        if isinstance(value, dict):
+            children = list(value)
+        elif isinstance(value, list):
+            children = range(len(value))
         if not children or self.often(0.15):
             return self.odd()
         key = self.chance.choice(children)
@@ -414,7 +417,7 @@ class Maker:
 
     def trainer_args(self) -> list[str]:
         """Choose arguments for the script."""
-        words = [word for pair in self.chance.sample(TRAINER_ARGS, self.chance.randrange(4)) for word in pair]
+        words = list(chain.from_iterable(self.chance.sample(TRAINER_ARGS, self.chance.randrange(4))))
         if words and self.often(0.3):
             words[self.chance.randrange(len(words))] = self.word()
         return [one for one in words if one != "--help"]
@@ -519,7 +522,7 @@ def _pickled(value: Any) -> bytes:
         state = {key: one for key, one in value.items() if key != "@object"}
         return f"c{named.replace(' ', chr(10))}\n)".encode() + b"\x81" + _pickled(state) + b"b"
     if "@tensor" not in value:
-        return b"}(" + b"".join(_pickled(part) for pair in value.items() for part in pair) + b"u"
+        return b"}(" + b"".join(map(_pickled, chain.from_iterable(value.items()))) + b"u"
     shape = tuple(value["@tensor"]) if isinstance(value["@tensor"], list) else value["@tensor"]
     kind = b"(" + _pickled("storage") + b"ctorch\nFloatStorage\n"
     storage = kind + _pickled("0") + _pickled("cpu") + _pickled(100) + b"tQ"
@@ -752,8 +755,10 @@ def _train(make: Maker) -> list[str]:
 
 def _of_run(more: Mapping[str, Sequence[str]], may_stop: bool = False) -> Callable[[Maker], list[str]]:
     def argv(make: Maker) -> list[str]:
-        run = [make.run(may_stop)]
-        return [*([] if run == ["latest"] else run), *make.options({**_RUNS, **more})]
+        words, run = [], make.run(may_stop)
+        if run != "latest":
+            words.append(run)
+        return [*words, *make.options({**_RUNS, **more})]
 
     return argv
 
@@ -837,7 +842,7 @@ def _prune(make: Maker) -> list[str]:
 
 def _any(make: Maker) -> list[str]:
     make.ds_config()
-    verbs = [word for verb in VERBS for word in verb.split()]
+    verbs = " ".join(VERBS).split()
     usual = [*verbs, "ds.json", "--help", "--version", "--json"]
     words = [make.value(*usual) for _ in range(make.chance.randrange(6))]
     return ["help"] if {"train", "stop", "rerun"} & {one.replace("_", "-") for one in words} else words

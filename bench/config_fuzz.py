@@ -372,19 +372,21 @@ def main() -> None:
     begin, compared = time.monotonic(), []
     for one in verdicts(arguments.mutants, arguments.seed, arguments.only):
         compared.append(one)
-        kind = "MISSED" if one.is_missed else "FALSE" if one.is_false else ""
+        kind = ""
+        if one.is_missed:
+            kind = "MISSED"
+        elif one.is_false:
+            kind = "FALSE"
         if kind or arguments.only:
             print(kind, one.mutant.number, one.mutant.world_size, one.mutant.changes, one.refusal, one.codes)
         if arguments.only:
             print(one.mutant.text, *map(str, one.findings), sep="\n")
     print(table(compared))
-    later = collections.Counter(
-        finding.code
-        for one in compared
-        if one.refusal is None and one.worst == "fails later"
-        for finding in one.findings
-        if finding.severity is Severity.FAILS_LATER
-    )
+    later = collections.Counter[str]()
+    for one in compared:
+        if one.refusal is None and one.worst == "fails later":
+            fatal = (finding for finding in one.findings if finding.severity is Severity.FAILS_LATER)
+            later.update(finding.code for finding in fatal)
     print("accepted, but fails later:", dict(later.most_common()))
     missed, false = sum(one.is_missed for one in compared), sum(one.is_false for one in compared)
     share = false / max(len(compared), 1)

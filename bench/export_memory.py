@@ -147,7 +147,9 @@ def differences(out: Path, parameters: Mapping[str, tuple[int, int]], folder: Pa
     from safetensors import safe_open
 
     opened: list[Any] = [safe_open(file, "pt") for file in out.glob("*.safetensors")]
-    files = {name: one for one in opened for name in one.keys()}  # noqa: SIM118 - no dict
+    files: dict[str, Any] = {}
+    for file in opened:
+        files |= dict.fromkeys(file.keys(), file)
     count = sum(rows * columns for rows, columns in parameters.values()) // RANKS
     masters = []
     for rank in range(RANKS):

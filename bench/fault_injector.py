@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -185,10 +186,13 @@ def _harm(trial: Trial, job: Job, chance: random.Random) -> str:
             found[kind].append(process)
     if not found:
         return "nothing"
-    target = chance.choice([*sorted(found), *([ALL] if trial.signal == signal.SIGKILL else [])])
+    targets = sorted(found)
+    if trial.signal == signal.SIGKILL:
+        targets.append(ALL)
+    target = chance.choice(targets)
     if target == ALL:
         # As `pkill -9 -f` finds them: the reaper has another name.
-        victims = [one for kind in OURS if kind != "reaper" for one in found.get(kind, [])]
+        victims = list(chain.from_iterable(found.get(kind, []) for kind in OURS if kind != "reaper"))
     else:
         victims = [chance.choice(found[target])]
     if target == "compiler":

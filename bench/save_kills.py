@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -149,12 +150,12 @@ def events(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 def losses(folder: Path) -> dict[tuple[int, int], str]:
     """Read the last loss of each step and rank, exactly."""
-    return {
-        (rank, one["step"]): one["loss"]
-        for rank in range(RANKS)
-        for one in events(folder, rank)
-        if "loss" in one
-    }
+    found = {}
+    for rank in range(RANKS):
+        for event in events(folder, rank):
+            if "loss" in event:
+                found[rank, event["step"]] = event["loss"]
+    return found
 
 
 def has(folder: Path, rank: int, step: int, moment: str) -> bool:
@@ -265,7 +266,7 @@ def one_kill(
     train(host, folder, case, newest.checkpoint.folder)
     statuses = host.wait()
     told, wanted = losses(folder), losses(reference)
-    due = {(rank, one) for rank in range(RANKS) for one in range(newest.step + 1, STEPS + 1)}
+    due = set(product(range(RANKS), range(newest.step + 1, STEPS + 1)))
     away = [
         abs(float.fromhex(told[key]) - float.fromhex(wanted[key])) / abs(float.fromhex(wanted[key]))
         for key in due & told.keys()

@@ -185,7 +185,9 @@ def main() -> None:
         import transformers
 
         assert transformers.Trainer
-    needed = [ShareMemCommBuilder, CPUAdamBuilder, *([AsyncIOBuilder] if "nvme" in sys.argv else [])]
+    needed = [ShareMemCommBuilder, CPUAdamBuilder]
+    if "nvme" in sys.argv:
+        needed.append(AsyncIOBuilder)
     for builder in needed:  # a fork has what is loaded here
         builder().load(verbose=False)
     torch.set_num_threads(1)

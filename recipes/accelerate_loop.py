@@ -54,14 +54,18 @@ def read_blocks(length: int) -> list[torch.Tensor]:
 def main() -> None:
     """Train the model."""
     args = parse()
-    plugin = DeepSpeedPlugin(hf_ds_config=args.ds_config) if args.ds_config else None
+    plugin = None
+    if args.ds_config:
+        plugin = DeepSpeedPlugin(hf_ds_config=args.ds_config)
     accelerator = Accelerator(gradient_accumulation_steps=args.accumulation, deepspeed_plugin=plugin)
     set_seed(0)
     plugin = accelerator.state.deepspeed_plugin  # also where the launcher has named the ds_config
     config = plugin.deepspeed_config if plugin else {}
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SMALL_LLAMA))
     loader = DataLoader(read_blocks(args.sequence_length), batch_size=args.batch_size, shuffle=True)
-    create = DummyOptim if "optimizer" in config else torch.optim.AdamW
+    create = torch.optim.AdamW
+    if "optimizer" in config:
+        create = DummyOptim
     optimizer = create(model.parameters(), lr=args.learning_rate)
     if "scheduler" in config:
         total = args.steps * accelerator.num_processes  # accelerate divides it, but not the warmup

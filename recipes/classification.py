@@ -66,8 +66,9 @@ def read_texts(recipe: RecipeArguments) -> Dataset:
         labels = [number % 2 for number in range(recipe.samples)]
         texts = ["".join(draw.choices("ab", (1, 2) if label else (2, 1), k=32)) for label in labels]
         return Dataset.from_dict({"text": texts, "label": labels})
-    reader = {".csv": "csv", ".json": "json", ".jsonl": "json"}.get(Path(recipe.dataset).suffix)
-    source = {"path": reader, "data_files": recipe.dataset} if reader else {"path": recipe.dataset}
+    source = {"path": recipe.dataset}
+    if reader := {".csv": "csv", ".json": "json", ".jsonl": "json"}.get(Path(recipe.dataset).suffix):
+        source = {"path": reader, "data_files": recipe.dataset}
     names = {recipe.text_column: "text", recipe.label_column: "label"}
     return load_dataset(**source, split="train").select_columns([*names]).rename_columns(names)
 

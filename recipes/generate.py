@@ -45,12 +45,12 @@ def parse() -> argparse.Namespace:
 
 def read_prompts(args: argparse.Namespace, rank: int, ranks: int) -> list[list[str]]:
     """Return the batches of this rank; all ranks have as many, as they gather each layer together."""
-    prompts = (
-        Path(args.prompts).read_text().splitlines() if args.prompts else ["def main(", "import "] * ranks
-    )
+    prompts = ["def main(", "import "] * ranks
+    if args.prompts:
+        prompts = Path(args.prompts).read_text().splitlines()
     each = -(-len(prompts) // ranks)
-    own = (prompts * 2)[rank * each : (rank + 1) * each]
-    return [own[start : start + args.batch_size] for start in range(0, each, args.batch_size)]
+    of_rank = (prompts * 2)[rank * each : (rank + 1) * each]
+    return [of_rank[start : start + args.batch_size] for start in range(0, each, args.batch_size)]
 
 
 def main() -> None:
@@ -59,7 +59,9 @@ def main() -> None:
     deepspeed.init_distributed()
     rank, ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
     config = json.loads(Path(args.deepspeed_config).read_text())
-    dtype = torch.bfloat16 if config.get("bf16", {}).get("enabled") else torch.float32
+    dtype = torch.float32
+    if config.get("bf16", {}).get("enabled"):
+        dtype = torch.bfloat16
     kept = HfDeepSpeedConfig(config)  # as long as it lives, models are partitioned when they are created
     if not kept.is_zero3():
         raise SystemExit("only stage 3 divides the weights; the ds_config has another stage")

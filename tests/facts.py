@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, local
-from zlaunch.hosts.agent.survey import HostSurvey
+from zlaunch.hosts.machine.facts import MachineFacts, Ports
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache
-from zlaunch.hosts.machine.resources import FreeResources, Machine
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.script import Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
@@ -30,10 +30,10 @@ def facts_of(
         "layout": LAYOUT,
         "environ": {},
     }
-    here = HostSurvey(machine, FreeResources(), 2950, python, op_cache)
+    here = MachineFacts(python, machine, op_cache=op_cache, ports=Ports(2950))
     return JobFacts(job=job, script=script, here=here, **{**unknown, **known})
 
 
 def on_machine(facts: JobFacts, machine: Machine) -> JobFacts:
     """The same with another machine."""
-    return replace(facts, here=replace(facts.here, machine=machine))
+    return replace(facts, here=replace(facts.here, hardware=machine))

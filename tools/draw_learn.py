@@ -153,8 +153,9 @@ def partition(said: Texts) -> Drawing:
             for number, (part, nbytes) in enumerate(PARTS.items()):
                 is_cut = stage >= len(PARTS) - number
                 for piece in range(RANKS):
-                    is_here = not is_cut or piece == rank
-                    fill = COLOURS[part] if is_here else "#ffffff"
+                    fill = COLOURS[part]
+                    if is_cut and piece != rank:
+                        fill = "#ffffff"
                     drawing.box((x + piece * bar / RANKS, y, bar / RANKS, nbytes * unit), fill)
                 y += nbytes * unit
     for rank in range(RANKS):
@@ -177,11 +178,15 @@ def ring(said: Texts) -> Drawing:
         drawing.text(left + 2 * side, top - 20, said[moment], size=13)
         for rank, piece in product(range(RANKS), repeat=2):
             has_sum = moment == "after" or (moment == "between" and rank == piece)
-            fill = COLOURS["gradients"] if moment == "before" or has_sum else "#ffffff"
             x, y = left + piece * side, top + rank * side
-            drawing.box((x, y, side, side), fill, 0.35 if moment == "before" else 1)
-            if moment == "before" or has_sum:
-                drawing.text(x + side / 2, y + 20, "Σ" if has_sum else str(rank), size=13)
+            if moment == "before":
+                drawing.box((x, y, side, side), COLOURS["gradients"], 0.35)
+                drawing.text(x + side / 2, y + 20, str(rank), size=13)
+            elif has_sum:
+                drawing.box((x, y, side, side), COLOURS["gradients"], 1)
+                drawing.text(x + side / 2, y + 20, "Σ", size=13)
+            else:
+                drawing.box((x, y, side, side), "#ffffff", 1)
         for rank in range(RANKS):
             drawing.text(left - 8, top + rank * side + 20, f"{said['rank']} {rank}", "end", 12)
     for number, name in enumerate(("reduce-scatter", "all-gather")):
@@ -213,7 +218,9 @@ def messages(said: Texts) -> Drawing:
             drawing.box((left + column * width, top, width - 6, high - 8), "#f3f3f3")
             for number, one in enumerate(sent):
                 y = top + 6 + number * 27
-                part = "gradients" if one.endswith("gradients") else "parameters"
+                part = "parameters"
+                if one.endswith("gradients"):
+                    part = "gradients"
                 drawing.box((left + column * width + 5, y, width - 16, 23), COLOURS[part], 0.45)
                 drawing.text(left + column * width + width / 2 - 3, y + 16, said[one], size=12)
     return drawing

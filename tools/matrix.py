@@ -15,7 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +84,9 @@ class Result:
         """The result in a table."""
         if not self.error:
             return f"{self.seconds:.0f} s"
-        return "fails without zlaunch, too" if self.bare else "**fails**"
+        if self.bare:
+            return "fails without zlaunch, too"
+        return "**fails**"
 
 
 class Environment:
@@ -108,7 +111,10 @@ class Environment:
         after = self._versions()
         self._pip(*TEST_TOOLS)
         replaced = [f"{name} {before[name]}" for name in before if after.get(name) != before[name]]
-        return Result(time.monotonic() - began, f"zlaunch replaced {', '.join(replaced)}" if replaced else "")
+        result = Result(time.monotonic() - began)
+        if replaced:
+            result = replace(result, error=f"zlaunch replaced {', '.join(replaced)}")
+        return result
 
     def _pip(self, *arguments: str) -> None:
         pip = (str(self.programs / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -156,11 +162,15 @@ def job(*arguments: str) -> Check:
         loss = re.search(r"loss (\S+) -> (\S+) at step", output)
         if status == 0 and loss is not None and float(loss[2]) < float(loss[1]):
             return Result(seconds)
-        error = f"exit status {status}" if status else "the loss does not fall"
-        bare, said = (0, "")
+        error = "the loss does not fall"
+        if status:
+            error = f"exit status {status}"
+        result = Result(seconds, f"{error}: {_cause(output)}")
         if (directory / "run" / "run.sh").exists():
-            bare, said = environment.run(("sh", "run/run.sh"), directory)
-        return Result(seconds, f"{error}: {_cause(output)}", _cause(said) if bare else "")
+            bare_status, bare_output = environment.run(("sh", "run/run.sh"), directory)
+            if bare_status:
+                result = replace(result, bare=_cause(bare_output))
+        return result
 
     return check
 
@@ -171,9 +181,10 @@ def command(*argv: str, says: str = "") -> Check:
     def check(environment: Environment, directory: Path) -> Result:
         began = time.monotonic()
         status, output = environment.run(argv, directory)
-        is_right = status == 0 and says in output
-        error = "" if is_right else f"exit status {status}: {_cause(output)}"
-        return Result(time.monotonic() - began, error)
+        seconds = time.monotonic() - began
+        if status == 0 and says in output:
+            return Result(seconds)
+        return Result(seconds, f"exit status {status}: {_cause(output)}")
 
     return check
 
@@ -182,7 +193,9 @@ def _cause(output: str) -> str:
     """Return the last line that names an exception, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     raised = [line for line in lines if re.match(r"(\[rank\d+\]: )?\w*(Error|Exception)\b", line)]
-    return re.sub(r"^\[rank\d+\]: ", "", [*lines[-1:], *raised][-1])[:160] if lines else ""
+    if not lines:
+        return ""
+    return re.sub(r"^\[rank\d+\]: ", "", [*lines[-1:], *raised][-1])[:160]
 
 
 RECIPES, CONFIGS = ROOT / "recipes", sorted(str(file) for file in (ROOT / "configs").glob("zero*.json"))
@@ -238,7 +251,10 @@ def _lines(measured: Mapping[str, Mapping[str, Result]]) -> Iterator[str]:
         for name, result in measured[row.name].items():
             if result.error:
                 yield f"\n- DeepSpeed {row.deepspeed}, {name}: {_sentence(result.error)}"
-                yield f"  Without zlaunch: {_sentence(result.bare)}" if result.bare else ""
+                bare = ""
+                if result.bare:
+                    bare = f"  Without zlaunch: {_sentence(result.bare)}"
+                yield bare
     yield TAIL
 
 
@@ -315,8 +331,8 @@ def main(names: Sequence[str]) -> int:
         if file.exists()
     }
     PAGE.write_text(page(measured), "utf-8")
-    results_of_all = [result for results in measured.values() for result in results.values()]
-    return int(any(result.error and not result.bare for result in results_of_all))
+    every = chain.from_iterable(by_check.values() for by_check in measured.values())
+    return int(any(result.error and not result.bare for result in every))
 
 
 if __name__ == "__main__":

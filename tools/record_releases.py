@@ -84,7 +84,7 @@ def _release(version: str) -> str:
 
 
 def _by_path(by_release: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    paths = sorted({path for found in by_release.values() for path in found})
+    paths = sorted(set().union(*by_release.values()))
     return {
         path: {release: found[path] for release, found in by_release.items() if path in found}
         for path in paths

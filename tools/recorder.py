@@ -149,9 +149,13 @@ def _add(found: Recording, path: KeyPath, default: Any) -> None:
 
 def _add_model(found: Recording, path: KeyPath, model: Any) -> None:
     """Record the fields of a pydantic model, including aliases."""
-    found.sections[_dotted(path)] = Kind.CLOSED if _is_closed(model) else Kind.LENIENT
+    found.sections[_dotted(path)] = Kind.LENIENT
+    if _is_closed(model):
+        found.sections[_dotted(path)] = Kind.CLOSED
     for name, field in (getattr(model, "model_fields", None) or model.__fields__).items():
-        default = field.default_factory() if field.default_factory else field.default
+        default = field.default
+        if field.default_factory:
+            default = field.default_factory()
         for key in {name, field.alias or name}:
             child = (*path, key)
             found.keys[_dotted(child)] = _scalar(default)
@@ -181,7 +185,9 @@ def _model_at(path: KeyPath) -> type | None:
     spies = [mock.patch.object(model, "__init__", _spy(model.__init__)) for model in MODELS]
     with spies[0], spies[1]:
         error = _error_of(path, Asked({UNKNOWN_KEY: None}))
-    return error.model if isinstance(error, _Received) else None
+    if isinstance(error, _Received):
+        return error.model
+    return None
 
 
 def _spy(init: Callable[..., None]) -> Callable[..., None]:
@@ -226,8 +232,11 @@ def _read_elsewhere() -> dict[str, Any]:
 
 def _scalar(default: Any) -> Any:
     """Return a default as a JSON scalar; None for anything else."""
-    value: Any = default.value if isinstance(default, Enum) else default
-    return value if isinstance(value, bool | int | float | str) else None
+    if isinstance(default, Enum):
+        default = default.value
+    if isinstance(default, bool | int | float | str):
+        return default
+    return None
 
 
 def _dotted(path: KeyPath) -> str:

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -98,7 +99,8 @@ def decisions_at(node: ast.AST) -> int:
 
 def decisions(function: Function) -> int:
     """Count the decisions in the body of a function, with those of functions inside it."""
-    return 1 + sum(decisions_at(node) for statement in function.body for node in ast.walk(statement))
+    nodes = chain.from_iterable(ast.walk(statement) for statement in function.body)
+    return 1 + sum(map(decisions_at, nodes))
 
 
 def has_body(function: Function) -> bool:
@@ -192,7 +194,10 @@ def imported(module: Module, names: set[str]) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
-                targets.add(inner if inner in names else node.module)
+                if inner in names:
+                    targets.add(inner)
+                else:
+                    targets.add(node.module)
     return (targets & names) - {module.name}
 
 
@@ -226,7 +231,9 @@ def measure(parsed: Sequence[Module]) -> Numbers:
     total = sum((count(module) for module in parsed), Counter[str]())
     names = {module.name for module in parsed}
     package_of = {module.name: module.package for module in parsed}
-    edges = [(module.name, target) for module in parsed for target in imported(module, names)]
+    edges: list[tuple[str, str]] = []
+    for module in parsed:
+        edges += [(module.name, target) for target in imported(module, names)]
     across = [(package_of[source], package_of[target]) for source, target in edges]
     across = [(source, target) for source, target in across if source != target]
 
@@ -276,7 +283,9 @@ def formatted(number: float | None) -> str:
         return "-"
     if number == int(number):
         return f"{int(number):,}"
-    return f"{number:.2f}" if number < 10 else f"{number:.1f}"
+    if number < 10:
+        return f"{number:.2f}"
+    return f"{number:.1f}"
 
 
 def table(before: Numbers, now: Numbers, release: str) -> Iterator[str]:

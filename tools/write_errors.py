@@ -52,11 +52,16 @@ def _rule(rule: Rule) -> Iterator[str]:
     yield f"\n### {rule.code}\n\n*{rule.severity.value}.* {why}"
     yield f"\n    {json.dumps(rule.broken)}\n"
     repairs = [_repair(where, value) for where, value in rule.repair.items()]
-    yield f"Fix: {' and '.join(repairs)}." if repairs else "The fix depends on the rest of the job."
+    if repairs:
+        yield f"Fix: {' and '.join(repairs)}."
+    else:
+        yield "The fix depends on the rest of the job."
 
 
 def _repair(where: str, value: Any) -> str:
-    return f"remove `{where}`" if value is None else f"set `{where}` to `{json.dumps(value)}`"
+    if value is None:
+        return f"remove `{where}`"
+    return f"set `{where}` to `{json.dumps(value)}`"
 
 
 if __name__ == "__main__":

@@ -39,14 +39,20 @@ def _rows() -> Iterator[str]:
 
 
 def _parameters(model: PublicModel) -> str:
-    number = model.parameters if isinstance(model.parameters, str) else f"{model.parameters:,}"
-    return f"[{number}]({model.counted_by})" if model.counted_by.startswith("https:") else number
+    number = str(model.parameters)
+    if isinstance(model.parameters, int):
+        number = f"{model.parameters:,}"
+    if model.counted_by.startswith("https:"):
+        return f"[{number}]({model.counted_by})"
+    return number
 
 
 def _source(source: str) -> str:
     """Link a file on GitHub by the name of its repository."""
     repository = source.removeprefix("https://github.com/").split("/blob/")[0]
-    return f"[{repository}]({source})" if source != repository else source
+    if source == repository:
+        return source
+    return f"[{repository}]({source})"
 
 
 if __name__ == "__main__":

@@ -140,13 +140,17 @@ def _speeds() -> Iterator[str]:
 def _speed(speed: float, unit: str) -> str:
     if unit == "s":
         return f"{1000 * speed:g} ms"
-    return f"{speed / 1e9:g} billion/s" if unit else f"{100 * speed:.0f} %"
+    if unit:
+        return f"{speed / 1e9:g} billion/s"
+    return f"{100 * speed:.0f} %"
 
 
 def _row(one: Compared, source: int) -> str:
     run, roof = one
     low, high = (brief(seconds) for seconds in roof.likely)
-    inside = "yes" if _is_inside(one) else "**no**"
+    inside = "**no**"
+    if _is_inside(one):
+        inside = "yes"
     published = f"{run.row['published']:,} {run.row['unit']}"
     cells = (run.id, _job(run), published, brief(run.seconds), f"{low} to {high}", inside, str(source))
     return f"| {' | '.join(cells)} |"
@@ -157,15 +161,17 @@ def _job(run: Published) -> str:
     offloaded = [
         part.removeprefix("offload_") for part in ("offload_optimizer", "offload_param") if part in row
     ]
-    parts = [
-        f"{row['gpus']} x {row['gpu']}",
-        run.engine,
-        f"stage {row['stage']}" + (f" with {' and '.join(offloaded)} on the CPU" if offloaded else ""),
-        f"{row['micro_batch']} x {row['accumulation']} x {row['seq_len']} tokens",
-    ]
-    parts += ["checkpointing"] if row["checkpointing"] else []
-    parts += [f"LoRA {row['lora_rank']}"] if "lora_rank" in row else []
-    parts += [row["note"]] if "note" in row else []
+    stage = f"stage {row['stage']}"
+    if offloaded:
+        stage += f" with {' and '.join(offloaded)} on the CPU"
+    batch = f"{row['micro_batch']} x {row['accumulation']} x {row['seq_len']} tokens"
+    parts = [f"{row['gpus']} x {row['gpu']}", run.engine, stage, batch]
+    if row["checkpointing"]:
+        parts.append("checkpointing")
+    if "lora_rank" in row:
+        parts.append(f"LoRA {row['lora_rank']}")
+    if "note" in row:
+        parts.append(row["note"])
     return ", ".join(parts)
 
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from zlaunch.whereabouts import is_alive
+
 if TYPE_CHECKING:
     import psutil
 
@@ -488,35 +490,6 @@ class Foreground(LauncherProcess):
         super().on_signal(number, frame)
         if is_repeated:
             self._deadline = 0.0
-
-
-def is_alive(process: "psutil.Process") -> bool:
-    """Whether a process is running; a zombie is not."""
-    import psutil
-
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-class Whereabouts(NamedTuple):
-    """Where a process id means this process: elsewhere it may be another one, or none."""
-
-    host: str
-    boot: str
-    """One start of the kernel; empty if the system does not tell."""
-    pid_namespace: str
-    """The process ids that a container sees; empty if the system does not tell."""
-
-
-def whereabouts() -> Whereabouts:
-    """Tell where the process ids are valid that can be seen from here."""
-    boot = namespace = ""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        namespace = str(Path("/proc/self/ns/pid").readlink())
-    return Whereabouts(os.uname().nodename, boot, namespace)
 
 
 def process_started() -> float:

@@ -1,7 +1,10 @@
 """Reading numbers, and formatting amounts for people."""
 
-from fractions import Fraction
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _GIB: Final = 1 << 30
 _KIB: Final = 1 << 10
@@ -16,7 +19,7 @@ def whole(value: object) -> int | None:
     return None
 
 
-def narrowed(value: float | Fraction) -> int | float:
+def narrowed(value: "float | Fraction") -> int | float:
     """Convert a number without a fraction to an integer, unless it is so large that DeepSpeed does not."""
     if -_TOO_LARGE < value < _TOO_LARGE and value == int(value):
         return int(value)
@@ -47,11 +50,17 @@ def clock(seconds: float) -> str:
     return f"{minute}:{second:02}"
 
 
-def plural(count: int | Fraction, noun: str) -> str:
+def plural(count: "int | Fraction", noun: str) -> str:
     """Format a count: `1 rank`, `2 ranks`."""
     if count == 1:
         return f"{count} {noun}"
     return f"{count} {noun}s"
+
+
+def listed(words: Sequence[str], most: int) -> str:
+    """List words; of many, the first ones and a count of the rest."""
+    text = ", ".join(words[:most])
+    return text if len(words) <= most else f"{text} and {len(words) - most} more"
 
 
 def gib(num_bytes: float) -> str:
@@ -81,6 +90,11 @@ def memory(num_bytes: float) -> str:
     if text.endswith("MiB"):
         return text
     return f"{text} GiB"
+
+
+def mib(num_bytes: float) -> str:
+    """Format bytes as `0.1 MiB`, large amounts as `1.5 GiB`."""
+    return f"{gib(num_bytes)} GiB" if num_bytes >= _GIB else f"{num_bytes / _MIB:.1f} MiB"
 
 
 def decimal(amount: float, unit: str) -> str:

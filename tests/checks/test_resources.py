@@ -11,13 +11,16 @@ import pytest
 from tests.asking import forecast, model
 from tests.each import each
 from tests.facts import facts_of
-from tests.making import CPU_MACHINE, gpu, local, machine, over_ssh, script
-from zlaunch.checks.resources import check_resources
-from zlaunch.checks.tracking import REPORTERS, Tracker
-from zlaunch.errors import Severity
+from tests.making import CPU_MACHINE, PYTHON, gpu, local, machine, over_ssh, script
+from zlaunch.checks.findings import findings_of
+from zlaunch.checks.host import check_host
+from zlaunch.checks.requirements import Amount, DiskUse, Requirements, Tracker
+from zlaunch.checks.tracking import REPORTERS
+from zlaunch.errors import Finding, Severity
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.resources import Cgroup, Disk, FreeResources, Gpu, GpuProcess, Machine
 from zlaunch.job.args import ScriptArgs
@@ -25,118 +28,131 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.requirements import (
-    Amount,
-    DiskUse,
-    ResourceRequirements,
-    requirements_of,
-    trains_all,
-)
+from zlaunch.launch.requirements import requirements_of, trains_all
 
 MIB, GIB = 1 << 20, 1 << 30
 RUN = DiskUse(Path("/runs/one"), 4 * MIB, "the run directory", "`--run-dir DIR`")
 CHECKPOINT = DiskUse(Path("/data/out"), 16 * GIB, "a checkpoint", "`-- --output_dir DIR`")
-GPUS = (replace(gpu(0), free_bytes=139 * GIB), replace(gpu(1), free_bytes=139 * GIB))
-DEMAND = ResourceRequirements(
+GPUS = tuple(replace(gpu(index), free_bytes=139 * GIB) for index in range(4))
+DEMAND = Requirements(
     ranks=2,
-    gpus=GPUS,
-    idle=(2, 3),
+    devices=(0, 1),
     gpu_bytes=40 * GIB,
     memory=Amount(30 * GIB, 40 * GIB, "2 ranks, by rehearsal"),
     shm_users=("NCCL",),
     locked_bytes=GIB,
     crosses_hosts=True,
+    uses_infiniband=True,
     writes=(RUN, CHECKPOINT),
     monitors=(
         Tracker("wandb.enabled", "`wandb.enabled` is true", ("wandb",), "`--set wandb.enabled=false`"),
     ),
     args=ScriptArgs.of(("--report_to", "tensorboard")),
 )
-CPU_DEMAND = replace(DEMAND, gpus=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
-HEALTHY = FreeResources(
-    memory_bytes=64 * GIB,
-    shm=Disk(9, 32 * GIB, 32 * GIB),
-    has_infiniband=True,
-    disks={RUN.path: Disk(1, 99 * GIB, 50 * GIB), CHECKPOINT.path: Disk(2, 99 * GIB, 50 * GIB)},
-    user="ann",
+CPU_DEMAND = replace(DEMAND, devices=(), gpu_bytes=None, shm_users=(), shm_bytes=2 * SHARED_BYTES)
+HEALTHY = MachineFacts(
+    python=PYTHON,
+    hardware=machine(*GPUS),
+    free=FreeResources(
+        memory_bytes=64 * GIB,
+        shm=Disk(9, 32 * GIB, 32 * GIB),
+        has_infiniband=True,
+        disks={RUN.path: Disk(1, 99 * GIB, 50 * GIB), CHECKPOINT.path: Disk(2, 99 * GIB, 50 * GIB)},
+        user="ann",
+    ),
 )
+WITHOUT_WANDB = replace(PYTHON, packages={**PYTHON.packages, "wandb": None})
 SLICE = Cgroup("/sys/fs/cgroup/job", 32 * GIB, 20 * GIB)
 OTHERS = GpuProcess(4711, "python train.py", "bob", 100 * GIB)
 
 
-def on_gpu_0(free: int, *processes: GpuProcess, idle: tuple[int, ...] = (2, 3)) -> ResourceRequirements:
+def with_free(**values: Any) -> MachineFacts:
+    assert HEALTHY.free is not None
+    return replace(HEALTHY, free=replace(HEALTHY.free, **values))
+
+
+def with_disk(use: DiskUse, disk: Disk) -> MachineFacts:
+    assert HEALTHY.free is not None
+    return with_free(disks={**HEALTHY.free.disks, use.path: disk})
+
+
+def on_gpu_0(free: int, *processes: GpuProcess, num_gpus: int = 4) -> tuple[Requirements, MachineFacts]:
+    """Two of the GPUs are for the job, the first is busy, and the others are idle."""
     busy = replace(GPUS[0], free_bytes=free, processes=processes)
-    return replace(DEMAND, gpus=(busy, GPUS[1]), idle=idle)
+    return DEMAND, replace(HEALTHY, hardware=machine(busy, *GPUS[1:num_gpus]))
 
 
-AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, str, str]] = {
+def findings(needs: Requirements, facts: MachineFacts) -> list[Finding]:
+    return findings_of(check_host(facts, needs))
+
+
+AILMENTS: dict[str, tuple[Requirements, MachineFacts, str, Severity, str, str]] = {
     "a GPU on which the job does not fit": (
-        *(on_gpu_0(39 * GIB, OTHERS), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
+        *(*on_gpu_0(39 * GIB, OTHERS), "gpu-busy", Severity.FAILS_LATER),
         *("`python train.py` of bob (pid 4711) uses 100.0 GiB", "`--gpus 2,3` uses idle GPUs"),
     ),
     "a GPU that somebody is on, where the job fits": (
-        *(on_gpu_0(60 * GIB, OTHERS, idle=()), HEALTHY, "gpu-busy", Severity.ADVICE),
+        *(*on_gpu_0(60 * GIB, OTHERS, num_gpus=2), "gpu-busy", Severity.ADVICE),
         *("60.0 of 139.0 GiB are free", "wait until `nvidia-smi` shows that it is free"),
     ),
     "a GPU that the user himself is on": (
         *(
-            on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), idle=()),
-            HEALTHY,
+            *on_gpu_0(39 * GIB, replace(OTHERS, user="ann"), num_gpus=2),
             "gpu-busy",
             Severity.FAILS_LATER,
         ),
         *("GPU 0", "`kill 4711` ends your processes"),
     ),
     "a GPU that a container cannot look into": (
-        *(on_gpu_0(39 * GIB), HEALTHY, "gpu-busy", Severity.FAILS_LATER),
+        *(*on_gpu_0(39 * GIB), "gpu-busy", Severity.FAILS_LATER),
         *("a process that is not visible from here", "`--gpus 2,3`"),
     ),
     "too little memory": (
-        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB), "host-memory-short", Severity.FAILS_LATER),
+        *(DEMAND, with_free(memory_bytes=29 * GIB), "host-memory-short", Severity.FAILS_LATER),
         *("take at least 30.0 GiB of memory; 29.0 GiB are available", "free 1.0 GiB"),
     ),
     "memory that may not suffice": (
-        *(DEMAND, replace(HEALTHY, memory_bytes=39 * GIB), "host-memory-short", Severity.ADVICE),
+        *(DEMAND, with_free(memory_bytes=39 * GIB), "host-memory-short", Severity.ADVICE),
         *("may take 40.0 GiB", "free 1.0 GiB"),
     ),
     "memory that only swap makes suffice": (
-        *(DEMAND, replace(HEALTHY, memory_bytes=29 * GIB, swap_bytes=2 * GIB), "host-memory-short"),
+        *(DEMAND, with_free(memory_bytes=29 * GIB, swap_bytes=2 * GIB), "host-memory-short"),
         *(Severity.ADVICE, "take at least 30.0 GiB", "free 1.0 GiB"),
     ),
     "a control group that leaves too little": (
-        *(DEMAND, replace(HEALTHY, cgroup=SLICE), "host-memory-short", Severity.FAILS_LATER),
+        *(DEMAND, with_free(cgroup=SLICE), "host-memory-short", Severity.FAILS_LATER),
         *("12.0 GiB are left of the limit of 32.0 GiB of /sys/fs/cgroup/job", "`docker run --memory 50g`"),
     ),
     "no /dev/shm left for CPU ranks": (
-        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.FAILS_LATER),
+        *(CPU_DEMAND, with_free(shm=Disk(9, 64 * MIB, MIB)), "shm-too-small", Severity.FAILS_LATER),
         *("132 MiB; 1 of 64 are free", "size=196m /dev/shm`"),
     ),
     "buffers of ended jobs in /dev/shm": (
-        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
+        *(CPU_DEMAND, with_free(shm=Disk(9, 200 * MIB, 68 * MIB), shm_left_bytes=132 * MIB)),
         *("shm-too-small", Severity.ADVICE, "68 of 200 are free"),
         "`rm /dev/shm/deepspeed_allreduce_buffer_*` frees 132.0 MiB if no DeepSpeed job",
     ),
     "a /dev/shm that not all CPU ranks fit into": (
-        *(CPU_DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small"),
+        *(CPU_DEMAND, with_free(shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small"),
         *(Severity.ADVICE, "132 MiB; 64 of 64 are free", "`--launcher torchrun`"),
     ),
     "a container's /dev/shm for NCCL": (
-        *(DEMAND, replace(HEALTHY, shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small", Severity.ADVICE),
+        *(DEMAND, with_free(shm=Disk(9, 64 * MIB, 64 * MIB)), "shm-too-small", Severity.ADVICE),
         *("NCCL passes data through it", "`docker run --shm-size 1g`"),
     ),
     "a limit of locked memory below the buffers for NVMe": (
-        *(DEMAND, replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small", Severity.FAILS_LATER),
+        *(DEMAND, with_free(memlock_bytes=8 * MIB), "memlock-too-small", Severity.FAILS_LATER),
         *(
             "locks 1.0 GiB of buffers for NVMe, but the limit of a process is 8.0 MiB",
             "`ulimit -l unlimited`",
         ),
     ),
     "a limit of locked memory with InfiniBand": (
-        *(replace(DEMAND, locked_bytes=0), replace(HEALTHY, memlock_bytes=8 * MIB), "memlock-too-small"),
+        *(replace(DEMAND, locked_bytes=0), with_free(memlock_bytes=8 * MIB), "memlock-too-small"),
         *(Severity.ADVICE, "InfiniBand", "on every host"),
     ),
     "no room for a checkpoint": (
-        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, CHECKPOINT.path: Disk(2, 99 * GIB, 15 * GIB)})),
+        *(DEMAND, with_disk(CHECKPOINT, Disk(2, 99 * GIB, 15 * GIB))),
         *(
             "disk-too-small",
             Severity.FAILS_LATER,
@@ -145,7 +161,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         ),
     ),
     "no room for the record of the run": (
-        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 99 * GIB, MIB)})),
+        *(DEMAND, with_disk(RUN, Disk(1, 99 * GIB, MIB))),
         *(
             "disk-too-small",
             Severity.FAILS_LATER,
@@ -154,7 +170,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         ),
     ),
     "a place like /proc, where nothing can be kept": (
-        *(DEMAND, replace(HEALTHY, disks={**HEALTHY.disks, RUN.path: Disk(1, 0, 0)})),
+        *(DEMAND, with_disk(RUN, Disk(1, 0, 0))),
         *(
             "disk-too-small",
             Severity.FAILS_LATER,
@@ -163,7 +179,7 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
         ),
     ),
     "a monitor whose package is missing": (
-        *(DEMAND, replace(HEALTHY, missing=frozenset({"wandb"})), "monitor-missing", Severity.ERROR),
+        *(DEMAND, replace(HEALTHY, python=WITHOUT_WANDB), "monitor-missing", Severity.ERROR),
         *("`wandb` is not installed", "`pip install wandb`, or `--set wandb.enabled=false`"),
     ),
     "a monitor that transformers does not know": (
@@ -174,18 +190,19 @@ AILMENTS: dict[str, tuple[ResourceRequirements, FreeResources, str, Severity, st
 
 
 @pytest.mark.parametrize("demand", [DEMAND, CPU_DEMAND])
-def test_a_healthy_machine_gives_no_cause_for_words(demand: ResourceRequirements) -> None:
-    assert check_resources(demand, HEALTHY) == ()
+def test_a_healthy_machine_gives_no_cause_for_words(demand: Requirements) -> None:
+    assert findings(demand, HEALTHY) == []
 
 
 def test_what_cannot_be_found_out_gives_no_cause_for_words() -> None:
-    assert check_resources(replace(DEMAND, memory=None), FreeResources()) == ()
+    assert findings(DEMAND, MachineFacts(PYTHON)) == []
+    assert findings(replace(DEMAND, memory=None), MachineFacts(PYTHON, free=FreeResources())) == []
 
 
 @each("ailment", AILMENTS)
 def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
     demand, room, code, severity, said, hinted = AILMENTS[ailment]
-    (finding,) = check_resources(demand, room)
+    (finding,) = findings(demand, room)
     assert (finding.code, finding.severity) == (code, severity)
     assert said in finding.message
     assert hinted in (finding.hint or "")
@@ -193,13 +210,14 @@ def test_each_ailment_is_the_one_thing_that_is_found(ailment: str) -> None:
 
 def test_what_goes_to_one_disk_is_added_up() -> None:
     shared = Disk(1, 99 * GIB, 16 * GIB + 2 * MIB)
-    (finding,) = check_resources(DEMAND, replace(HEALTHY, disks={RUN.path: shared, CHECKPOINT.path: shared}))
+    (finding,) = findings(DEMAND, with_free(disks={RUN.path: shared, CHECKPOINT.path: shared}))
     assert finding.code == "disk-too-small"
 
 
 def test_the_worst_comes_first() -> None:
-    demand, room = on_gpu_0(60 * GIB, OTHERS), replace(HEALTHY, memory_bytes=GIB)
-    assert [one.severity for one in check_resources(demand, room)] == [Severity.FAILS_LATER, Severity.ADVICE]
+    demand, busy = on_gpu_0(60 * GIB, OTHERS)
+    room = replace(busy, free=with_free(memory_bytes=GIB).free)
+    assert [one.severity for one in findings(demand, room)] == [Severity.FAILS_LATER, Severity.ADVICE]
 
 
 def demand(
@@ -211,7 +229,7 @@ def demand(
     told: Forecast | None = None,
     environ: dict[str, str] | None = None,
     **job: Any,
-) -> ResourceRequirements:
+) -> Requirements:
     facts = facts_of(
         JobSpec(Path("train.py"), ScriptArgs.of(argv), **job),
         script(source, interface),
@@ -221,10 +239,10 @@ def demand(
         environ=environ or {},
         estimate=None if told is None else SimpleNamespace(forecast=told),
     )
-    return requirements_of(make_plan(facts), on)
+    return requirements_of(make_plan(facts), on.hostname)
 
 
-def checkpoint_of(one: ResourceRequirements) -> int:
+def checkpoint_of(one: Requirements) -> int:
     return sum(writing.num_bytes for writing in one.writes if "checkpoint" in writing.what)
 
 
@@ -259,7 +277,7 @@ def test_a_checkpoint_in_fp32_keeps_the_copy_of_the_optimizer_too() -> None:
     ],
 )
 def test_what_nobody_can_tell_of_a_checkpoint_is_not_asked_for(
-    one: Callable[[], ResourceRequirements],
+    one: Callable[[], Requirements],
 ) -> None:
     assert checkpoint_of(one()) == 0
 
@@ -351,14 +369,19 @@ def test_another_host_is_asked_for_what_its_own_ranks_take() -> None:
 
 
 def test_over_ssh_no_gpus_are_offered_that_only_a_filter_could_name() -> None:
+    _, facts = on_gpu_0(60 * GIB, OTHERS)
     one = demand(on=machine(*GPUS), at=over_ssh(Host("here", (0,))))
-    assert ([each.index for each in one.gpus], one.idle) == ([0], ())
+    (finding,) = [one for one in findings(one, facts) if one.code == "gpu-busy"]
+    assert finding.hint == "wait until `nvidia-smi` shows that it is free"
 
 
-def test_the_gpus_that_the_job_leaves_alone_are_offered() -> None:
-    busy = replace(gpu(2), free_bytes=0)
-    one = demand(on=machine(*GPUS, busy, replace(gpu(3), free_bytes=139 * GIB)), at=local(0, 1))
-    assert ([each.index for each in one.gpus], one.idle) == ([0, 1], (3,))
+def test_a_busy_gpu_that_the_job_leaves_alone_is_neither_a_finding_nor_offered() -> None:
+    busy = (replace(gpu(2), free_bytes=0), replace(GPUS[0], free_bytes=0))
+    facts = replace(HEALTHY, hardware=machine(busy[1], GPUS[1], busy[0], GPUS[3]))
+    one = demand(on=machine(*GPUS), at=local(0))
+    assert [(each.code, each.hint) for each in findings(one, facts)] == [
+        ("gpu-busy", "`--gpus 1,` uses idle GPUs")
+    ]
 
 
 def test_every_monitor_of_transformers_is_known() -> None:
@@ -376,12 +399,12 @@ def test_a_monitor_of_the_ds_config_needs_its_package(section: str) -> None:
 
 def test_a_script_of_its_own_is_free_to_report_where_it_likes() -> None:
     one = demand("--report_to", "pigeon", interface=ConfigInterface.DEEPSPEED)
-    assert check_resources(one, HEALTHY) == ()
+    assert findings(one, HEALTHY) == []
 
 
 def test_a_gpu_of_the_job_that_is_only_too_small_is_left_to_the_estimate() -> None:
     small: Gpu = replace(GPUS[0], memory_bytes=30 * GIB, free_bytes=30 * GIB)
-    assert check_resources(replace(DEMAND, gpus=(small,)), HEALTHY) == ()
+    assert findings(replace(DEMAND, devices=(0,)), replace(HEALTHY, hardware=machine(small))) == []
 
 
 @pytest.mark.parametrize(

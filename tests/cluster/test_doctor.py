@@ -105,7 +105,7 @@ def ssh_with(bed: Bed, tmp_path: Path) -> Any:
         ("  HostName zlnowhere.invalid", ("the name zlnowhere.invalid cannot be resolved", "HostName")),
         (
             "  IdentityFile /dev/null\n  PubkeyAuthentication no",
-            ("it asks for a password", "ssh-copy-id zlnode2"),
+            ("the host asks for a password", "ssh-copy-id zlnode2"),
         ),
         (
             "  StrictHostKeyChecking yes",
@@ -273,5 +273,5 @@ def test_the_nodes_of_a_slurm_job_are_examined_with_srun(slurm: Slurm, tmp_path:
     report = json.loads((tmp_path / "report.json").read_text())
     assert [*report["hosts"]] == list(slurm.nodes)
     assert all(any(row["name"] == "torch" for row in host["rows"]) for host in report["hosts"].values())
-    reached = {name: host["facts"]["network"]["reached_at"] for name, host in report["hosts"].items()}
+    reached = {name: host["facts"]["connection"]["reached_at"] for name, host in report["hosts"].items()}
     assert reached == dict.fromkeys(slurm.nodes)

@@ -82,3 +82,18 @@ def test_a_host_where_nothing_compiles_is_named_and_nothing_starts(bed: Bed, tmp
     assert (result.status, f"{OP} cannot be compiled" in said) == (69, True), result.err
     assert any(f"error: {name}: {OP}" in said for name in NAMES)
     assert not [*(tmp_path / "r" / "ranks").glob("rank-*")]
+
+
+def test_the_lock_that_a_killed_build_has_left_on_another_host_is_removed_there(
+    bed: Bed, tmp_path: Path
+) -> None:
+    """Then the build fails at once, for want of a compiler."""
+    locks = [tmp_path / name / OP / "lock" for name in NAMES]
+    for lock in locks:
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+    result = train(bed, tmp_path, {"TORCH_EXTENSIONS_DIR": f"{tmp_path}/{{host}}", "CXX": "/no/c++"})
+    said = " ".join(result.err.split())
+    removed = [lock for lock in locks if f"removed the lock {lock}" in said]
+    assert (result.status, bool(removed)) == (69, True), result.err
+    assert not any(lock.exists() for lock in removed)

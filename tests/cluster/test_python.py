@@ -70,7 +70,7 @@ def test_a_python_without_zlaunch_is_refused_with_its_host(bed: Bed, tmp_path: P
     flags = ["--hostfile", hostfile(tmp_path, bare)]
     result = zlaunch("train", "show.py", *flags, cwd=tmp_path, env=bed.environment())
     said = " ".join(result.err.split())
-    assert (result.status, f"{NAMES[1]} cannot run zlaunch with {bare}: " in said) == (69, True), result.err
+    assert (result.status, f"{NAMES[1]}: cannot run zlaunch with {bare}: " in said) == (69, True), result.err
     assert "No module named" in said
     assert NAMES[0] not in said
 

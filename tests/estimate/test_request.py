@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,8 +7,9 @@ import pytest
 from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
-from zlaunch.hosts.agent.survey import MARK, HostSurvey, to_json
-from zlaunch.hosts.machine.resources import FreeResources, Gpu, Machine
+from zlaunch.hosts.json_lines import ANSWER, plain
+from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import JobSpec
 
 A100 = Gpu(0, "NVIDIA A100-SXM4-80GB", "GPU-1", 80 << 30, (8, 0))
@@ -24,10 +26,9 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     answers.mkdir()
     programs.mkdir()
     for name, gpu in {"w0": A100, "w1": RTX_4090}.items():
-        survey = HostSurvey(
-            Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))), FreeResources(), 29500, PYTHON
-        )
-        (answers / name).write_text(f"zlaunch asks\n{MARK}{to_json(survey)}\n")
+        facts = MachineFacts(PYTHON, Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))))
+        answer = json.dumps({ANSWER: {"facts": plain(facts)}})
+        (answers / name).write_text(f"zlaunch asks\n{answer}\n")
     (programs / "ssh").write_text(SSH.format(answers=answers))
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")

@@ -12,8 +12,8 @@ from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpret
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.topology import Host
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.args import ScriptArgs
@@ -114,12 +114,12 @@ def test_the_rank_program_runs_in_the_python_of_zlaunch(launcher: Launcher) -> N
 OWN = interpreter("/own")
 
 
-def w1(python: Interpreter, path: str) -> dict[str, HostSurvey]:
+def w1(python: Interpreter, path: str) -> dict[str, MachineFacts]:
     return {"w1": replace(DEFAULTS.here, python=python, path=path)}
 
 
 def _path_on_w1(
-    monkeypatch: pytest.MonkeyPatch, others: dict[str, HostSurvey], here: str, *env: str
+    monkeypatch: pytest.MonkeyPatch, others: dict[str, MachineFacts], here: str, *env: str
 ) -> str | None:
     """Return PATH of the ranks on a host, where zlaunch was started with the PATH `here`."""
     monkeypatch.setenv("PATH", here)

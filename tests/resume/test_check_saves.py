@@ -8,15 +8,17 @@ import pytest
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
-from zlaunch.checks.resources import check_resources
+from zlaunch.checks.findings import findings_of
+from zlaunch.checks.host import check_host
+from zlaunch.checks.requirements import DiskUse, Requirements
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Severity
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Disk, FreeResources
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.requirements import DiskUse, ResourceRequirements
 from zlaunch.resume.check_saves import check_saves
 
 MIB = 1 << 20
@@ -122,7 +124,8 @@ def test_a_checkpoint_of_more_ranks_or_another_stage_is_not_silently_saved_over(
 
 def test_a_disk_with_room_for_one_checkpoint_of_many_is_worth_a_warning() -> None:
     use = DiskUse(Path("/out"), 10 * MIB, "a checkpoint", "`-- --output_dir DIR`", over_run=100 * MIB)
-    needs = ResourceRequirements(ranks=1, writes=(use,))
+    needs = Requirements(ranks=1, writes=(use,))
     for free, severities in ((200, []), (50, [Severity.ADVICE]), (5, [Severity.FAILS_LATER])):
         room = FreeResources(disks={use.path: Disk(1, 999 * MIB, free * MIB)})
-        assert [one.severity for one in check_resources(needs, room)] == severities
+        found = findings_of(check_host(MachineFacts(PYTHON, free=room), needs))
+        assert [one.severity for one in found] == severities

@@ -14,9 +14,9 @@ from tests.resume.resuming import findings, inputs
 from tests.running import the_run, zlaunch
 from zlaunch.checkpoint.universal import disk_need_of
 from zlaunch.job.script import RESUME, ConfigInterface
+from zlaunch.launch.checkpoints import with_conversion
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.preflight import with_conversion
 from zlaunch.launch.requirements import requirements_of
 
 pytestmark = pytest.mark.job
@@ -63,7 +63,7 @@ def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tm
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
     assert job.resume is not None
-    needs = requirements_of(make_plan(job), CPU_MACHINE)
+    needs = requirements_of(make_plan(job), CPU_MACHINE.hostname)
     asked = {one.path: one.num_bytes for one in needs.writes}
     assert asked[five / "global_step3_universal"] == disk_need_of(job.resume.saved.checkpoint).certain > 0
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,8 +26,10 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help="only what has no result")
     asked = parser.parse_args()
     work = asked.work.resolve()
-    mirrors = os.environ.get("MIRRORS")
-    gather(work, Path(mirrors) if mirrors else None)
+    mirrors = None
+    if os.environ.get("MIRRORS"):
+        mirrors = Path(os.environ["MIRRORS"])
+    gather(work, mirrors)
     file = work / "results.json"
     with hub(work / "inputs/hub") as url:
         for program in PROGRAMS:
@@ -48,12 +51,14 @@ def main() -> None:
 
 def read(file: Path) -> dict[str, Result]:
     """Return the results of earlier runs."""
-    return {key: Result(**one) for key, one in json.loads(file.read_text()).items()} if file.exists() else {}
+    if not file.exists():
+        return {}
+    return {key: Result(**fields) for key, fields in json.loads(file.read_text()).items()}
 
 
 def run_one(program: Program, way: Way, side: str, work: Path, url: str) -> Result:
     """Run a program in one way."""
-    folder = work / "runs" / "".join(one if one.isalnum() else "-" for one in program.key(way)) / side
+    folder = work / "runs" / re.sub(r"[^0-9a-zA-Z]", "-", program.key(way)) / side
     inputs = work / "inputs"
     places = Places(url, inputs / "data", inputs / "ds", inputs / "hub/models", folder)
     source = work / "checkouts" / program.source.folder

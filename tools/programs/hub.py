@@ -62,7 +62,9 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[0] == "api" and len(parts) > 1 and parts[1] in KINDS:
             self._answer_api(parts[1], parts[2:], body)
         elif "resolve" in parts:
-            kind = parts.pop(0) if parts[0] in KINDS else "models"
+            kind = "models"
+            if parts[0] in KINDS:
+                kind = parts.pop(0)
             name, file = _split(parts, "resolve")
             self._send_file(self.root / kind / name / file)
         else:
@@ -70,13 +72,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_api(self, kind: str, parts: list[str], body: str) -> None:
         verb = next((one for one in ("tree", "paths-info", "revision") if one in parts), "")
-        name, rest = _split(parts, verb) if verb else ("/".join(parts), "")
+        name, rest = "/".join(parts), ""
+        if verb:
+            name, rest = _split(parts, verb)
         folder = self.root / kind / name
         if not folder.is_dir():
             self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
         elif verb == "paths-info":
-            asked = json.loads(body)["paths"] if body.startswith("{") else parse_qs(body).get("paths", [])
-            self._send_entries(folder, [folder / path for path in asked])
+            paths = parse_qs(body).get("paths", [])
+            if body.startswith("{"):
+                paths = json.loads(body)["paths"]
+            self._send_entries(folder, [folder / path for path in paths])
         elif verb == "tree":
             self._send_entries(folder, sorted((folder / rest).rglob("*")))
         else:
@@ -102,7 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
         asked = self.headers.get("Range", "")
         if status == 200 and asked.startswith("bytes="):
             first, _, last = asked.removeprefix("bytes=").partition("-")
-            start, stop = int(first), int(last) + 1 if last else len(body)
+            start, stop = int(first), len(body)
+            if last:
+                stop = int(last) + 1
             headers = {**headers, "Content-Range": f"bytes {start}-{stop - 1}/{len(body)}"}
             status, body = 206, body[start:stop]
         self.send_response(status)

@@ -48,7 +48,11 @@ def record_loss(tensor: Any) -> None:
 
 def record_engine(engine: Any) -> None:
     """Record how DeepSpeed's engine was built."""
-    precision = "bf16" if engine.bfloat16_enabled() else "fp16" if engine.fp16_enabled() else "fp32"
+    precision = "fp32"
+    if engine.bfloat16_enabled():
+        precision = "bf16"
+    elif engine.fp16_enabled():
+        precision = "fp16"
     record(stage=int(engine.zero_optimization_stage()), world=int(engine.world_size), precision=precision)
 
 

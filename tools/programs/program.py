@@ -63,7 +63,9 @@ class Way:
     @property
     def label(self) -> str:
         """What distinguishes this way from the others of its program."""
-        return f"{self.launcher}, {'unchanged' if self.is_unchanged else self.options or 'no options'}"
+        if self.is_unchanged:
+            return f"{self.launcher}, unchanged"
+        return f"{self.launcher}, {self.options or 'no options'}"
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,8 @@ def page(results: Mapping[str, Result]) -> str:
         lines += [_row(_cells(program, way, results)) for program, way in rows]
         notes = {program.title: program.note for program, _ in rows if program.note}
         lines += ["", *(f"- {title}: {note}" for title, note in notes.items())]
-        lines += [""] if notes else []
+        if notes:
+            lines.append("")
     return "\n".join(lines)
 
 
@@ -86,17 +87,20 @@ def summary(results: Mapping[str, Result]) -> str:
 
 def _ways(results: Mapping[str, Result]) -> list[tuple[Program, Way]]:
     """Return what was run under both launchers."""
-    ways = [(program, way) for program in PROGRAMS for way in program.ways]
-    return [
-        (program, way)
-        for program, way in ways
-        if all(f"{program.key(way)} {side}" in results for side in SIDES)
-    ]
+    ways = []
+    for program in PROGRAMS:
+        listed = [
+            way for way in program.ways if all(f"{program.key(way)} {side}" in results for side in SIDES)
+        ]
+        ways += [(program, way) for way in listed]
+    return ways
 
 
 def _cells(program: Program, way: Way, results: Mapping[str, Result]) -> Iterator[str]:
-    options = way.options.removesuffix(" --precision fp32")
-    yield from (program.title, way.launcher, "unchanged" if way.is_unchanged else f"`{options}`")
+    options = f"`{way.options.removesuffix(' --precision fp32')}`"
+    if way.is_unchanged:
+        options = "unchanged"
+    yield from (program.title, way.launcher, options)
     bare, zlaunch = (results[f"{program.key(way)} {side}"] for side in SIDES)
     for result in (bare, zlaunch):
         yield from (str(result.status), _loss(result), _engine(result))
@@ -104,13 +108,17 @@ def _cells(program: Program, way: Way, results: Mapping[str, Result]) -> Iterato
 
 
 def _loss(result: Result) -> str:
-    return " → ".join(f"{loss:.4g}" for loss in result.ends) if result.ends else "-"
+    if result.ends is None:
+        return "-"
+    return " → ".join(f"{loss:.4g}" for loss in result.ends)
 
 
 def _engine(result: Result) -> str:
     if result.stages:
         return f"ZeRO {result.stages[-1]}"
-    return "DDP" if result.is_ddp else "-"
+    if result.is_ddp:
+        return "DDP"
+    return "-"
 
 
 def _row(cells: Iterator[str] | tuple[str, ...] | list[str]) -> str:

@@ -89,9 +89,10 @@ def run(
         _link(folder / name, Path(target.format(**vars(places))))
     seen = folder / ".seen"
     seen.mkdir()
-    text = (_zlaunch_command if is_zlaunch else _bare_command)(program, way)
+    text, extra = _bare_command(program, way), {**program.environment, **way.environment}
+    if is_zlaunch:
+        text, extra = _zlaunch_command(program, way), dict(program.environment)
     words = [word.format(**vars(places)) for word in shlex.split(text)]
-    extra = {**program.environment, **({} if is_zlaunch else way.environment)}
     environment = _environment(program, source, python, places.hub) | extra
     environment |= {"PROGRAMS_OBSERVER": str(OBSERVER), "PROGRAMS_OBSERVED": str(seen)}
     began = time.monotonic()
@@ -99,17 +100,19 @@ def run(
     seconds = round(time.monotonic() - began, 1)
     result = Result(" ".join([*(f"{name}={value}" for name, value in extra.items()), text]), status, seconds)
     _read_observations(seen, result)
-    lines = [line for line in (err if is_zlaunch else out + "\n" + err).splitlines() if line.strip()]
+    lines = [line for line in f"{out}\n{err}".splitlines() if line.strip()]
+    if is_zlaunch:
+        lines = [line for line in err.splitlines() if line.strip()]
     result.job = job_row(lines)
-    result.end = lines[-1] if lines else ""
+    result.end = "".join(lines[-1:])
     return result
 
 
 def job_row(lines: list[str]) -> str:
-    """Return the row `job` of zlaunch's plan, which may go on in indented lines."""
+    """Return the row `job` of zlaunch's plan, which may continue in indented lines."""
     start = next((at for at, line in enumerate(lines) if line.startswith("job ")), len(lines))
-    goes_on = itertools.takewhile(lambda line: line.startswith(" "), lines[start + 1 :])
-    return " ".join(" ".join([*lines[start : start + 1], *goes_on]).split()).removeprefix("job ")
+    continued = itertools.takewhile(lambda line: line.startswith(" "), lines[start + 1 :])
+    return " ".join(" ".join([*lines[start : start + 1], *continued]).split()).removeprefix("job ")
 
 
 def _link(link: Path, target: Path) -> None:
@@ -124,8 +127,11 @@ def _bare_command(program: Program, way: Way) -> str:
 
 
 def _zlaunch_command(program: Program, way: Way) -> str:
-    launcher = "" if way.launcher == "torchrun" else f"--launcher {way.launcher}"
-    arguments = way.bare if way.zlaunch is None else way.zlaunch
+    launcher, arguments = f"--launcher {way.launcher}", way.zlaunch
+    if way.launcher == "torchrun":
+        launcher = ""
+    if arguments is None:
+        arguments = way.bare
     head = f"zlaunch train --gpus {RANKS}"
     return " ".join(
         filter(
@@ -189,4 +195,6 @@ def _read_observations(folder: Path, result: Result) -> None:
 def _lines(folder: Path, rank: int) -> list[dict[str, Any]]:
     """Read what the last process of a rank recorded; zlaunch may have asked another one before."""
     files = sorted(folder.glob(f"rank-{rank}-*.jsonl"), key=lambda file: file.stat().st_mtime)
-    return [json.loads(line) for line in files[-1].read_text().splitlines()] if files else []
+    if not files:
+        return []
+    return [json.loads(line) for line in files[-1].read_text().splitlines()]

@@ -62,7 +62,9 @@ class Adapter:
         """The directory of the model under it, if its settings name one that is here."""
         named = self.config.get("base_model_name_or_path")
         folder = Path(named) if isinstance(named, str) and named else None
-        return folder if folder and (folder / "config.json").is_file() else None
+        if folder and (folder / "config.json").is_file():
+            return folder
+        return None
 
     def scaling(self, module: str, rank: int) -> float:
         """The factor before the product of the matrices of a module."""
@@ -135,7 +137,9 @@ def _kept_name(part: re.Match[str]) -> str:
         return f"{module}.{rest}"
     if kind == "lora_magnitude_vector":  # a module in newer releases, and a parameter in files
         return f"{module}.{kind}"
-    return f"{module}.{kind}.{rest}" if rest else f"{module}.{kind}"
+    if rest:
+        return f"{module}.{kind}.{rest}"
+    return f"{module}.{kind}"
 
 
 @dataclass(frozen=True)
@@ -231,7 +235,9 @@ def _missing(adapter: Adapter, name: str, base: Path | None) -> Exception:
     if base is not None:
         return Unavailable(f"`{base}` has no `{name}` to merge the adapter into", _BY_HAND)
     model = adapter.config.get("base_model_name_or_path")
-    of = f", which is `{model}`" if model else ""
+    of = ""
+    if model:
+        of = f", which is `{model}`"
     return InputMissing(
         f"the checkpoint has no weights of the model under the adapter{of}",
         "name the directory of that model: `--model DIR`",

@@ -1,35 +1,41 @@
-"""Checks that compare hosts: versions, files, clocks, and the way to the first one."""
+"""Checks that compare hosts by their facts: versions, files, GPUs, and whether two are one machine."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
-from zlaunch.checks.host import speed_text
-from zlaunch.checks.row import Row, Status
-from zlaunch.hosts.agent.examine import Clock, Examined, median_offset
-from zlaunch.hosts.agent.questions import Facts
+from zlaunch.checks.result import CheckResult, Status, judged
+from zlaunch.checks.shared_paths import missing_path
+from zlaunch.errors import Finding, Severity
+from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.stack import TESTED
 from zlaunch.job.trainer_releases import numbers_of
 
-MOST_SKEW_SECONDS = 1.0
-_MUST_BE_EQUAL = ("torch", "deepspeed")
-"""Ranks with different ones exchange messages that the others do not understand."""
+MUST_AGREE = ("torch", "deepspeed")
+"""Ranks with other releases of these may wait for each other forever, without any error."""
 
-HostRow = tuple[str, Row]
-"""Name of a host, and a row of it."""
+HostResult = tuple[str, CheckResult]
+"""Name of a host, and a result about it."""
 
 
-def compare(hosts: Sequence[Examined]) -> Iterator[HostRow]:
-    """Compare the hosts that have answered."""
-    answered = {one.name: one.facts for one in hosts if one.facts is not None and "python" in one.facts}
-    yield from _same_machines(answered)
-    yield from _pythons(answered)
-    yield from _packages(answered)
-    yield from _accelerators(answered)
-    yield from _files(answered)
-    yield from _clocks({one.name: one.clock for one in hosts if one.clock is not None})
-    yield from _networks(hosts)
-    yield from _rendezvous(hosts)
-    yield from _packets(hosts)
+def compare(
+    facts: Mapping[str, MachineFacts],
+    devices: Mapping[str, Sequence[int]],
+    program: Path | None,
+    here: Mapping[Path, str | None] = MappingProxyType({}),
+) -> Iterator[HostResult]:
+    """Compare hosts with each other, and files with their hashes here, if these are given.
+
+    `devices` are the GPUs that the job uses on each host; none of them for all. The `program` must be the
+    same everywhere; ranks get the ds_config of the machine that starts them.
+    """
+    yield from _same_machines(facts, devices)
+    yield from _pythons(facts)
+    yield from _packages(facts)
+    yield from _accelerators(facts)
+    yield from _files(facts, program, here)
 
 
 def usual(values: Mapping[str, Hashable]) -> Hashable:
@@ -37,171 +43,154 @@ def usual(values: Mapping[str, Hashable]) -> Hashable:
     return Counter(values.values()).most_common(1)[0][0] if values else None
 
 
-def _same_machines(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
-    """Find hosts that are one machine under several names; containers on one machine are not."""
+def _first_with(value: Hashable, values: Mapping[str, Hashable]) -> str:
+    return next(name for name, one in values.items() if one == value)
+
+
+def _same_machines(
+    facts: Mapping[str, MachineFacts], devices: Mapping[str, Sequence[int]]
+) -> Iterator[HostResult]:
+    """Find hosts that are one machine under several names; containers on one machine are not.
+
+    On its CPU, ranks may start twice; a GPU cannot be used by two ranks of one job.
+    """
     first: dict[Hashable, str] = {}
+    machines = {name: one.hardware for name, one in facts.items() if one.hardware is not None}
+    used = {}
+    for name, machine in machines.items():
+        used[name] = devices.get(name) or [gpu.index for gpu in machine.gpus]
     for name, one in facts.items():
-        other = name if (identity := _identity(one)) is None else first.setdefault(identity, name)
-        if other != name:
-            text = f"the same machine as {other}: a job would start ranks on it twice"
-            yield name, Row("machine", Status.WARNING, text, "name each machine once")
+        identity = _identity(one)
+        other = name if identity is None else first.setdefault(identity, name)
+        if other == name:
+            continue
+        text, hint = (
+            f"the same machine as {other}: a job would start ranks on it twice",
+            "name each machine once",
+        )
+        pair = {host: used[host] for host in (other, name) if host in used}
+        if twice := gpus_used_twice(pair, machines):
+            yield name, judged("machine", text, twice[0], hint)
+        else:
+            yield name, CheckResult("machine", Status.WARNING, text, hint)
 
 
-def _identity(facts: Facts) -> Hashable:
+def _identity(facts: MachineFacts) -> Hashable:
     """What only one machine, or one container on it, has; None if that is not certain.
 
     Restored copies of one virtual machine have the same boot id and hostname, but other addresses.
     """
-    network = facts.get("network", {})
-    identity = network.get("identity", {})
-    addresses = frozenset(one["address"] for one in network.get("interfaces", ()) if one["name"] != "lo")
-    is_certain = identity.get("boot") and identity.get("pid_namespace") and addresses - {None}
-    return (*sorted(identity.items()), addresses) if is_certain else None
+    network = facts.network
+    if network is None or (identity := network.identity) is None:
+        return None
+    addresses = frozenset(one.address for one in network.interfaces if one.name != "lo" and one.address)
+    is_certain = identity.boot and identity.pid_namespace and addresses
+    return (identity, addresses) if is_certain else None
 
 
-def _pythons(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
-    versions = {name: one["python"]["version"] for name, one in facts.items()}
-    common = usual(versions)
+def gpus_used_twice(devices: Mapping[str, Sequence[int]], machines: Mapping[str, Machine]) -> list[Finding]:
+    """Find hosts that are one machine under two names, where a job would use a GPU twice."""
+    first: dict[str, str] = {}
+    findings: dict[tuple[str, str], Finding] = {}
+    for name, indices in devices.items():
+        ids = {gpu.index: gpu.uuid for gpu in machines[name].gpus} if name in machines else {}
+        for uuid in filter(None, map(ids.get, indices)):
+            other = first.setdefault(uuid, name)
+            if other != name:
+                message = f"`{other}` and `{name}` are the same machine: both have `{uuid}`"
+                hint = f"delete one of the two, or choose other devices: `--exclude {name}:0`"
+                findings.setdefault((other, name), Finding("same-machine", message, hint))
+    return [*findings.values()]
+
+
+def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
+    """Another minor release has other packages, perhaps; ranks do not send each other what depends on it."""
+    versions = {name: one.python.version for name, one in facts.items()}
+    common = str(usual(versions))
+    hint = "use the same environment on all hosts"
     for name, version in versions.items():
-        if version != common:
-            is_far = numbers_of(version)[:2] != numbers_of(str(common))[:2]
-            text = f"{version}, but {common} on the others"
-            hint = "use the same environment on all hosts: `--python PATH`"
-            yield name, Row("Python", Status.ERROR if is_far else Status.WARNING, text, hint)
+        text = f"{version}, but {common} on the others"
+        if numbers_of(version)[:2] != numbers_of(common)[:2]:
+            message = f"Python {version}, but {common} on {_first_with(common, versions)}"
+            finding = Finding("other-version", message, hint, severity=Severity.ADVICE)
+            yield name, judged("Python", text, finding, f"{hint}: `--python PATH`")
+        elif version != common:
+            yield name, CheckResult("Python", Status.NOTE, text)
 
 
-def _packages(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
+def _packages(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     for package in TESTED:
-        versions = {name: one["python"]["packages"].get(package) for name, one in facts.items()}
+        versions = {name: one.python.versions([package])[package] for name, one in facts.items()}
         common = usual(versions)
         for name, version in versions.items():
-            if version == common:
-                continue
-            status = Status.ERROR if package in _MUST_BE_EQUAL else Status.WARNING
-            text = f"{version or 'not installed'}, but {common or 'not installed'} on the others"
-            wanted = package if common is None else f"{package}=={common}"
-            python = facts[name]["python"]["executable"]
-            hint = f"on {name}: `{python} -m pip install {wanted}`"
-            yield name, Row(package, status, text, hint)
+            if version != common:
+                yield name, _other_version(package, name, versions, facts)
 
 
-def _accelerators(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
+def _other_version(
+    package: str, name: str, versions: Mapping[str, str | None], facts: Mapping[str, MachineFacts]
+) -> CheckResult:
+    """Judge a version that differs from that of most hosts.
+
+    Builds of one release for several CUDA releases work together, unless they come with other releases of
+    NCCL, which refuses to connect to another one.
+    """
+    common = usual(versions)
+    version, wanted = versions[name] or "not installed", str(common or "not installed")
+    text = f"{version}, but {wanted} on the others"
+    pip = f"`{facts[name].python.executable} -m pip install {package}=={_without_build(wanted)}`"
+    if common is None:
+        pip = "use the same environment on all hosts"
+    message = f"{package} {version}, but {wanted} on {_first_with(common, versions)}"
+    severity = Severity.ADVICE
+    if package in MUST_AGREE and numbers_of(version) != numbers_of(wanted):
+        severity = Severity.FAILS_LATER
+    elif _without_build(version) == _without_build(wanted) and not _use_nccl(package, facts):
+        return CheckResult(package, Status.NOTE, text)
+    finding = Finding("other-version", message, pip, severity=severity)
+    return judged(package, text, finding, f"on {name}: {pip}")
+
+
+def _use_nccl(package: str, facts: Mapping[str, MachineFacts]) -> bool:
+    return package == "torch" and any(one.hardware and one.hardware.gpus for one in facts.values())
+
+
+def _without_build(version: str) -> str:
+    """Leave out `+cu124`: one release is built for CUDA, CPUs and other machines."""
+    return version.partition("+")[0]
+
+
+def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     """Hosts with and without GPUs cannot train together; other differences are only shown."""
-    counts = {name: len(one["gpus"]) for name, one in facts.items() if "gpus" in one}
+    counts = {name: len(one.hardware.gpus) for name, one in facts.items() if one.hardware is not None}
     for name, count in counts.items():
         if not count and any(counts.values()):
-            yield (
-                name,
-                Row("GPUs", Status.ERROR, "none, but others have GPUs", f"remove {name} from the hosts"),
-            )
+            text, hint = "none, but others have GPUs", f"remove {name} from the hosts"
+            yield name, CheckResult("GPUs", Status.ERROR, text, hint)
 
 
-def _files(facts: Mapping[str, Facts]) -> Iterator[HostRow]:
-    names = [*dict.fromkeys(file for one in facts.values() for file in one.get("files", {}))]
-    for file in names:
-        hashes = {name: one["files"].get(file) for name, one in facts.items() if "files" in one}
-        common = usual(hashes)
-        for name, found in hashes.items():
-            row = f"file {file.rpartition('/')[2]}"
-            source = next((one for one, value in hashes.items() if value == common), "")
-            hint = f"on {source}: `scp {file} {name}:{file}`"
-            if found is None:
-                yield name, Row(row, Status.ERROR, "is not there", hint)
-            elif found != common:
-                yield name, Row(row, Status.ERROR, "differs from that of the other hosts", hint)
-            else:
-                yield name, Row(row, Status.OK, "the same bytes")
+def _files(
+    facts: Mapping[str, MachineFacts], program: Path | None, here: Mapping[Path, str | None]
+) -> Iterator[HostResult]:
+    there = {name: one.files.hashes for name, one in facts.items() if one.files is not None}
+    for path in dict.fromkeys(path for hashes in there.values() for path in hashes):
+        found_there = {name: hashes.get(path) for name, hashes in there.items()}
+        wanted = here.get(path) or usual(found_there)
+        source = next((name for name, value in found_there.items() if value == wanted), "this machine")
+        for name, value in found_there.items():
+            hint = f"on {source}: `scp {path} {name}:{path}`"
+            yield name, _file(path, value, wanted, hint, is_program=path == program)
 
 
-def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostRow]:
-    middle = median_offset([*clocks.values()])
-    if len(clocks) < 2:
-        return
-    for name, clock in clocks.items():
-        skew = clock.offset - middle
-        text = f"{_signed(skew)} (±{_short(clock.error)})"
-        if abs(skew) - clock.error > MOST_SKEW_SECONDS:
-            hint = f"on {name}: `timedatectl set-ntp true`, or `chronyc makestep`"
-            yield name, Row("clock", Status.WARNING, f"{text} from the others", hint, amount=skew)
-        else:
-            yield name, Row("clock", Status.OK, text, amount=skew)
-
-
-def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{_short(abs(seconds))}"
-
-
-def _short(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
-
-
-def _networks(hosts: Sequence[Examined]) -> Iterator[HostRow]:
-    """The interface with which each host reaches the first one."""
-    found = {one.name: one.interface(hosts[0]) for one in hosts}
-    used = {name: interface for name, interface in found.items() if interface is not None}
-    common = usual({name: interface["mtu"] for name, interface in used.items()})
-    for name, interface in used.items():
-        speed = speed_text(interface["speed"])
-        text = f"{interface['name']}, MTU {interface['mtu']}{speed and ', '}{speed}"
-        if interface["mtu"] == common:
-            yield name, Row("interface", Status.OK, text)
-        else:
-            hint = f"on {name}: `ip link set {interface['name']} mtu {common}`"
-            what = f"{text}, but MTU {common} on the others: large messages may stall"
-            yield name, Row("interface", Status.WARNING, what, hint)
-
-
-def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostRow]:
-    first = hosts[0].name
-    for one in hosts:
-        if one.reach is None:
-            continue
-        port, addresses = one.reach.port, one.reach.addresses
-        if one.name == first:
-            error = next(iter(addresses.values()))
-            yield (
-                first,
-                Row("rendezvous", Status.ERROR, f"cannot listen on port {port}: {error}", "`--port N`"),
-            )
-            continue
-        failed = {address: error for address, error in addresses.items() if error is not None}
-        if not failed:
-            yield one.name, Row("rendezvous", Status.OK, f"a port of {first} is reachable")
-        else:
-            yield one.name, _unreached(first, port, failed, addresses)
-
-
-def _packets(hosts: Sequence[Examined]) -> Iterator[HostRow]:
-    """Whether packets as large as the interface allows arrive at the first host."""
-    for one in hosts:
-        if one.reach is not None and one.reach.mtu is not None:
-            reached = [address for address, error in one.reach.addresses.items() if error is None]
-            yield one.name, _mtu(one.name, hosts[0].name, reached[0], *one.reach.mtu)
-
-
-def _mtu(name: str, first: str, address: str, size: int, state: str) -> Row:
-    match state:
-        case "arrives":
-            return Row("MTU", Status.OK, f"packets of {size} bytes reach {first}")
-        case "lost":
-            text = (
-                f"packets of {size} bytes do not reach {first}, but small ones do: large messages may stall"
-            )
-            hint = f"on {name}: `ping -M do -s 1400 {address}`, and other sizes, show what passes"
-            return Row("MTU", Status.WARNING, text, hint)
-        case "no ping":
-            hint = f"on {name}: `apt-get install iputils-ping`"
-            return Row("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
-    why = f"{first} does not answer `ping`" if state == "no answer" else f"`ping` failed: {state}"
-    return Row("MTU", Status.NOTE, f"not measured: {why}")
-
-
-def _unreached(first: str, port: int, failed: Mapping[str, str], addresses: Mapping[str, str | None]) -> Row:
-    errors = ", ".join(f"{address} port {port}: {error}" for address, error in failed.items())
-    hint = f"open TCP ports to {first} in its firewall and on the way: `ip route get {next(iter(failed))}`"
-    if len(failed) < len(addresses):
-        works = next(address for address in addresses if address not in failed)
-        return Row(
-            "rendezvous", Status.WARNING, f"{errors}; {works} is reachable", f"use {works} as its address"
-        )
-    return Row("rendezvous", Status.ERROR, f"cannot connect to {first}: {errors}", hint)
+def _file(path: Path, value: str | None, wanted: Hashable, hint: str, *, is_program: bool) -> CheckResult:
+    row = f"file {path.name}"
+    if value == wanted and value is not None:
+        return CheckResult(row, Status.OK, "the same bytes")
+    text = "is not there" if value is None else "differs from that of the other hosts"
+    if not is_program:
+        return CheckResult(row, Status.WARNING, text, hint)
+    if value is None:
+        return judged(row, text, missing_path(path), hint)
+    message = f"`{path}` is not the same as on this machine"
+    finding = Finding("other-script", message, "copy it there", severity=Severity.FAILS_LATER)
+    return judged(row, text, finding, hint)

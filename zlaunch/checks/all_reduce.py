@@ -1,16 +1,15 @@
 """`zlaunch.checks.all_reduce RANK WORLD_SIZE ADDRESS PORT BACKEND SECONDS`: one rank of a real all-reduce.
 
-Prints one line of JSON behind a mark: the seconds of a small and of a large all-reduce. Runs in the Python
-of the ranks.
+Answers with the seconds of a small and of a large all-reduce. Runs in the Python of the ranks.
 """
 
 import datetime as dt
-import json
 import sys
 import time
 from typing import Any
 
-MARK = "zlaunch answers "
+from zlaunch.hosts.json_lines import answer
+
 START_SECONDS = 180.0
 """Another rank may still read torch over a network file system."""
 SMALL_BYTES, LARGE_BYTES = 4, 64 << 20
@@ -30,8 +29,7 @@ def main(rank: int, world_size: int, master: str, backend: str, seconds: float) 
     found = {"copy": _copy_bytes_per_second(torch, device)}
     for name, num_bytes in (("small", SMALL_BYTES), ("large", LARGE_BYTES)):
         found[name] = _median(torch, dist, torch.ones(num_bytes // 4, device=device), seconds / 4)
-    sys.stdout.write(f"{MARK}{json.dumps(found)}\n")
-    sys.stdout.flush()
+    answer(found)
     dist.destroy_process_group()
 
 

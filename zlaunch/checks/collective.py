@@ -1,17 +1,20 @@
 """A real all-reduce over all hosts, one rank each; on one host, over its GPUs or two CPU ranks."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.all_reduce import LARGE_BYTES
-from zlaunch.checks.row import Row, Status
-from zlaunch.hosts.agent.conversation import Conversation, conversations, local_words, remote_words
-from zlaunch.hosts.agent.examine import Examined, Targets, is_local
+from zlaunch.checks.result import CheckResult, Status
+from zlaunch.hosts.agent.answers import is_remote, starting
+from zlaunch.hosts.agent.conversation import Conversation, conversations
+from zlaunch.hosts.agent.examination import Examined
 from zlaunch.hosts.agent.python_of_host import own_program
-from zlaunch.hosts.cluster.topology import Host
+from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
-from zlaunch.hosts.machine.ports import free_port
+from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.units import brief
 
 NAME = "all-reduce"
@@ -25,68 +28,58 @@ _SLOW = 0.1
 
 @dataclass(frozen=True)
 class _Rank:
-    host: str
+    host: Host
     number: int
     master: str
     port: int
     backend: str
     world_size: int
 
-    def words(self, host: Host, python: str) -> list[str]:
+    def program(self, python: str, reach: Reach) -> list[str]:
+        """Write its command line, with the variables of this machine that ranks on other hosts get."""
         asked = [self.number, self.world_size, self.master, self.port, self.backend, SECONDS]
-        return own_program(host, PROGRAM, *map(str, asked), python=python)
+        argv = own_program(self.host, PROGRAM, *map(str, asked), python=python)
+        if not is_remote(self.host, reach):
+            return argv
+        return ["env", *(f"{name}={value}" for name, value in forwarded(os.environ).items()), *argv]
 
 
 def all_reduce(
-    hosts: Sequence[Examined], targets: Targets, hostname: str, told: Callable[[list[str]], None]
-) -> list[tuple[str, Row]]:
-    """Start the ranks, wait for them, and judge what they measured: host and row."""
-    if any(one.facts is None or "gpus" not in one.facts for one in hosts):
-        return [(hosts[0].name, Row(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
-    ranks = _ranks(hosts)
+    hosts: Sequence[Examined], reach: Reach, waiting: Callable[[list[str]], None]
+) -> list[HostResult]:
+    """Start the ranks, wait for them, and judge what they measured."""
+    facts = {one.name: one.facts for one in hosts if one.facts is not None and one.facts.hardware is not None}
+    if len(facts) < len(hosts):
+        return [(hosts[0].name, CheckResult(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
+    ranks = _ranks(hosts, facts)
     if not ranks:
         error = "left out: the first host has no address that all others reach"
-        return [(hosts[0].name, Row(NAME, Status.NOTE, error))]
+        return [(hosts[0].name, CheckResult(NAME, Status.NOTE, error))]
     commands = {}
-    named = {host.name: host for host in targets.hosts}
-    variables = [f"{name}={value}" for name, value in forwarded(os.environ).items()]
     for rank in ranks:
-        program = rank.words(named[rank.host], _python_of(hosts, rank.host))
-        is_here = is_local(rank.host, targets, hostname)
-        remote = remote_words(["env", *variables, *program])
-        commands[_title(rank, hosts)] = (
-            local_words(program) if is_here else targets.command(rank.host, remote)
-        )
+        name = rank.host.name
+        title = name if len(hosts) > 1 else f"rank {rank.number}"
+        program = rank.program(facts[name].python.executable, reach)
+        commands[title] = starting(rank.host, program, reach)
     seconds = 2 * SECONDS + _START_SECONDS
     with conversations(commands, seconds) as talks:
-        talks.wait_for(1, seconds, told=told)
+        talks.wait_for(1, seconds, waiting=waiting)
         return _judge(talks.all, ranks, hosts)
 
 
-def _python_of(hosts: Sequence[Examined], name: str) -> str:
-    facts = next(one.facts for one in hosts if one.name == name)
-    assert facts is not None
-    return str(facts["python"]["executable"])
-
-
-def _title(rank: _Rank, hosts: Sequence[Examined]) -> str:
-    return rank.host if len(hosts) > 1 else f"rank {rank.number}"
-
-
-def _ranks(hosts: Sequence[Examined]) -> list[_Rank]:
+def _ranks(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list[_Rank]:
     """One rank on each host; on a single one, a rank on each GPU, or two on the CPU."""
-    facts = [one.facts for one in hosts if one.facts is not None]
-    num_gpus = min(len(one["gpus"]) for one in facts)
+    num_gpus = min(len(one.machine.gpus) for one in facts.values())
     backend = "nccl" if num_gpus else "gloo"
-    names = [one.name for one in hosts]
+    places = [one.host for one in hosts]
     if len(hosts) == 1:
-        names *= max(2, num_gpus) if num_gpus != 1 else 1
-        master, port = "127.0.0.1", free_port()
+        places *= num_gpus or 2
+        master, port = LOOPBACK, free_port()
     else:
         master, port = _master(hosts)
-    return (
-        [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)] if master else []
-    )
+    if not master:
+        return []
+    return [_Rank(host, i, master, port, backend, len(places)) for i, host in enumerate(places)]
 
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
@@ -101,19 +94,14 @@ def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
 
 def _judge(
     talks: Sequence[Conversation], ranks: Sequence[_Rank], hosts: Sequence[Examined]
-) -> list[tuple[str, Row]]:
-    failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
+) -> list[HostResult]:
+    failed = [(rank.host.name, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
-        interface = "lo" if len(hosts) == 1 else "the interface that leads to the other hosts"
-        hint = (
-            "NCCL_DEBUG=INFO shows why"
-            if ranks[0].backend == "nccl"
-            else f"set GLOO_SOCKET_IFNAME to {interface}"
-        )
-        return [(host, Row(NAME, Status.ERROR, _words(talk), hint)) for host, talk in failed]
+        hint = _hint(ranks[0].backend, len(hosts))
+        return [(host, CheckResult(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]
     if len(ranks) == 1:
-        return [(hosts[0].name, Row(NAME, Status.OK, "one rank; nothing is sent"))]
+        return [(hosts[0].name, CheckResult(NAME, Status.OK, "one rank; nothing is sent"))]
     small, large = (max(float(one[size]) for one in answers) for size in ("small", "large"))
     wire = 2 * (len(ranks) - 1) / len(ranks) * LARGE_BYTES / large
     text = (
@@ -121,24 +109,35 @@ def _judge(
     )
     if len(hosts) == 1:
         copy = min(float(one["copy"]) for one in answers)
-        return [(hosts[0].name, Row(NAME, Status.OK, f"{text}; memory is copied at {copy / 1e9:.1f} GB/s"))]
+        return [
+            (
+                hosts[0].name,
+                CheckResult(NAME, Status.OK, f"{text}; memory is copied at {copy / 1e9:.1f} GB/s"),
+            )
+        ]
     return [(hosts[0].name, _against_interface(text, 8 * wire / 1e6, hosts))]
 
 
-def _words(talk: Conversation) -> str:
+def _hint(backend: str, num_hosts: int) -> str:
+    if backend == "nccl":
+        return "NCCL_DEBUG=INFO shows why"
+    interface = "lo" if num_hosts == 1 else "the interface that leads to the other hosts"
+    return f"set GLOO_SOCKET_IFNAME to {interface}"
+
+
+def _why_not(talk: Conversation) -> str:
     if talk.status is None:
         return f"no answer within {2 * SECONDS + _START_SECONDS:.0f} s"
-    return talk.last_words if talk.before is None else talk.before.rpartition("\n")[2]
+    return talk.last_line
 
 
-def _against_interface(text: str, megabits: float, hosts: Sequence[Examined]) -> Row:
-    speeds = [
-        one["speed"] for host in hosts if (one := host.interface(hosts[0])) is not None and one["speed"]
-    ]
+def _against_interface(text: str, megabits: float, hosts: Sequence[Examined]) -> CheckResult:
+    interfaces = [host.interface(hosts[0]) for host in hosts]
+    speeds = [one.speed for one in interfaces if one is not None and one.speed]
     if not speeds:
-        return Row(NAME, Status.OK, f"{text}; the speed of the interface is unknown")
+        return CheckResult(NAME, Status.OK, f"{text}; the speed of the interface is unknown")
     part = megabits / min(speeds)
     text = f"{text}; {100 * part:.0f} % of the interface's {min(speeds) / 1000:g} Gbit/s"
     if part >= _SLOW:
-        return Row(NAME, Status.OK, text)
-    return Row(NAME, Status.WARNING, text, "NCCL_DEBUG=INFO or `iperf3` shows where it is lost")
+        return CheckResult(NAME, Status.OK, text)
+    return CheckResult(NAME, Status.WARNING, text, "NCCL_DEBUG=INFO or `iperf3` shows where it is lost")

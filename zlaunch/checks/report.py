@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from zlaunch.checks.across_hosts import compare
-from zlaunch.checks.host import JobNeeds, check_host
-from zlaunch.checks.row import Row, Status, worst
-from zlaunch.hosts.agent.examine import Examined
-from zlaunch.units import plural
+from zlaunch.checks.across_hosts import HostResult, compare
+from zlaunch.checks.host import check_host
+from zlaunch.checks.measurements import judge_measurements
+from zlaunch.checks.requirements import Requirements
+from zlaunch.checks.result import CheckResult, Status, worst
+from zlaunch.hosts.agent.examination import Examined
+from zlaunch.units import listed, plural
 
 MOST_NAMES = 4
 
@@ -17,7 +20,7 @@ class DoctorReport:
     """What was found on each host."""
 
     hosts: Sequence[Examined]
-    rows: Mapping[str, tuple[Row, ...]]
+    rows: Mapping[str, tuple[CheckResult, ...]]
     """Host → its rows."""
 
     @property
@@ -31,26 +34,31 @@ class DoctorReport:
         return len(self.rows) == 1
 
 
-def judge(hosts: Sequence[Examined], subject: JobNeeds, more: Iterable[tuple[str, Row]] = ()) -> DoctorReport:
-    """Judge the facts of all hosts; `more` are rows of other measurements."""
-    rows: dict[str, list[Row]] = {one.name: [*_own(one, subject)] for one in hosts}
+def judge(
+    hosts: Sequence[Examined],
+    needs: Requirements,
+    program: Path | None = None,
+    more: Iterable[HostResult] = (),
+) -> DoctorReport:
+    """Judge the facts of all hosts; `more` are results on other measurements."""
+    rows: dict[str, list[CheckResult]] = {one.name: [*_own(one, needs)] for one in hosts}
     if len(hosts) > 1:
-        for name, row in compare(hosts):
-            _add(rows[name], row)
-    for name, row in more:
-        _add(rows[name], row)
-    return DoctorReport(hosts, {name: tuple(found) for name, found in rows.items()})
+        facts = {one.name: one.facts for one in hosts if one.facts is not None}
+        devices = {one.name: one.host.devices for one in hosts}
+        more = [*compare(facts, devices, program), *judge_measurements(hosts), *more]
+    for name, result in more:
+        _add(rows[name], result)
+    return DoctorReport(hosts, {name: tuple(results) for name, results in rows.items()})
 
 
-def _own(one: Examined, subject: JobNeeds) -> Iterator[Row]:
+def _own(one: Examined, needs: Requirements) -> Iterator[CheckResult]:
     if one.failure is not None:
-        name, message, hint = one.failure
-        yield Row(name, Status.ERROR, message, hint)
+        yield CheckResult(one.failure.subject, Status.ERROR, one.failure.message, one.failure.hint)
     elif one.facts is not None:
-        yield from check_host(one.facts, subject)
+        yield from check_host(one.facts, needs)
 
 
-def _add(rows: list[Row], row: Row) -> None:
+def _add(rows: list[CheckResult], row: CheckResult) -> None:
     """Add a row; of two about the same thing, the worse one stays."""
     for index, old in enumerate(rows):
         if old.name == row.name:
@@ -59,7 +67,7 @@ def _add(rows: list[Row], row: Row) -> None:
     rows.append(row)
 
 
-def merged(report: DoctorReport) -> list[Row]:
+def merged(report: DoctorReport) -> list[CheckResult]:
     """Write the rows of several hosts as one table; each distinct result is a row.
 
     Hosts without an answer come first.
@@ -69,43 +77,39 @@ def merged(report: DoctorReport) -> list[Row]:
     return [row for name in names for row in _of_one_name(name, report)]
 
 
-def _of_one_name(name: str, report: DoctorReport) -> Iterator[Row]:
+def _of_one_name(name: str, report: DoctorReport) -> Iterator[CheckResult]:
     by_host = {host: row for host, rows in report.rows.items() for row in rows if row.name == name}
-    groups: dict[tuple[Status, str], dict[str, Row]] = {}
+    groups: dict[tuple[Status, str], dict[str, CheckResult]] = {}
     for host, row in by_host.items():
-        key = (row.status, "" if row.amount is not None else row.value)
-        groups.setdefault(key, {})[host] = row
-    answered = sum(one.facts is not None for one in report.hosts)
+        value = row.value if row.amount is None else ""
+        groups.setdefault((row.status, value), {})[host] = row
     for rows in sorted(groups.values(), key=lambda rows: -len(rows)):
-        row = next(iter(rows.values()))
-        is_all = (
-            len(groups) == 1
-            and len(rows) >= max(answered - (row.status is Status.OK), 1)
-            and not _is_failure(rows, report)
-        )
-        is_most = len(rows) * 2 > answered and row.status is Status.OK
-        where = "" if is_all else f"{plural(len(rows), 'host') if is_most else named([*rows])}: "
-        value = row.value if row.amount is None else _range(rows)
-        yield Row(
-            name, row.status, f"{where}{value}", next((one.hint for one in rows.values() if one.hint), None)
-        )
+        first = next(iter(rows.values()))
+        value = first.value if first.amount is None else _range(rows)
+        hint = next((one.hint for one in rows.values() if one.hint), None)
+        where = _where(rows, first.status, report, is_only=len(groups) == 1)
+        yield CheckResult(name, first.status, where + value, hint)
 
 
-def _is_failure(rows: Mapping[str, Row], report: DoctorReport) -> bool:
+def _where(rows: Mapping[str, CheckResult], status: Status, report: DoctorReport, *, is_only: bool) -> str:
+    """Say which hosts these are, unless it is all that have answered."""
+    answered = sum(one.has_answered for one in report.hosts)
+    enough = max(answered - (status is Status.OK), 1)
+    if is_only and len(rows) >= enough and not _is_failure(rows, report):
+        return ""
+    if status is Status.OK and len(rows) * 2 > answered:
+        return f"{plural(len(rows), 'host')}: "
+    return f"{listed([*rows], MOST_NAMES)}: "
+
+
+def _is_failure(rows: Mapping[str, CheckResult], report: DoctorReport) -> bool:
     """Whether it must be said which hosts these are: none of them has answered."""
     return any(one.failure for one in report.hosts if one.name in rows)
 
 
-def _range(rows: Mapping[str, Row]) -> str:
+def _range(rows: Mapping[str, CheckResult]) -> str:
     ordered = sorted(rows.items(), key=lambda item: item[1].amount or 0.0)
     (least, first), (_, last) = ordered[0], ordered[-1]
     if first.value == last.value or len(rows) == 1:
         return first.value
     return f"{first.value} (least, {least}) to {last.value}"
-
-
-def named(hosts: Sequence[str]) -> str:
-    """Name hosts; of many, the first ones."""
-    if len(hosts) <= MOST_NAMES:
-        return ", ".join(hosts)
-    return f"{', '.join(hosts[:MOST_NAMES])} and {len(hosts) - MOST_NAMES} more"

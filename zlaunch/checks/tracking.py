@@ -2,11 +2,13 @@
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from zlaunch.checks.requirements import Requirements, Tracker
+from zlaunch.checks.result import CheckResult, judged
 from zlaunch.errors import Finding
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.job.args import ScriptArgs
 
 SECTIONS: Mapping[str, str] = {"tensorboard": "tensorboard", "wandb": "wandb", "comet": "comet_ml"}
@@ -41,19 +43,6 @@ PROJECTS: Mapping[str, str] = {
 """Package → what to `pip install`, where that is another name or a range of releases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracker:
-    """A monitor that a job enables."""
-
-    where: str
-    """The key or flag that enables it."""
-    said: str
-    packages: tuple[str, ...]
-    """One of these is enough."""
-    instead: str
-    """How to do without it."""
-
-
 def reporters_of(config: Mapping[str, Any], args: ScriptArgs, is_trainer: bool) -> Iterator[Tracker]:
     """List the monitors that the ds_config and, for a Trainer script, its arguments enable."""
     for section, package in SECTIONS.items():
@@ -67,6 +56,15 @@ def reporters_of(config: Mapping[str, Any], args: ScriptArgs, is_trainer: bool) 
             yield Tracker("--report_to", said, packages, "`-- --report_to none`")
 
 
+def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
+    """Find monitors whose packages are missing, and names that transformers does not know."""
+    findings = [*unknown_reporters(needs.args)]
+    for monitor in needs.monitors:
+        findings += _lacks_packages(monitor, facts.python.missing)
+    for finding in findings:
+        yield judged(f"monitor {finding.where}", finding.message, finding)
+
+
 def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
     """Find names that transformers does not know, which it reports only when it makes the Trainer."""
     for name in args.words_of("report_to"):
@@ -77,7 +75,7 @@ def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
             yield Finding("unknown-monitor", f"transformers has no integration `{name}`", hint, "--report_to")
 
 
-def check_reporter(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
+def _lacks_packages(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:
     """Find that none of the packages a monitor can use is installed."""
     if not missing.issuperset(monitor.packages):
         return

@@ -1,7 +1,6 @@
 """`zlaunch doctor`: examine this machine, or the hosts of a job, before anything starts."""
 
 import os
-import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -9,19 +8,21 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.checks.at_hand import AtHand, find_at_hand, without_config
 from zlaunch.checks.collective import all_reduce
-from zlaunch.checks.host import JobNeeds
+from zlaunch.checks.config_at_hand import AtHand, find_at_hand, with_mistakes
 from zlaunch.checks.report import judge
-from zlaunch.checks.row import Status
+from zlaunch.checks.requirements import ConfigAtHand
+from zlaunch.checks.result import Status
+from zlaunch.checks.software import SHOWN
 from zlaunch.cli import options
-from zlaunch.cli.job_file import find_job_file, job_at_hand
+from zlaunch.cli.job_command import find_job_file
+from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
-from zlaunch.hosts.agent.examine import Targets, examine
-from zlaunch.hosts.agent.questions import Questions
+from zlaunch.hosts.agent.examination import examine
 from zlaunch.hosts.cluster.slurm import allocated_hosts
-from zlaunch.hosts.cluster.topology import Host, Reach, read_hosts
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology, read_hosts
+from zlaunch.hosts.machine.question import FOR_DOCTOR, Question
 
 
 def doctor(
@@ -59,47 +60,47 @@ def doctor(
     The exit status is 69 if something that prevents training is wrong.
     """
     found = _hosts(hostfile, hosts, slurm=slurm)
-    names = [host.name for host in found]
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
-    at_hand = _at_hand(ds_config, len(names) > 1)
-    files = [file for file in (script, ds_config) if file is not None] if len(names) > 1 else []
-    questions = Questions(
-        python=None if python is None else str(python),
-        files=tuple(str(file.absolute()) for file in files),
-        paths=at_hand.paths,
+    at_hand = _at_hand(ds_config)
+    needs = replace(at_hand.needs, crosses_hosts=len(found) > 1)
+    files = [file.absolute() for file in (script, ds_config) if file is not None]
+    question = Question(
+        FOR_DOCTOR,
+        python=python,
+        packages=SHOWN,
+        paths=tuple(needs.directories.values()),
+        compared=tuple(files) if len(found) > 1 else (),
         ops=at_hand.ops,
     )
-    view = DoctorView(len(names))
-    targets = Targets(found, Reach.SRUN if slurm else Reach.SSH, port)
-    examined = examine(targets, questions, socket.gethostname(), view.waiting)
-    more = all_reduce(examined, targets, socket.gethostname(), view.reducing) if collective else []
+    view = DoctorView(len(found))
+    reach = Reach.SRUN if slurm else Reach.SSH
+    examined = examine(Topology(found, reach), port, question, view.waiting)
+    more = all_reduce(examined, reach, view.reducing) if collective else []
     view.done()
-    report = judge(examined, at_hand.subject, more)
+    report = judge(examined, needs, None if script is None else script.absolute(), more)
     console.data(*([as_json(report)] if as_json_ else table_lines(report)))
     if report.status is Status.ERROR:
         raise typer.Exit(ExitStatus.UNAVAILABLE)
 
 
-def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[Host]:
+def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> tuple[Host, ...]:
     """The hosts to examine, in the order of their ranks; raise WrongUsage for two ways to name them."""
-    given = [
-        flag
-        for flag, value in (("--hostfile", hostfile), ("--hosts", hosts), ("--slurm", slurm or None))
-        if value is not None
-    ]
+    ways = {"--hostfile": hostfile, "--hosts": hosts, "--slurm": slurm or None}
+    given = [flag for flag, value in ways.items() if value is not None]
     if len(given) > 1:
         raise WrongUsage(f"`{given[0]}` and `{given[1]}` both name the hosts", "keep one of them")
-    if hostfile is not None or hosts is not None:
-        return [line.host for line in read_hosts(hostfile, hosts)]
-    return allocated_hosts(os.environ) if slurm else [Host("localhost", ())]
+    if slurm:
+        return tuple(allocated_hosts(os.environ))
+    if not given:
+        return (Host("localhost", ()),)
+    return tuple(line.host for line in read_hosts(hostfile, hosts))
 
 
-def _at_hand(ds_config: Path | None, over_network: bool) -> AtHand:
+def _at_hand(ds_config: Path | None) -> AtHand:
     """What a job here would need; mistakes in `zlaunch.yaml` keep no machine from being examined."""
+    job_file = find_job_file()
     try:
-        job = job_at_hand()
-        return find_at_hand(ds_config, job, find_job_file(), over_network)
+        return find_at_hand(ds_config, job_at_hand(), job_file)
     except Refused as error:
-        mistakes = JobNeeds(str(find_job_file()), tuple(error.findings), "zlaunch train --dry-run")
-        return without_config(replace(mistakes, over_network=over_network))
+        return with_mistakes(ConfigAtHand(str(job_file), tuple(error.findings), "zlaunch train --dry-run"))

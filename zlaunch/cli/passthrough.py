@@ -98,10 +98,10 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, 
     """
     if not argv or (argv[0].startswith("-") and argv[0] != "-m"):
         return ScriptArgs.of(argv), None
-    from zlaunch.cli.views.launch import LaunchView  # what asks a program is rarely needed
+    from zlaunch.cli.views.plan_view import PlanView  # what asks a program is rarely needed
     from zlaunch.launch.ask import ask_command
 
-    return ask_command(argv, python, LaunchView())
+    return ask_command(argv, python, PlanView())
 
 
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
@@ -116,4 +116,6 @@ def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides
 def _follows_module(word: str, words: list[str]) -> bool:
     """Whether a word follows the name of a module, and so belongs to the module."""
     places = [place for place, one in enumerate(words) if one.startswith(("-m", "--module"))]
-    return word in words[places[-1] + 1 :] if places else False
+    if places:
+        return word in words[places[-1] + 1 :]
+    return False

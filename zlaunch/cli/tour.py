@@ -2,10 +2,10 @@
 
 import importlib.util
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import typer
 
@@ -14,13 +14,14 @@ from zlaunch.cli import options
 from zlaunch.cli.views import parity as parity_view
 from zlaunch.cli.views import tour as tour_view
 from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.tour import TourView
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.files import check_writable, write_new
-from zlaunch.launch.parity import PARITY, Parity, compare_losses, modes_to_compare
+from zlaunch.files import cache_directory, check_writable, write_new
+from zlaunch.launch.parity import PARITY, modes_to_compare, parity_of
 from zlaunch.launch.surroundings import refuse_several
-from zlaunch.launch.tour import TOUR, Experiment, Guide, Tour, take_tour
+from zlaunch.launch.tour import TOUR, Experiment, FinishedJob, tour_of, train_modes
 
 
 def tour(
@@ -62,74 +63,61 @@ def tour(
             "leave out `--precision`",
         )
     refuse_several(os.environ, "zlaunch tour")
+    numbers, picture = (out / name for name in (_FILES["parity"] if parity else _FILES["tour"]))
+    check_writable(out, "--out")
+    for file in (numbers, picture):
+        if file.exists():
+            raise Unavailable(f"`{file}` already exists", "choose another directory with `--out DIR`")
     experiment = PARITY if parity else Experiment()
     experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
-    result = (_parity if parity else _tour)(experiment, out, None if nvme is None else nvme.absolute())
-    if isinstance(result, int):
-        raise typer.Exit(result)
+    modes = modes_to_compare(nvme) if parity else TOUR
+    view = TourView(len(modes))
+    drive = None if nvme is None else nvme.absolute()
+    jobs = train_modes(experiment, modes, drive, view, lambda number, mode: view.begin(number, mode.label))
+    if isinstance(jobs, int):
+        view.done()
+        raise typer.Exit(jobs)
+    result = _parity(experiment, jobs) if parity else _tour(experiment, jobs, view)
+    view.done()
     text = to_json(result.numbers)
     console.data(*([text] if as_json else result.lines))
-    _write(result, out, text)
+    written = _write(numbers, text, picture, result.draw)
+    console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 
 
-@dataclass(frozen=True)
-class Result:
-    """What came of the jobs, and how it is shown."""
+_FILES = {"tour": ("tour.json", "memory.png"), "parity": ("parity.json", "loss.png")}
+"""Names of the files with the numbers and with the picture."""
 
-    numbers: dict[str, object]
+
+class _Result(NamedTuple):
+    """What came of the jobs: its numbers, how they are shown, and the picture."""
+
+    numbers: object
     lines: list[str]
     draw: Callable[[], bytes]
-    files: tuple[str, str]
-    """For the numbers and the picture."""
-    num_runs: int
 
 
-def _tour(experiment: Experiment, out: Path, _: Path | None) -> Result | int:
-    files = ("tour.json", "memory.png")
-    _check(out, files)
-    view = tour_view.TourView(len(TOUR))
+def _tour(experiment: Experiment, jobs: Sequence[FinishedJob], view: TourView) -> _Result:
+    view.busy_with("rehearsing the jobs")
     with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
-        view.busy_with("rehearsing the jobs")
-        guide = Guide(experiment, view)
-        found = take_tour(guide, rehearser, lambda number, mode: view.begin(number, mode.label))
-    view.done()
-    if not isinstance(found, Tour):
-        return found
-    lines = [*tour_view.tour_lines(found)]
-    return Result(asdict(found), lines, lambda: tour_view.draw(found), files, len(found.stops))
+        found = tour_of(experiment, jobs, rehearser)
+    return _Result(found, list(tour_view.tour_lines(found)), lambda: tour_view.draw(found))
 
 
-def _parity(experiment: Experiment, out: Path, nvme: Path | None) -> Result | int:
-    files = ("parity.json", "loss.png")
-    _check(out, files)
-    view = tour_view.TourView(len(modes_to_compare(nvme)))
-    guide = Guide(experiment, view, nvme)
-    found = compare_losses(guide, lambda number, mode: view.begin(number, mode.label))
-    view.done()
-    if not isinstance(found, Parity):
-        return found
-    lines = [*parity_view.parity_lines(found)]
-    return Result(asdict(found), lines, lambda: parity_view.draw(found), files, len(found.curves))
+def _parity(experiment: Experiment, jobs: Sequence[FinishedJob]) -> _Result:
+    found = parity_of(experiment, jobs)
+    return _Result(found, list(parity_view.parity_lines(found)), lambda: parity_view.draw(found))
 
 
-def _check(out: Path, files: tuple[str, str]) -> None:
-    check_writable(out, "--out")
-    for name in files:
-        if (out / name).exists():
-            raise Unavailable(f"`{out / name}` already exists", "choose another directory with `--out DIR`")
-
-
-def _write(result: Result, out: Path, text: str) -> None:
+def _write(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:
+    """Write the numbers and, if it can be drawn, the picture; return what was written."""
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        numbers.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unavailable(f"`--out {out}`: {error.strerror}") from None
-    numbers, picture = (out / name for name in result.files)
+        raise Unavailable(f"`--out {numbers.parent}`: {error.strerror}") from None
     write_new(numbers, text)
     if importlib.util.find_spec("matplotlib") is None:
         console.say("no picture: matplotlib is not installed (`pip install matplotlib`)")
-        wrote = f"{numbers}"
-    else:
-        write_new(picture, result.draw())
-        wrote = f"{numbers} and {picture}"
-    console.say(f"wrote {wrote}; `zlaunch runs list` shows the {result.num_runs} runs")
+        return str(numbers)
+    write_new(picture, draw())
+    return f"{numbers} and {picture}"

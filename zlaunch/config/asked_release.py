@@ -10,4 +10,6 @@ def asked_release(text: str | None, stack: SoftwareStack | None = None) -> Relea
 
     `stack` is that of another Python than zlaunch's own.
     """
-    return release(text) if text is not None else (stack or installed_stack()).deepspeed
+    if text is not None:
+        return release(text)
+    return (stack or installed_stack()).deepspeed

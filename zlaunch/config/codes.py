@@ -40,7 +40,7 @@ GENERAL: Mapping[str, str] = {
 
 ELSEWHERE: Mapping[str, str] = {
     "cannot-read": "The file does not exist, or cannot be read.",
-    "bad-checkpoint": "A file of a checkpoint is missing, damaged or of another save.",
+    "bad-checkpoint": "A file of a checkpoint is missing, damaged or from another save.",
     "unfit-checkpoint": "`--resume`: the job cannot resume from the checkpoint, or its script would "
     "not load it.",
     "kept-argument": "`--resume`: a Trainer takes the argument from its checkpoint.",
@@ -92,8 +92,8 @@ ELSEWHERE: Mapping[str, str] = {
     "not-shared": "Preflight: another host does not have the script, the NVMe directory or the run "
     "directory. Advice if its directory seems to be a different one.",
     "other-script": "Preflight: the script on another host has other bytes than here.",
-    "other-version": "Preflight: a package on another host, or Python, has another version than on the first "
-    "host. Advice for transformers and accelerate.",
+    "other-version": "Preflight: a package on a host, or Python, has another version than on most hosts. "
+    "Advice unless it is another minor release of torch or DeepSpeed.",
     "output-unwritable": "Preflight: nothing can be written to the directory of `--output_dir`.",
     "output-is-pattern": "Preflight: DeepSpeed will not find checkpoints by a path with `[`, `*` or `?`. "
     "Advice unless the job itself loads one, with `--load_best_model_at_end`.",
@@ -101,7 +101,10 @@ ELSEWHERE: Mapping[str, str] = {
     "another, which DeepSpeed ends with `FileExistsError`. Advice if its steps are not known.",
     "mixed-checkpoint": "Preflight: a job would save over a checkpoint of more ranks or another stage, and "
     "leave some of its files.",
-    "build-lock": "Preflight: a build of a native op was killed on another host and left its lock.",
+    "old-driver": "Preflight: the driver of the GPUs is older than the CUDA release of torch.",
+    "no-interface": "Preflight: a variable chooses a network interface that a host does not have.",
+    "no-compiler": "A native op has to be compiled, but there is no compiler, ninja, or header of Python.",
+    "not-writable": "The current directory is not writable.",
     "monitor-missing": "Preflight: the package of an enabled monitor is not installed.",
     "unknown-monitor": "transformers has no integration of the name given with `--report_to`.",
     "unknown-model": "transformers cannot create a trainable model from this `config.json`.",

@@ -41,7 +41,9 @@ class Cell:
         """Write it as JSON."""
         if self.note in ("absent", "not read"):
             return f"({self.note})"
-        return f"{json.dumps(self.value)} ({self.note})" if self.note else json.dumps(self.value)
+        if self.note:
+            return f"{json.dumps(self.value)} ({self.note})"
+        return json.dumps(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,9 @@ class _Side:
         default = self._default(path)
         if is_unread:
             return Cell(None if default is None else default[0], "not read")
-        return Cell(None, "absent") if default is None else Cell(default[0], "default")
+        if default is None:
+            return Cell(None, "absent")
+        return Cell(default[0], "default")
 
     def _default(self, path: KeyPath) -> tuple[object] | None:
         parents = [path[:end] for end in range(1, len(path))]
@@ -93,13 +97,18 @@ class _Side:
         default = self.release.default(path)
         if default is not None:
             return (plain(default, path, self.config),)
+        return self._schema_default(path)
+
+    def _schema_default(self, path: KeyPath) -> tuple[object] | None:
+        """The default that only the schema has; an older release may have had another one."""
         field = field_at(self.config, path)
         if field is None or field.is_required() or not self.release.knows(path):
             return None
         if field.default is not None and not isinstance(field.default, bool | int | float | str | list):
             return None
-        is_older = self.release != NEWEST and path in self.release.keys
-        return (None,) if is_older else (field.default,)
+        if self.release != NEWEST and path in self.release.keys:
+            return (None,)
+        return (field.default,)
 
     @property
     def stage(self) -> object:

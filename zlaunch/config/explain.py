@@ -102,7 +102,9 @@ def _default(path: tuple[str, ...], nodes: Sequence[Node], release: Release) -> 
 def _written(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and value >= 1e6:  # DeepSpeed writes counts like 5e8
         value = int(value)
-    return "none" if value is None else json.dumps(value)
+    if value is None:
+        return "none"
+    return json.dumps(value)
 
 
 def _known(path: tuple[str, ...]) -> str:
@@ -116,7 +118,9 @@ def _known(path: tuple[str, ...]) -> str:
         span = f"since {past.since}"
     elif past.until and not past.since:
         span = f"until {past.until}"
-    return f"{span}; refused since {past.refused}" if past.refused else span
+    if past.refused:
+        return f"{span}; refused since {past.refused}"
+    return span
 
 
 def _read(path: tuple[str, ...]) -> str:
@@ -147,7 +151,9 @@ def _auto(path: tuple[str, ...]) -> str:
     if is_own_word(path):
         return "accepted by DeepSpeed; accelerate, and therefore the Trainer, refuses it"
     fate = FILLED.get(path)
-    return "" if fate is None else f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
+    if fate is None:
+        return ""
+    return f"the Trainer or accelerate fills it in; {_ALONE[fate]}"
 
 
 def _rules_about(key: str) -> tuple[RelatedRule, ...]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from zlaunch.dsconfig.keys.intended import intended
@@ -11,7 +12,6 @@ from zlaunch.dsconfig.read import read
 from zlaunch.errors import InputMissing, Refused
 
 FOLDERS = (
-    ".",
     "config*",
     "conf",
     "*deepspeed*",
@@ -23,7 +23,7 @@ FOLDERS = (
     "examples/*deepspeed*",
     "scripts/*deepspeed*",
 )
-"""Where ds_configs are looked for. Run directories and checkpoints are not among them."""
+"""Folders where ds_configs are looked for. Run directories and checkpoints are not among them."""
 
 MOST_BYTES = 1 << 20
 """Larger JSON files, such as those of tokenizers, are not read."""
@@ -34,19 +34,19 @@ _KNOWN = frozenset(known_keys({}, ()))
 
 def find_configs(directory: Path) -> list[Path]:
     """List the ds_configs of a directory, relative to it, in the order of their names."""
-    found = {
-        file.relative_to(directory)
-        for pattern in FOLDERS
-        for folder in ([directory] if pattern == "." else directory.glob(pattern))
-        for file in _json_files(folder)
-        if is_ds_config(file)
-    }
-    return sorted(found, key=lambda file: (len(file.parts), file))
+    folders = {directory}
+    for pattern in FOLDERS:
+        folders.update(directory.glob(pattern))
+    found = {file.relative_to(directory) for file in chain.from_iterable(map(_json_files, folders))}
+    configs = [file for file in found if is_ds_config(directory / file)]
+    return sorted(configs, key=lambda file: (len(file.parts), file))
 
 
 def _json_files(folder: Path) -> Iterator[Path]:
+    if folder.name.startswith("."):
+        return
     try:
-        files = [*folder.glob("*.json")] if folder.is_dir() and not folder.name.startswith(".") else []
+        files = [*folder.glob("*.json")]
     except OSError:  # a folder that may not be listed
         return
     for file in files:

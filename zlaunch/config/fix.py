@@ -54,16 +54,13 @@ def _step(fixed: Fixed, context: Context) -> Fixed | None:
 
 def _deleted(document: Document, path: KeyPath) -> Deletion:
     value, span = value_at(document.value, path), document.spans[path]
-    if isinstance(value, dict):
-        state = "on" if _is_on(value) else "off" if value else "empty"
-    else:
+    if not isinstance(value, dict):
         state = " ".join(document.text[span.start : span.end].split())
+    elif not value:
+        state = "empty"
+    else:
+        state = "off" if value.get("enabled") is False else "on"
     return Deletion(dotted(path), state)
-
-
-def _is_on(section: dict[str, object]) -> bool:
-    """Whether a section is switched on, or has no switch."""
-    return bool(section) and section.get("enabled", True) is not False
 
 
 def _attempt(document: Document, path: KeyPath, fix: Fix) -> Document | None:
@@ -78,4 +75,6 @@ def _attempt(document: Document, path: KeyPath, fix: Fix) -> Document | None:
     except Refused:
         return None
     changed = following.text != document.text
-    return following if changed and following.value == expected else None
+    if changed and following.value == expected:
+        return following
+    return None

@@ -1,19 +1,13 @@
 """Report on a ds_config: read, validate and fix it, and ask DeepSpeed itself."""
 
 import difflib
-import json
 import re
-import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from zlaunch.config import accelerate
 from zlaunch.config.asked_release import asked_release
-from zlaunch.config.fix import Deletion, fix_document
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
-from zlaunch.config.resolve.resolve import resolve_file
-from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
-from zlaunch.config.resolve.values import AUTO
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -25,24 +19,22 @@ from zlaunch.errors import (
     InputMissing,
     Refused,
     Severity,
-    Unavailable,
     WrongUsage,
     ZlaunchError,
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
+from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.source import Source
-from zlaunch.job.trainer_args import absent_arguments, read_arguments
-from zlaunch.process import ours, output_of
-from zlaunch.units import plural
+from zlaunch.job.stack import SoftwareStack
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
 
-DEEP_SECONDS = 120.0
+if TYPE_CHECKING:
+    from zlaunch.config.fix import Deletion
 
 
 @dataclass(frozen=True)
@@ -54,7 +46,7 @@ class Fixes:
     count: int = 0
     diff: str = ""
     """The changes as a unified diff."""
-    deletions: tuple[Deletion, ...] = ()
+    deletions: "tuple[Deletion, ...]" = ()
     left: tuple[Finding, ...] = ()
     """What they do not mend, if they are only shown; the places are those after the fixes."""
     backup: Path | None = None
@@ -89,7 +81,9 @@ class Report:
         counted = FATAL | {Severity.IGNORED} if strict else FATAL
         wrong = any(finding.severity in counted or finding.is_mistake for finding in self.findings)
         would_change = self.fixes is not None and self.fixes.count > 0 and not self.fixes.writes
-        return ExitStatus.REFUSED if wrong or would_change else ExitStatus.OK
+        if wrong or would_change:
+            return ExitStatus.REFUSED
+        return ExitStatus.OK
 
 
 @dataclass(frozen=True)
@@ -141,12 +135,11 @@ def context_of(
     interface = ConfigInterface(runner or "trainer")
     rest, _ = typed.take_ds_config()
     stack = stack_of(inspect_python(python))
-    args, findings = read_arguments(rest, release=stack.trainer) if rest.words else (None, [])
-    if interface is not ConfigInterface.DEEPSPEED:
-        findings += absent_arguments(rest, stack.trainer)
-        findings += precision_conflicts(args) if args is not None else []
-    if interface is ConfigInterface.TRAINER:
-        findings += fsdp_conflict(rest)
+    args: TrainerArgs | None = None
+    findings: list[Finding] = []
+    if rest.words:
+        args, findings = read_arguments(rest, release=stack.trainer)
+        findings += _conflicts(rest, args, interface, stack)
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)
@@ -167,10 +160,24 @@ def context_of(
     return context, tuple(findings)
 
 
+def _conflicts(
+    typed: ScriptArgs, args: TrainerArgs, interface: ConfigInterface, stack: SoftwareStack
+) -> Iterator[Finding]:
+    from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts  # only with args
+
+    if interface is not ConfigInterface.DEEPSPEED:
+        yield from absent_arguments(typed, stack.trainer)
+        yield from precision_conflicts(args)
+    if interface is ConfigInterface.TRAINER:
+        yield from fsdp_conflict(typed)
+
+
 def load_config(name: str) -> LoadedConfig:
     """Read a ds_config, or the one that an accelerate YAML names or contains."""
     if not name.endswith((".yaml", ".yml")):
         return LoadedConfig(read(name))
+    from zlaunch.config import accelerate  # most ds_configs are JSON
+
     config = accelerate.read(Path(name))
     match config.ds_config:
         case str(file):
@@ -185,7 +192,9 @@ def inspect_config(name: str, options: ReportOptions) -> Report:
     """Check one ds_config; errors are part of the report."""
     try:
         found = load_config(name)
-        return Report(name, found.findings) if found.document is None else _look(name, found, options)
+        if found.document is None:
+            return Report(name, found.findings)
+        return _look(name, found, options)
     except Refused as error:
         return Report(name, error.findings)
     except ZlaunchError as error:
@@ -201,12 +210,16 @@ def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
         document, fixes = _fixed(document, options)
     findings = [*found.findings, *validate_document(document, options.context)]
     if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
-        findings += _second_opinion(document, options.context, options.python)
+        from zlaunch.config.second_opinion import second_opinion  # resolves "auto", which no other check does
+
+        findings += second_opinion(document, options.context, options.python)
     return Report(name, tuple(sorted(findings, key=in_order)), fixes=fixes)
 
 
 def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]:
     """Apply the safe fixes; the document stays as it is if they are only shown."""
+    from zlaunch.config.fix import fix_document  # only `--fix` and `--diff` write
+
     fixed = fix_document(document, options.context)
     diff = _diff(document, fixed.document)
     left = tuple(validate_document(fixed.document, options.context)) if options.show_diff else ()
@@ -231,30 +244,3 @@ def _diff(old: Document, new: Document) -> str:
 def _lines(text: str) -> list[str]:
     """Split where patch does: at line feeds only."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def _second_opinion(document: Document, context: Context, python: Path | None) -> list[Finding]:
-    """Ask the installed DeepSpeed about the resolved config.
-
-    Batch sizes that only the script knows count as one sample per rank.
-    """
-    world = context.world_size or 1
-    values = resolve_file(document, replace(context, world_size=world)).values
-    if AUTO in (values[TOTAL], values[MICRO], values[ACCUMULATION]):
-        values = (
-            values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, Source.computed("one sample per rank"))
-        )
-    check_packages(found := inspect_python(python), TRAINING)
-    program = "zlaunch.config.deepspeed_check"
-    argv = ours(program, str(world), json.dumps(values.config()), python=found.executable)
-    answer = output_of(argv, DEEP_SECONDS)
-    if answer is None:
-        raise Unavailable(
-            "the installed DeepSpeed could not check the config",
-            f"run `{shlex.join(ours(program, '1', '{}', python=found.executable))}` to see why",
-        )
-    said = json.loads(answer)
-    if said is None:
-        return []
-    message = f"DeepSpeed itself, for {plural(world, 'rank')}: {said}"
-    return [document.locate(Finding("deepspeed-refuses", message, "fix what it names"))]

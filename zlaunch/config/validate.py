@@ -56,7 +56,9 @@ def _is_news(finding: Finding, told: Mapping[str, Severity]) -> bool:
 
 def _once_mended(finding: Finding) -> Finding:
     """Judge what DeepSpeed will only refuse once a key that it does not know is mended."""
-    return replace(finding, severity=Severity.FAILS_LATER) if finding.severity is Severity.ERROR else finding
+    if finding.severity is Severity.ERROR:
+        return replace(finding, severity=Severity.FAILS_LATER)
+    return finding
 
 
 def _with_blame(
@@ -86,7 +88,9 @@ def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
 
 def _by_rules(config: DsConfig | None, value: dict[str, object], context: Context) -> list[Finding]:
     says_auto = any(leaf == "auto" for _, leaf in leaves(value))
-    return [] if config is None else apply_rules(Subject(config, context, says_auto))
+    if config is None:
+        return []
+    return apply_rules(Subject(config, context, says_auto))
 
 
 def _without_trainer(finding: Finding, release: Release) -> Finding:
@@ -116,4 +120,6 @@ def _for_reader(remark: Finding, context: Context) -> Finding:
     if context.strict_json and remark.severity is Severity.ADVICE:
         return replace(remark, severity=Severity.FAILS_LATER)
     is_comment = remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT
-    return replace(remark, fix=None) if is_comment else remark
+    if is_comment:
+        return replace(remark, fix=None)
+    return remark

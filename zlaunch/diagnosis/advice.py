@@ -32,28 +32,30 @@ def state_of(job: JobEvidence) -> JobState:
 
 def less_gpu_memory(case: Case) -> tuple[str, ...]:
     """Advise changes that save GPU memory and train the same model, the least intrusive first."""
-    no_activations = case.phase in WITHOUT_ACTIVATIONS
-    helps = (row for row in GPU_MEMORY if not (no_activations and row.saves == "activations"))
-    return _advice(case.job, *helps)[:MOST]
+    changes = list(GPU_MEMORY)
+    if case.phase in WITHOUT_ACTIVATIONS:
+        changes = [change for change in changes if change.saves != "activations"]
+    return _advice(case.job, *changes)[:MOST]
 
 
 def less_host_memory(case: Case) -> tuple[str, ...]:
     """Advise changes that save host memory: move states back to the GPU, or to a drive."""
     if unpartitioned := loaded_whole(case):
         return (unpartitioned,)
-    return () if case.phase in BEFORE_TRAINING else _advice(case.job, *HOST_MEMORY)
+    if case.phase in BEFORE_TRAINING:
+        return ()
+    return _advice(case.job, *HOST_MEMORY)
 
 
 def _advice(job: JobEvidence, *rows: MemoryChange) -> tuple[str, ...]:
     if not job.takes_ds_config:
         return ()
     state = state_of(job)
-    found = (
-        row.advice(options, state, job.setting)
-        for row, options in memory_changes(state, rows, only_first=True)
-        if row.keeps_training
-    )
-    return tuple(filter(None, found))
+    advice = []
+    for row, options in memory_changes(state, rows, only_first=True):
+        if row.keeps_training and (text := row.advice(options, state, job.setting)):
+            advice.append(text)
+    return tuple(advice)
 
 
 def loaded_whole(case: Case) -> str | None:
@@ -69,13 +71,15 @@ def loaded_whole(case: Case) -> str | None:
 
 def setting(config: Mapping[str, object], *keys: str) -> object:
     """Look up a value of the ds_config; None if it is not there."""
-    node: object = config
+    value: object = config
     for key in keys:
-        node = node.get(key) if isinstance(node, Mapping) else None
-    return node
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(key)
+    return value
 
 
 def named_in(text: str, pattern: str) -> str | None:
     """Return the first group of a pattern's first match."""
-    found = re.search(pattern, text)
-    return found.group(1) if found else None
+    match = re.search(pattern, text)
+    return match and match.group(1)

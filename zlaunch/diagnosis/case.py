@@ -1,6 +1,7 @@
 """A case for the signatures: the evidence, and the rank that failed first."""
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +14,9 @@ def error_of(rank: RankEvidence) -> ErrorEvidence | None:
     """Return the exception that ended a rank: the recorded one, else the last one in its log."""
     if rank.error is not None:
         return rank.error
-    may_have_raised = rank.returncode is not None and (
-        rank.returncode > 0 or rank.returncode == -signal.SIGABRT
-    )
-    return exception_in(rank.log) if may_have_raised else None
+    if rank.returncode is None or (rank.returncode <= 0 and rank.returncode != -signal.SIGABRT):
+        return None
+    return exception_in(rank.log)
 
 
 def words_of(rank: RankEvidence) -> str:
@@ -25,7 +25,7 @@ def words_of(rank: RankEvidence) -> str:
     Empty after a signal that cannot be caught: its log says nothing about the end.
     """
     if error := error_of(rank):
-        return f"{error.type}: {error.message}" if error.message else error.type
+        return str(error)
     if rank.returncode is not None and rank.returncode < 0 and rank.returncode != -signal.SIGABRT:
         return ""
     return rank.log[-MOST_OF_A_LOG:]
@@ -55,17 +55,23 @@ class Case:
     @cached_property
     def error(self) -> ErrorEvidence | None:
         """The exception that ended the rank."""
-        return None if self.rank is None else error_of(self.rank)
+        if self.rank is None:
+            return None
+        return error_of(self.rank)
 
     @cached_property
     def words(self) -> str:
         """The last output of the rank; without a rank, that of the launcher."""
-        return self.evidence.launcher_log[-MOST_OF_A_LOG:] if self.rank is None else words_of(self.rank)
+        if self.rank is None:
+            return self.evidence.launcher_log[-MOST_OF_A_LOG:]
+        return words_of(self.rank)
 
     @cached_property
     def story(self) -> str:
         """The same with the whole traceback, which also shows what led to the exception."""
-        return f"{self.error.traceback}\n{self.words}" if self.error is not None else self.words
+        if self.error is None:
+            return self.words
+        return f"{self.error.traceback}\n{self.words}"
 
     @property
     def log(self) -> str:
@@ -75,32 +81,37 @@ class Case:
     @property
     def signal(self) -> int | None:
         """The signal that killed the rank, unless it was told to stop."""
-        if self.rank is None or self.rank.stopped_by is not None or self.rank.returncode is None:
+        if self.rank is None or self.rank.stopped_by is not None or (self.rank.returncode or 0) >= 0:
             return None
-        return -self.rank.returncode if self.rank.returncode < 0 else None
+        return -(self.rank.returncode or 0)
 
     @property
     def phase(self) -> str | None:
         """The phase in which the rank failed."""
         if self.rank is None:
             return None
-        of_error = self.error.phase if self.error is not None else None
-        return of_error or self.rank.phase or None
+        if self.error is not None and self.error.phase:
+            return self.error.phase
+        return self.rank.phase or None
 
     @property
     def who(self) -> str:
         """The rank in words."""
         if self.rank is None:
             return "the launcher"
-        hosts = {rank.host for rank in self.evidence.ranks}
-        return f"rank {self.rank.rank}" + (f" on {self.rank.host}" if len(hosts) > 1 else "")
+        if len({rank.host for rank in self.evidence.ranks}) > 1:
+            return f"rank {self.rank.rank} on {self.rank.host}"
+        return f"rank {self.rank.rank}"
 
     @property
     def machine(self) -> MachineSample:
         """The last sample of the rank's host; without a rank, of the only host."""
         machines = self.evidence.machines
-        hosts = [*machines] if self.rank is None else [self.rank.host]
-        return machines.get(hosts[0], MachineSample()) if len(hosts) == 1 else MachineSample()
+        if self.rank is not None:
+            return machines.get(self.rank.host, MachineSample())
+        if len(machines) == 1:
+            return next(iter(machines.values()))
+        return MachineSample()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +119,9 @@ class Reading:
     """The finding of a signature that matches."""
 
     cause: str
-    facts: tuple[str | None, ...] = ()
+    facts: Sequence[str | None] = ()
     """The most important first; None is left out."""
-    advice: tuple[str | None, ...] = ()
+    advice: Sequence[str | None] = ()
     rank: RankEvidence | None = None
     """The rank that failed first, if it is not the rank of the case."""
     is_local: bool = True

@@ -140,6 +140,7 @@ def _job(run: RunFiles) -> JobEvidence:
     job = run.job
     script, *words = job.get("script") or [""]
     source = _source(Path(script))
+    interface = source.interface if source else ConfigInterface.DEEPSPEED
     return JobEvidence(
         launcher=job.get("launcher", ""),
         reach=job.get("reach", ""),
@@ -152,7 +153,7 @@ def _job(run: RunFiles) -> JobEvidence:
         accelerator=job.get("accelerator", ""),
         script=script,
         appended=_appended(job, words),
-        interface=_recorded(ConfigInterface, job.get("interface")) or _interface(source),
+        interface=_recorded(ConfigInterface, job.get("interface")) or interface,
         handover=_recorded(Handover, job.get("handover")) or Handover.ARGUMENTS,
         gradient_checkpointing=_recomputes(ScriptArgs.of(words), source),
         forecast=run.forecast or None,
@@ -172,10 +173,6 @@ def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:
 def _recorded(kind: type[Choice], value: str | None) -> Choice | None:
     """Look up a recorded value; older records do not have it."""
     return next((choice for choice in kind if choice.value == value), None)
-
-
-def _interface(source: Script | None) -> ConfigInterface:
-    return ConfigInterface.DEEPSPEED if source is None else source.interface
 
 
 def _source(script: Path) -> Script | None:
@@ -198,16 +195,19 @@ def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
 def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
     rank = slot["rank"]
     record, heartbeat = run.ranks.get(rank, RankRecord()), run.heartbeats.get(rank, HeartbeatRecord())
-    sample = run.samples.get(rank, SampleRecord())
+    sample, error = run.samples.get(rank, SampleRecord()), run.errors.get(rank)
+    stopped_by = record.get("stopped_by")
+    if _was_exiting(record, heartbeat):
+        stopped_by = None
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
         returncode=record.get("returncode"),
-        stopped_by=None if _was_exiting(record, heartbeat) else record.get("stopped_by"),
+        stopped_by=stopped_by,
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
-        error=filled(ErrorEvidence, run.errors[rank]) if rank in run.errors else None,
+        error=filled(ErrorEvidence, error) if error else None,
         log=tail(run.paths.rank_log(rank)),
         stacks=tail(run.paths.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),

@@ -1,5 +1,6 @@
 """Diagnose why a run ended: evidence → verdict."""
 
+from itertools import chain
 from types import ModuleType
 
 from zlaunch.diagnosis.case import Case, Reading
@@ -36,7 +37,7 @@ _FIRST = (
 )
 MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
 SIGNATURES: tuple[Signature, ...] = tuple(
-    dict.fromkeys((*_FIRST, *(one for module in MODULES for one in signatures_in(module))))
+    dict.fromkeys((*_FIRST, *chain.from_iterable(map(signatures_in, MODULES))))
 )
 """The first match wins, so the more specific signatures come first."""
 
@@ -44,22 +45,22 @@ SIGNATURES: tuple[Signature, ...] = tuple(
 def diagnose(evidence: Evidence) -> Verdict:
     """Find the first signature that matches, and make it a verdict."""
     case = Case(evidence, root_cause(evidence))
-    for one in SIGNATURES:
-        if (reading := one.read(case)) is not None:
-            return shorten(_verdict(one.code, reading, case))
+    for signature in SIGNATURES:
+        if (reading := signature.read(case)) is not None:
+            return shorten(_verdict(signature.code, reading, case))
     raise AssertionError("the last signature matches everything")
 
 
 def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
-    facts = tuple(dict.fromkeys(text for fact in reading.facts if fact and (text := tidy(fact))))
+    facts = tuple(dict.fromkeys(filter(None, map(tidy, filter(None, reading.facts)))))
     if (known := case.job.forced) and case.rank is not None:
         forced = f"`--force` started it with {plural(len(known), 'known problem')}: {'; '.join(known)}"
         facts = (*facts[: MOST_FACTS - 1], tidy(forced))
     cause, advice = tidy(reading.cause), tuple(map(tidy, filter(None, reading.advice)))
-    rank = (reading.rank or case.rank) if reading.is_local else None
-    if rank is None:
+    rank = reading.rank or case.rank
+    if rank is None or not reading.is_local:
         return Verdict(code, cause, facts=facts, advice=advice)
-    phase = case.phase if rank is case.rank else rank.phase or None
+    phase = case.phase if rank is case.rank else rank.phase
     if phase == phases.EXITING and (rank.returncode or 0) >= 0:
         phase = None  # it exited by itself, so the phase adds nothing
-    return Verdict(code, cause, rank.rank, rank.host or None, phase, facts, advice)
+    return Verdict(code, cause, rank.rank, rank.host or None, phase or None, facts, advice)

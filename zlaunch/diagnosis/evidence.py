@@ -31,6 +31,10 @@ class ErrorEvidence:
     phase: str | None = None
     time: float | None = None
 
+    def __str__(self) -> str:
+        """Write type and message, as Python does."""
+        return f"{self.type}: {self.message}" if self.message else self.type
+
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:

@@ -34,15 +34,16 @@ def exception_in(log: str) -> ErrorEvidence | None:
     if not starts:
         return None
     body = lines[starts[-1] :]
-    end = next((n for n, line in enumerate(body[1:], 1) if line and not line[0].isspace()), None)
-    found = _EXCEPTION.match(body[end]) if end is not None else None
-    if end is None or found is None:
+    end = next((n for n, line in enumerate(body[1:], 1) if line and not line[0].isspace()), len(body))
+    match = _EXCEPTION.match("".join(body[end : end + 1]))
+    if match is None:
         return None
-    name = found["type"]
-    known = bool(_NAMED_AS_ONE.match(name)) or found["message"] is not None
-    message = "\n".join([found["message"] or "", *_rest(body[end + 1 :])]).strip()
+    name, first = match["type"], match["message"]
+    if first is None and not _NAMED_AS_ONE.match(name):
+        return None
+    message = "\n".join([first or "", *_rest(body[end + 1 :])]).strip()
     whole = "\n".join(lines[_first_of_chain(lines, starts) :])
-    return ErrorEvidence(name.rpartition(".")[2], message, whole) if known else None
+    return ErrorEvidence(name.rpartition(".")[2], message, whole)
 
 
 def _first_of_chain(lines: list[str], starts: list[int]) -> int:
@@ -64,23 +65,25 @@ def _rest(lines: list[str]) -> Iterator[str]:
 
 def matching_line(pattern: str, text: str) -> str | None:
     """Find the first line that matches a pattern, and remove its prefixes."""
-    found = re.search(pattern, text)
-    if found is None:
+    match = re.search(pattern, text)
+    if match is None:
         return None
-    start = text.rfind("\n", 0, found.start()) + 1
-    end = text.find("\n", found.end())
-    return tidy(text[start : end if end >= 0 else len(text)])
+    start = text.rfind("\n", 0, match.start()) + 1
+    rest, _, _ = text[match.end() :].partition("\n")
+    return tidy(text[start : match.end()] + rest)
 
 
 def compiler_error(text: str) -> str | None:
     """Find the first error of a compiler or a linker; long paths are shortened."""
-    found = _COMPILER.search(text)
-    return None if found is None else _FOLDERS.sub("…/", tidy(found.group()))
+    match = _COMPILER.search(text)
+    if match is None:
+        return None
+    return _FOLDERS.sub("…/", tidy(match.group()))
 
 
 def last_line(text: str) -> str | None:
     """Find the last line that is not empty."""
-    return next((tidy(line) for line in reversed(text.splitlines()) if tidy(line)), None)
+    return next(filter(None, map(tidy, reversed(text.splitlines()))), None)
 
 
 def tidy(line: str) -> str:
@@ -94,5 +97,8 @@ def clip(text: str, most: int) -> str:
     """Shorten a text at its end, between two words if possible."""
     if len(text) <= most:
         return text
-    kept, _, rest = text[: most - 1].rpartition(" ")
-    return (kept if kept and len(rest) < most // 2 else text[: most - 1]).rstrip() + "…"
+    clipped = text[: most - 1]
+    whole_words, _, rest = clipped.rpartition(" ")
+    if whole_words and len(rest) < most // 2:
+        clipped = whole_words
+    return clipped.rstrip() + "…"

@@ -39,31 +39,30 @@ def judge_outcome(evidence: Evidence, verdict: Verdict) -> Outcome:
     code was lost together with its rank program.
     """
     if evidence.is_preempted:
-        is_useless = (
-            evidence.save is not None and evidence.save.is_no_progress
-        )  # a scheduler would go on forever
-        return Outcome("preempted", STALLED_STATUS if is_useless else PREEMPTED_STATUS, 0, verdict)
+        status = PREEMPTED_STATUS
+        if evidence.save is not None and evidence.save.is_no_progress:  # a scheduler would restart it forever
+            status = STALLED_STATUS
+        return Outcome("preempted", status, 0, verdict)
     if evidence.stall is not None and evidence.stall.ended_job:
         return Outcome("stalled", STALLED_STATUS, -signal.SIGTERM, verdict)
     if evidence.is_diverged:
         return _outcome("failed", 1, verdict)
-    if evidence.stopped_by is not None:
-        return _stopped(evidence, -evidence.stopped_by, verdict)
-    return _ended(evidence, verdict)
-
-
-def _stopped(evidence: Evidence, returncode: int, verdict: Verdict) -> Outcome:
-    out_of_time = evidence.save is not None and evidence.save.is_limit
-    status = STALLED_STATUS if out_of_time else exit_status(returncode)
-    return Outcome("stopped", status, returncode, verdict)
+    if evidence.stopped_by is None:
+        return _ended(evidence, verdict)
+    returncode = -evidence.stopped_by
+    if evidence.save is not None and evidence.save.is_limit:
+        return Outcome("stopped", STALLED_STATUS, returncode, verdict)
+    return _outcome("stopped", returncode, verdict)
 
 
 def _ended(evidence: Evidence, verdict: Verdict) -> Outcome:
     ranks = evidence.ranks
     if ranks and all(rank.finished for rank in ranks):
-        clean = evidence.launcher_returncode == 0
-        is_fine = clean and verdict.code not in IN_VAIN
-        return Outcome("finished" if clean else "stumbled", 0, 0, None if is_fine else verdict)
+        if evidence.launcher_returncode != 0:
+            return Outcome("stumbled", 0, 0, verdict)
+        if verdict.code in IN_VAIN:
+            return Outcome("finished", 0, 0, verdict)
+        return Outcome("finished", 0, 0)
     if ranks and all(rank.ran_to_its_end for rank in ranks):
         return Outcome("stumbled", 0, _returncode(evidence, verdict), verdict)
     return _outcome("failed", _returncode(evidence, verdict), verdict)
@@ -81,15 +80,16 @@ def _returncode(evidence: Evidence, verdict: Verdict) -> int:
         return _own_returncode(first)
     if evidence.launcher_returncode != 0:
         return evidence.launcher_returncode
-    return -signal.SIGKILL if any(rank.returncode is None for rank in evidence.ranks) else 1
+    return -signal.SIGKILL if lost else 1
 
 
 def _own_returncode(rank: RankEvidence) -> int:
     """After an exception Python exits with 1, even if it is killed while it exits; not after Ctrl-C."""
     returncode = rank.returncode or 0
     raised = rank.error is not None and rank.error.type != "KeyboardInterrupt"
-    was_cut_short = raised and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS
-    return 1 if was_cut_short else returncode
+    if raised and rank.phase == phases.EXITING and -returncode in ENDS_PROGRAMS:
+        return 1
+    return returncode
 
 
 def _outcome(how: str, returncode: int, verdict: Verdict) -> Outcome:

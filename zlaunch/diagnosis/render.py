@@ -1,6 +1,7 @@
 """Render a verdict in at most ten lines of a terminal."""
 
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zlaunch.diagnosis.log_text import clip
@@ -54,18 +55,26 @@ _COLUMN = 10
 
 def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
     """Write the cause after `head`, then the rank that failed first, the evidence and the advice."""
-    host = f" on {verdict.host}" if verdict.host else ""
-    phase = f", {verdict.phase}" if verdict.phase else ""
-    began = () if verdict.rank is None else (f"rank {verdict.rank}{host}{phase}",)
     lines = textwrap.wrap(f"{head}: {verdict.cause}", width)[:3]
-    for title, texts in (
-        ("began", began),
-        ("evidence", verdict.facts),
-        ("change", verdict.advice),
-    ):
-        for number, text in enumerate(texts):
-            label = title if number == 0 else ""
-            wrapped = textwrap.wrap(text, width - _COLUMN - 2) or [""]
-            lines.append(f"  {label:<{_COLUMN}}{wrapped[0]}")
-            lines += [f"  {'':<{_COLUMN}}{line}" for line in wrapped[1:]]
+    lines += _labelled("began", _beginning(verdict), width)
+    lines += _labelled("evidence", verdict.facts, width)
+    lines += _labelled("change", verdict.advice, width)
     return lines[:LINES]
+
+
+def _beginning(verdict: Verdict) -> list[str]:
+    if verdict.rank is None:
+        return []
+    text = f"rank {verdict.rank}"
+    if verdict.host:
+        text += f" on {verdict.host}"
+    if verdict.phase:
+        text += f", {verdict.phase}"
+    return [text]
+
+
+def _labelled(label: str, texts: Sequence[str], width: int) -> Iterator[str]:
+    for text in texts:
+        for line in textwrap.wrap(text, width - _COLUMN - 2) or [""]:
+            yield f"  {label:<{_COLUMN}}{line}"
+            label = ""

@@ -1,5 +1,6 @@
 """Find the rank that failed first; ranks that failed by themselves come before ranks ended by others."""
 
+import math
 import re
 import signal
 from collections.abc import Mapping
@@ -61,14 +62,18 @@ def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
 def _by_its_words(words: str) -> RankRole:
     if WAITED_IN_VAIN.search(words):
         return RankRole.DRAGGED
-    return RankRole.CUT_OFF if LOST_PEER.search(words) else RankRole.FAILED
+    if LOST_PEER.search(words):
+        return RankRole.CUT_OFF
+    return RankRole.FAILED
 
 
 def _without_an_end(rank: RankEvidence, evidence: Evidence) -> RankRole:
     # The kernel kills the rank programs of a launcher that is killed, some before they can record an end.
     if rank.stopped_by is not None or evidence.launcher_returncode < 0:
         return RankRole.STOPPED
-    return RankRole.LOST if rank.log or rank.phase or rank.heartbeat or rank.step else RankRole.NONE
+    if rank.log or rank.phase or rank.heartbeat or rank.step:
+        return RankRole.LOST
+    return RankRole.NONE
 
 
 def _raised_before(rank: RankEvidence) -> bool:
@@ -81,7 +86,9 @@ def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> RankRole:
     """Judge a rank that a signal or KeyboardInterrupt ended: if zlaunch was stopped, that was the reason."""
     if evidence.stopped_by is not None:
         return RankRole.STOPPED
-    return RankRole.FAILED if rank.returncode == -signal.SIGKILL else RankRole.DRAGGED
+    if rank.returncode == -signal.SIGKILL:
+        return RankRole.FAILED
+    return RankRole.DRAGGED
 
 
 def roles(evidence: Evidence) -> Mapping[int, RankRole]:
@@ -91,12 +98,13 @@ def roles(evidence: Evidence) -> Mapping[int, RankRole]:
 
 def root_cause(evidence: Evidence) -> RankEvidence | None:
     """Find the rank that failed first; None if no rank failed."""
-    guilty = [(role_of(rank, evidence), rank) for rank in evidence.ranks]
-    failed = [(part, rank) for part, rank in guilty if part <= RankRole.CUT_OFF]
-    return min(failed, key=lambda each: (each[0], _when(each[1]), each[1].rank), default=(None, None))[1]
+    failed = [rank for rank in evidence.ranks if role_of(rank, evidence) <= RankRole.CUT_OFF]
+    return min(failed, key=lambda rank: (role_of(rank, evidence), _failed_at(rank), rank.rank), default=None)
 
 
-def _when(rank: RankEvidence) -> float:
-    """When a rank failed: an exception is raised long before its process ends."""
-    time = rank.error.time if rank.error is not None else None
-    return time if time is not None else rank.ended if rank.ended is not None else float("inf")
+def _failed_at(rank: RankEvidence) -> float:
+    if rank.error is not None and rank.error.time is not None:
+        return rank.error.time  # an exception is raised long before its process ends
+    if rank.ended is not None:
+        return rank.ended
+    return math.inf

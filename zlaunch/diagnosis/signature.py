@@ -48,7 +48,9 @@ def quotes(
         @wraps(read)
         def read_matching(case: Case) -> Reading | None:
             line = matching_line(pattern, getattr(case, within))
-            return None if line is None else read(case, line)
+            if line is None:
+                return None
+            return read(case, line)
 
         return read_matching
 

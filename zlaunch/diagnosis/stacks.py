@@ -49,8 +49,10 @@ def place(stack: tuple[Frame, ...]) -> str:
     """Describe a stack by its deepest call and the user's line that led there."""
     if not stack:
         return "unknown"
-    own = next((frame for frame in stack if frame.is_the_users), None)
-    return str(stack[0]) if own is None or own == stack[0] else f"{stack[0]}, called from {own}"
+    caller = next((frame for frame in stack if frame.is_the_users), stack[0])
+    if caller == stack[0]:
+        return str(caller)
+    return f"{stack[0]}, called from {caller}"
 
 
 def odd_ranks(stacks: Mapping[int, tuple[Frame, ...]]) -> tuple[int, ...]:
@@ -60,15 +62,17 @@ def odd_ranks(stacks: Mapping[int, tuple[Frame, ...]]) -> tuple[int, ...]:
     communication differ; or, since a GPU communicates asynchronously, those outside of the engine.
     """
     silent = tuple(rank for rank, stack in stacks.items() if not stack)
-    if silent:
+    if silent or not stacks:
         return silent if len(silent) < len(stacks) else ()
     for waits in (_COMMUNICATION, _ENGINE):
         outside = tuple(rank for rank, stack in stacks.items() if not _is_within(waits, stack))
         if outside and len(outside) < len(stacks):
             return outside
     places = {rank: tuple((frame.file, frame.function) for frame in stack) for rank, stack in stacks.items()}
-    common, number = Counter(places.values()).most_common(1)[0] if places else ((), 0)
-    return tuple(rank for rank in places if places[rank] != common) if number * 2 > len(places) else ()
+    ((common, number),) = Counter(places.values()).most_common(1)
+    if number * 2 <= len(places):
+        return ()
+    return tuple(rank for rank in places if places[rank] != common)
 
 
 def _is_within(library: re.Pattern[str], stack: tuple[Frame, ...]) -> bool:

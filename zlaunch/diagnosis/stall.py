@@ -46,23 +46,25 @@ def silence(sample: SampleRecord, age: float) -> str:
         return f"{NO_ANSWER}; it never sent a sample"
     if age > SILENCE_SECONDS:
         return f"{NO_ANSWER}; no sample from `{sample.get('host')}` for {clock(age)}"
-    state = STATES.get(sample.get("status", ""))
-    return f"{NO_ANSWER}; {state}" if state else NO_ANSWER
+    if state := STATES.get(sample.get("status", "")):
+        return f"{NO_ANSWER}; {state}"
+    return NO_ANSWER
 
 
 def stall_lines(stall: StallEvidence, seconds_per_step: float | None, width: int) -> list[str]:
     """Say how long there was no progress and where the ranks are, grouped by place."""
-    usual = f"; a step took {brief(seconds_per_step)}" if seconds_per_step is not None else ""
     when = f"in step {stall.step + 1}" if stall.step else "before the end of the first step"
-    lines = [f"no progress for {clock(stall.seconds)}, {when}{usual}:"]
+    if seconds_per_step is not None:
+        when += f"; a step took {brief(seconds_per_step)}"
+    lines = [f"no progress for {clock(stall.seconds)}, {when}:"]
     places: dict[str, list[int]] = {}
     for rank, where in stall.where.items():
         places.setdefault(where, []).append(rank)
     for where, ranks in places.items():
-        is_odd = set(ranks) & set(stall.odd) and not where.startswith(NO_ANSWER)
-        note = " (differs from the others)" if is_odd else ""
-        text = f"{rank_names(ranks)}{note}: {where}"
-        lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+        names = rank_names(ranks)
+        if set(ranks) & set(stall.odd) and not where.startswith(NO_ANSWER):
+            names += " (differs from the others)"
+        lines += textwrap.wrap(f"{names}: {where}", width, initial_indent="  ", subsequent_indent="    ")
     return lines
 
 
@@ -74,6 +76,7 @@ def rank_names(ranks: Sequence[int]) -> str:
             spans[-1] = [spans[-1][0], rank]
         else:
             spans.append([rank])
-    shown = ", ".join("-".join(map(str, span)) for span in spans[:MOST_SPANS])
-    left = sum(span[-1] - span[0] + 1 for span in spans[MOST_SPANS:])
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{f' and {left} more' if left else ''}"
+    names = ", ".join("-".join(map(str, span)) for span in spans[:MOST_SPANS])
+    if left := sum(span[-1] - span[0] + 1 for span in spans[MOST_SPANS:]):
+        names += f" and {left} more"
+    return f"ranks {names}" if len(ranks) > 1 else f"rank {names}"

@@ -16,7 +16,9 @@ def data_ranks(
     """
     if sequence_parallel_size and data_parallel_size:
         return Fraction(data_parallel_size)
-    return None if world_size is None else Fraction(world_size, sequence_parallel_size or 1)
+    if world_size is None:
+        return None
+    return Fraction(world_size, sequence_parallel_size or 1)
 
 
 class BatchSizes(NamedTuple):
@@ -29,15 +31,15 @@ class BatchSizes(NamedTuple):
     def completed(self, ranks: Fraction) -> "BatchSizes":
         """Derive what is missing (`_set_batch_related_parameters`); divisions are rounded down."""
         total, micro, accumulation = self
-        if total is None:
-            accumulation = 1 if accumulation is None else accumulation
-            return BatchSizes(None if micro is None else micro * accumulation * ranks, micro, accumulation)
-        if micro is None:
-            accumulation = 1 if accumulation is None else accumulation
-            return BatchSizes(total, int(total // ranks // accumulation), accumulation)
-        if accumulation is None:
+        if total is not None and micro is not None and accumulation is None:
             return BatchSizes(total, micro, int(total // micro // ranks))
-        return self
+        if accumulation is None:
+            accumulation = 1
+        if total is None and micro is not None:
+            total = micro * accumulation * ranks
+        elif total is not None and micro is None:
+            micro = int(total // ranks // accumulation)
+        return BatchSizes(total, micro, accumulation)
 
     def holds(self, ranks: Fraction) -> bool:
         """Whether DeepSpeed accepts the sizes (`_batch_assertion`)."""

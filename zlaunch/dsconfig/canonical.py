@@ -31,7 +31,9 @@ class OldName:
         """Convert a value of the old key to the new one; None if it has no effect."""
         if self.section is None:
             return value
-        return {**self.section} if value is True else None
+        if value is True:
+            return {**self.section}
+        return None
 
 
 OLD_NAMES: tuple[OldName, ...] = (
@@ -83,7 +85,9 @@ def _aliases(section: type[Section] | None) -> dict[str, str]:
 def _replace_old_names(whole: dict[str, object]) -> None:
     for name in OLD_NAMES:
         section = value_at(whole, name.old[:-1])
-        value = name.today(section.pop(name.old[-1], None)) if isinstance(section, dict) else None
+        value = None
+        if isinstance(section, dict):
+            value = name.today(section.pop(name.old[-1], None))
         if value is not None and value_at(whole, name.new) is None:
             put(whole, name.new, value)
 
@@ -109,4 +113,6 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
 
 
 def _number(value: object) -> object:
-    return narrowed(value) if isinstance(value, float) else value
+    if isinstance(value, float):
+        return narrowed(value)
+    return value

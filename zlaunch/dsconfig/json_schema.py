@@ -6,9 +6,11 @@ It accepts what the models accept, key by key; it has no rules between keys.
 import ast
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -32,24 +34,24 @@ def _meaning(section: type[Section], key: str) -> str:
         if issubclass(owner, Section) and (words := _words(owner.__module__).get((owner.__name__, key))):
             return words
     inner = section_in(section.model_fields[key].annotation)
-    return inner.__doc__.partition("\n")[0] if inner and inner.__doc__ else ""
+    if inner is None or inner.__doc__ is None:
+        return ""
+    return inner.__doc__.partition("\n")[0]
 
 
 @functools.cache
 def _words(module: str) -> Mapping[tuple[str, str], str]:
     """Read the docstrings below the fields of all classes of a module."""
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {
-        (node.name, field.target.id): inspect.cleandoc(words.value.value)
-        for node in tree.body
-        if isinstance(node, ast.ClassDef)
-        for field, words in zip(node.body, node.body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(words, ast.Expr)
-        and isinstance(words.value, ast.Constant)
-        and isinstance(words.value.value, str)
-    }
+    docstrings = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, below in pairwise(node.body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                docstrings[node.name, field.target.id] = inspect.cleandoc(str(below.value.value))
+    return docstrings
 
 
 class _Generator(GenerateJsonSchema):
@@ -75,16 +77,19 @@ class _Generator(GenerateJsonSchema):
         inner = super().function_before_schema(schema)
         function = schema["function"]["function"]
         if function is not_null:
-            kept = [arm for arm in inner.get("anyOf", []) if arm != {"type": "null"}]
-            return kept[0] if len(kept) == 1 else inner
-        return _in_any_case(inner["enum"]) if function is in_lower_case else inner
+            arms: list[JsonSchemaValue] = [arm for arm in inner.get("anyOf", []) if arm != {"type": "null"}]
+            if len(arms) == 1:
+                return arms[0]
+        if function is in_lower_case:
+            return _in_any_case(inner["enum"])
+        return inner
 
 
 def _in_any_case(words: Iterable[str]) -> JsonSchemaValue:
     """Suggest words in their usual spelling, and accept them in any case."""
     words = list(words)
-    spelled = ("".join(f"[{c.lower()}{c.upper()}]" if c.isalpha() else c for c in word) for word in words)
-    return {"type": "string", "anyOf": [{"enum": words}, {"pattern": f"^({'|'.join(spelled)})$"}]}
+    pattern = re.sub(r"[^\W\d_]", lambda letter: f"[{letter[0].lower()}{letter[0].upper()}]", "|".join(words))
+    return {"type": "string", "anyOf": [{"enum": words}, {"pattern": f"^({pattern})$"}]}
 
 
 def _by_type(arms: Mapping[str, JsonSchemaValue], definitions: Mapping[Any, Any]) -> JsonSchemaValue:
@@ -149,24 +154,25 @@ class _Plain:
         properties: JsonSchemaValue = {}
         for key, value in node["properties"].items():
             paths = [(*path, name) for name in value["names"]]
-            known = [each for each in paths if self._release.knows(each) or self._is_free(path)]
+            known = [name for name in paths if self._release.knows(name) or self._is_free(path)]
             if known:
                 same = self.keys.setdefault(dotted((*path, key)), [])
                 same.append(self._key(value, known[0]))
                 properties |= {name: same[-1] for *_, name in known}
-                self.other_names |= {dotted(each): dotted((*path, key)) for each in known[1:]}
-        for *above, name in (each for each in self._release.keys if each not in self._release.refused):
+                self.other_names |= {dotted(name): dotted((*path, key)) for name in known[1:]}
+        for *above, name in (known for known in self._release.keys if known not in self._release.refused):
             if tuple(above) == path and name not in properties:
                 words = f"Read by DeepSpeed {self._release.name}; not by {NEWEST.name}."
                 properties[str(name)] = {"description": words}
-        required = [key for key in node.get("required", ()) if key in properties]
-        return {
+        section: JsonSchemaValue = {
             "type": "object",
             "description": node["description"].partition("\n")[0],
             "properties": properties,
-            **({"required": required} if required else {}),
-            "additionalProperties": False,
         }
+        if required := [key for key in node.get("required", ()) if key in properties]:
+            section["required"] = required
+        section["additionalProperties"] = False
+        return section
 
     def _key(self, value: Mapping[str, Any], path: KeyPath) -> JsonSchemaValue:
         node = {**self.plain(value, path), "description": value["description"]}
@@ -190,9 +196,13 @@ class _Plain:
             return node
         if name := str(node.get("$ref", "")).rpartition("/")[2]:
             return self.section(self._definitions[name], path)
-        kept = {key: value for key, value in node.items() if key not in ("title", "names")}
-        below = {"items", "additionalProperties"}
-        return {key: self.plain(value, (*path, ANY) if key in below else path) for key, value in kept.items()}
+        inlined = {}
+        for key, value in node.items():
+            if key in ("items", "additionalProperties"):
+                inlined[key] = self.plain(value, (*path, ANY))
+            elif key not in ("title", "names"):
+                inlined[key] = self.plain(value, path)
+        return inlined
 
     def _is_free(self, path: KeyPath) -> bool:
         """Whether the table of releases does not cover the keys of an object."""

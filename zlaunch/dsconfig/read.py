@@ -45,4 +45,6 @@ def _from_base64(text: str) -> str | None:
         decoded = base64.urlsafe_b64decode(text).decode()
     except (binascii.Error, ValueError):
         return None
-    return decoded if decoded.lstrip().startswith("{") else None
+    if decoded.lstrip().startswith("{"):
+        return decoded
+    return None

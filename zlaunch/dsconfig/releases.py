@@ -49,7 +49,7 @@ class Release:
     def keys(self) -> Mapping[KeyPath, Any]:
         """Every key it knows, with its default; None where that is null or no scalar."""
         rows = _table()["keys"].items()
-        return {_path(path): self._now(row.get("defaults", {})) for path, row in rows if self._lists(row)}
+        return {_key_path(path): self._now(row.get("defaults", {})) for path, row in rows if self._lists(row)}
 
     @cached_property
     def sections(self) -> Mapping[KeyPath, str]:
@@ -58,17 +58,17 @@ class Release:
         `closed` refuses it, `lenient` ignores it, `open` passes it on, for example to the constructor of an
         optimizer.
         """
-        kinds = {_path(path): self._now(kinds) for path, kinds in _table()["sections"].items()}
+        kinds = {_key_path(path): self._now(kinds) for path, kinds in _table()["sections"].items()}
         return {path: kind for path, kind in kinds.items() if path in self.keys or not path}
 
     @cached_property
     def refused(self) -> frozenset[KeyPath]:
         """Keys whose presence it refuses."""
-        return frozenset(_path(path) for path, since in _table()["refused"].items() if self._has(since))
+        return frozenset(_key_path(path) for path, since in _table()["refused"].items() if self._has(since))
 
     def is_newer_than(self, name: str) -> bool:
         """Whether it came after another release."""
-        return _order(self.name) > _order(name)
+        return _version_numbers(self.name) > _version_numbers(name)
 
     def knows(self, path: KeyPath) -> bool:
         """Whether it reads a key or passes it on."""
@@ -94,15 +94,19 @@ class Release:
         return any(self.sections.get(path[:end]) == "open" for end in range(1, len(path)))
 
     def _has(self, since: str) -> bool:
-        return _order(since) <= _order(self.name)
+        return _version_numbers(since) <= _version_numbers(self.name)
 
     def _lists(self, row: Mapping[str, Any]) -> bool:
         last = row.get("until", RELEASES[-1])
-        return self._has(row.get("since", RELEASES[0])) and _order(self.name) <= _order(last)
+        return self._has(row.get("since", RELEASES[0])) and _version_numbers(self.name) <= _version_numbers(
+            last
+        )
 
     def _now(self, changes: Mapping[str, Any]) -> Any:
         past = [value for since, value in changes.items() if self._has(since)]
-        return past[-1] if past else None
+        if not past:
+            return None
+        return past[-1]
 
 
 ALL = tuple(map(Release, RELEASES))
@@ -125,12 +129,16 @@ class History:
     @property
     def since(self) -> str | None:
         """The release that added it; None if it was always there."""
-        return self.known[0] if self.known and self.known[0] != RELEASES[0] else None
+        if not self.known or self.known[0] == RELEASES[0]:
+            return None
+        return self.known[0]
 
     @property
     def until(self) -> str | None:
         """The last release that read it; None if it is still there."""
-        return self.known[-1] if self.known and self.known[-1] != RELEASES[-1] else None
+        if not self.known or self.known[-1] == RELEASES[-1]:
+            return None
+        return self.known[-1]
 
 
 def release(text: str | None) -> Release:
@@ -140,31 +148,35 @@ def release(text: str | None) -> Release:
     """
     if text is None:
         return NEWEST
-    found = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
-    if not found:
-        raise WrongUsage(f"`{text}` is not a DeepSpeed release", f"write one of {_listed()}")
-    asked = (int(found[1]), int(found[2]))
-    not_newer = [each for each in ALL if _order(each.name) <= asked]
+    version = re.fullmatch(r"v?(\d+)\.(\d+)([.+].*)?", text.strip())
+    if not version:
+        raise WrongUsage(f"`{text}` is not a DeepSpeed release", f"write one of {_known_releases()}")
+    numbers = (int(version[1]), int(version[2]))
+    not_newer = [known for known in ALL if _version_numbers(known.name) <= numbers]
     if not not_newer:
-        raise WrongUsage(f"DeepSpeed {text} is older than all known releases", f"write one of {_listed()}")
+        raise WrongUsage(
+            f"DeepSpeed {text} is older than all known releases", f"write one of {_known_releases()}"
+        )
     return not_newer[-1]
 
 
 def nearest(version: str | None) -> Release:
     """The release of an installed version: the oldest known for an older one, the newest if unknown."""
-    found = re.match(r"(\d+)\.(\d+)", version or "")
-    installed = (int(found[1]), int(found[2])) if found else _order(NEWEST.name)
-    return next((each for each in reversed(ALL) if _order(each.name) <= installed), ALL[0])
+    match = re.match(r"(\d+)\.(\d+)", version or "")
+    if match is None:
+        return NEWEST
+    installed = (int(match[1]), int(match[2]))
+    return next((known for known in reversed(ALL) if _version_numbers(known.name) <= installed), ALL[0])
 
 
 def history(path: KeyPath) -> History:
     """Trace a key from the oldest release to the newest."""
-    known = [each for each in ALL if each.knows(path)]
-    defaults = [(each.name, each.default(path)) for each in known]
+    known = [release for release in ALL if release.knows(path)]
+    defaults = [(release.name, release.default(path)) for release in known]
     before = [None, *(default for _, default in defaults)]
     return History(
-        known=tuple(each.name for each in known),
-        refused=next((each.name for each in ALL if path in each.refused), None),
+        known=tuple(release.name for release in known),
+        refused=next((release.name for release in ALL if path in release.refused), None),
         changes=tuple(now for now, old in zip(defaults, before, strict=False) if now[1] != old),
     )
 
@@ -176,13 +188,15 @@ def _table() -> Any:
     return json.loads(resources.files("zlaunch.dsconfig").joinpath("releases.json").read_text("utf-8"))
 
 
-def _path(dotted: str) -> KeyPath:
-    return tuple(dotted.split(".")) if dotted else ()
+def _key_path(dotted: str) -> KeyPath:
+    if not dotted:
+        return ()
+    return tuple(dotted.split("."))
 
 
-def _order(name: str) -> tuple[int, ...]:
+def _version_numbers(name: str) -> tuple[int, ...]:
     return tuple(int(part) for part in name.split("."))
 
 
-def _listed() -> str:
+def _known_releases() -> str:
     return ", ".join(f"`{name}`" for name in RELEASES)

@@ -10,10 +10,9 @@ from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import section_at
 from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
-from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT
+from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
-from zlaunch.dsconfig.schema_errors import explain, is_one_bit
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
@@ -63,7 +62,9 @@ def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 def _without_guess(fault: Finding | None) -> Finding | None:
     guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
-    return None if guessed else fault
+    if guessed:
+        return None
+    return fault
 
 
 def _faults(
@@ -82,6 +83,8 @@ def _faults(
 def _explained(
     value: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
 ) -> Finding:
+    from zlaunch.dsconfig.schema_errors import explain  # a config without mistakes need not wait for it
+
     fault = replace(explain(value, path, error, lax, release), path=path)
     if path[0] == "bfloat16" and value.get("bf16") is not None:
         return _at_most(Severity.IGNORED, fault)
@@ -109,7 +112,9 @@ def _at_most(severity: Severity, fault: Finding) -> Finding:
     """Judge a mistake in a section that DeepSpeed does not read: under a wrong name, or the second of two."""
     order = list(Severity)
     is_worse = order.index(fault.severity) < order.index(severity)
-    return replace(fault, severity=severity, is_mistake=True) if is_worse else fault
+    if is_worse:
+        return replace(fault, severity=severity, is_mistake=True)
+    return fault
 
 
 def _below_moved(
@@ -198,7 +203,9 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant, strict=False)
         if config is not None:
-            return None if ZERO in value and ZERO not in meant else config
+            if ZERO in value and ZERO not in meant:
+                return None
+            return config
         for path in sorted(wrong, key=len, reverse=True):
             parent = value_at(meant, path[:-1])
             is_there = isinstance(parent, dict) and path[-1] in parent

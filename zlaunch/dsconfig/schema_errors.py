@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.releases import REMOVED, Release, history
-from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, ONE_BIT, OPTIMIZERS
+from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, OPTIMIZERS, is_one_bit
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
@@ -169,7 +169,9 @@ def _bad_type(where: str, error: ErrorDetails, lax: bool, severity: Severity) ->
     is_truth = kind == "bool_type" and not lax
     if fix is None:
         hint, fix = _read_as(where, is_truth, given) or (hint, fix)
-    truth = f"takes it for {str(bool(given)).lower()}" if is_truth else "converts it, the Trainer does not"
+    truth = "converts it, the Trainer does not"
+    if is_truth:
+        truth = f"takes it for {str(bool(given)).lower()}"
     is_mistake = where in NONSENSE or (kind == "bool_type" and isinstance(given, str))
     message = f"{message}. DeepSpeed {truth}"
     return Finding("bad-type", message, hint, where, severity, fix=fix, is_mistake=is_mistake)
@@ -194,21 +196,24 @@ _WARMUP_TYPE = ("scheduler", "params", "warmup_type")
 def _severity(path: KeyPath, error: ErrorDetails, lax: bool, release: Release) -> Severity:
     """Say when DeepSpeed notices a wrong value."""
     where, given = dotted(path), error["input"]
-    is_section = error["type"] in ("model_type", "dict_type", "null")
     if where in ACCEPTED and ACCEPTED[where](given):
         return Severity.IGNORED
-    if (where in NOT_CONVERTED and isinstance(given, NOT_CONVERTED[where])) or (
-        is_section and path in release.sections and path not in _ARGUMENTS
-    ):
+    if where in NOT_CONVERTED and isinstance(given, NOT_CONVERTED[where]):
+        return Severity.ERROR
+    is_section = error["type"] in ("model_type", "dict_type", "null")
+    if is_section and path in release.sections and path not in _ARGUMENTS:
         return Severity.ERROR
     if path[0] in ("optimizer", "scheduler"):
-        return Severity.IGNORED if path == _WARMUP_TYPE else Severity.FAILS_LATER
-    if release.is_closed(path[:-1]):
-        return Severity.IGNORED if lax else Severity.ERROR
-    if where in USED_AT_ONCE:
-        return Severity.FAILS_LATER if where in BATCH_SIZES and isinstance(given, float) else Severity.ERROR
-    is_truth = error["type"] == "bool_type" and path[0] not in STRICT_ABOUT_BOOLEANS
-    return Severity.IGNORED if is_truth else Severity.FAILS_LATER
+        is_harmless, otherwise = path == _WARMUP_TYPE, Severity.FAILS_LATER
+    elif release.is_closed(path[:-1]):
+        is_harmless, otherwise = lax, Severity.ERROR
+    elif where in USED_AT_ONCE:
+        is_late = where in BATCH_SIZES and isinstance(given, float)
+        is_harmless, otherwise = False, Severity.FAILS_LATER if is_late else Severity.ERROR
+    else:
+        is_truth = error["type"] == "bool_type" and path[0] not in STRICT_ABOUT_BOOLEANS
+        is_harmless, otherwise = is_truth, Severity.FAILS_LATER
+    return Severity.IGNORED if is_harmless else otherwise
 
 
 def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> Finding:
@@ -224,7 +229,9 @@ def _unknown_key(whole: dict[str, object], path: KeyPath, release: Release) -> F
             f"the {parent[0]} has no argument `{key}`, so creating it fails",
         )
     else:
-        place = f"in `{dotted(parent)}`" if parent else "at the top level"
+        place = "at the top level"
+        if parent:
+            place = f"in `{dotted(parent)}`"
         closed = release.is_closed(parent) and value_at(whole, path) != "auto"  # which it drops at once
         severity = Severity.ERROR if closed else Severity.IGNORED
         does = f"DeepSpeed has no key `{key}` {place} and {'refuses the config' if closed else 'ignores it'}"
@@ -244,12 +251,9 @@ def _off(whole: dict[str, object], path: KeyPath) -> Fix | None:
     """`--fix` deletes a removed section that is switched off; one that may be on, the user must replace."""
     value = value_at(whole, path)
     is_off = not value or (isinstance(value, dict) and value.get("enabled") is False)
-    return Fix(FixKind.DELETE) if is_off else None
-
-
-def is_one_bit(name: object) -> bool:
-    """Whether it is the name of an optimizer that only older releases have."""
-    return str(name).lower() in {one.lower() for one in ONE_BIT}
+    if is_off:
+        return Fix(FixKind.DELETE)
+    return None
 
 
 def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str | None, Fix | None]:
@@ -265,7 +269,8 @@ def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str
 
 def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | None, Fix | None]:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
-    listed = " or ".join([*([", ".join(choices[:-1])] if choices[:-1] else []), choices[-1]])
+    *others, last = choices
+    listed = f"{', '.join(others)} or {last}" if others else last
     message = f"`{path[-1]}` is {_shown(given)}; it can be {listed}"
     if str(given) in choices and str(given).isdigit():
         message += ". DeepSpeed converts it to a number, the Trainer does not"
@@ -309,13 +314,17 @@ _BOUNDS = {
 
 def _bound(error: ErrorDetails) -> str:
     said = _BOUNDS.get(error["type"])
-    return said.format(**error.get("ctx", {})) if said else f"{error['msg'][0].lower()}{error['msg'][1:]}"
+    if said:
+        return said.format(**error.get("ctx", {}))
+    return f"{error['msg'][0].lower()}{error['msg'][1:]}"
 
 
 def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
     if given is None:
         return "delete the key", Fix(FixKind.DELETE)
-    plain = given.strip().lower() if isinstance(given, str) else None
+    plain = None
+    if isinstance(given, str):
+        plain = given.strip().lower()
     if expected == "true or false" and plain in ("true", "false"):
         return f"write {plain}, without quotes", Fix(FixKind.WRITE, plain == "true")
     if plain is not None and expected in ("a number", "a whole number"):
@@ -347,4 +356,6 @@ def _number(text: str) -> int | float | None:
         number = float(text)
     except ValueError:
         return None
-    return narrowed(number) if math.isfinite(number) else None
+    if math.isfinite(number):
+        return narrowed(number)
+    return None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ def public_models() -> tuple[PublicModel, ...]:
 
 def public_names() -> tuple[str, ...]:
     """List all hub ids whose config.json is bundled."""
-    return tuple(name for model in public_models() for name in model.names)
+    return tuple(chain.from_iterable(model.names for model in public_models()))
 
 
 def find_public(model_id: str) -> PublicModel | None:

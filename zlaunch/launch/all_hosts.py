@@ -1,22 +1,24 @@
 """Preflight: compare what a plan needs with what is free, here and on the other hosts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from shutil import which
 
-from zlaunch.checks.remote import SharedPaths, check_remote_hosts
-from zlaunch.checks.resources import check_resources
-from zlaunch.checks.same import check_same
+from zlaunch.checks.across_hosts import HostResult, compare
+from zlaunch.checks.findings import findings_of, findings_of_hosts
+from zlaunch.checks.host import check_host
+from zlaunch.checks.result import CheckResult
+from zlaunch.checks.shared_paths import SharedPaths, check_paths
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.files import identities, is_safe_word
-from zlaunch.hosts.agent.survey import HostSurvey
 from zlaunch.hosts.cluster.topology import Reach
+from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.probe import free_resources
-from zlaunch.hosts.machine.resources import Machine, local_names
+from zlaunch.hosts.machine.resources import local_names
+from zlaunch.job.args import NO_ARGS
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.requirements import ResourceRequirements, requirements_of
+from zlaunch.launch.requirements import requirements_of
 
 
 def check_all_hosts(plan: LaunchPlan) -> list[Finding]:
@@ -26,13 +28,21 @@ def check_all_hosts(plan: LaunchPlan) -> list[Finding]:
     """
     if plan.topology.spans_hosts and not plan.on_each_host:
         _check_runner(plan)
-    facts, needs_on = plan.facts, partial(requirements_of, plan)
-    here = _check_this_machine(facts.here.machine, plan, needs_on, facts.here.room.missing)
-    same = check_same(_to_compare(plan), facts.here.hashes)
-    return [*here, *same, *_check_other_hosts(plan, needs_on, here)]
+    here = findings_of(_check_this_machine(plan))
+    return [*here, *findings_of_hosts((*_compare(plan), *_check_other_hosts(plan)), here)]
 
 
-def _to_compare(plan: LaunchPlan) -> dict[str, HostSurvey]:
+def _compare(plan: LaunchPlan) -> Iterator[HostResult]:
+    files = plan.facts.here.files
+    return compare(
+        _to_compare(plan),
+        devices={host.name: host.devices for host in plan.topology.hosts},
+        program=plan.facts.script.path.absolute(),
+        here={} if files is None else files.hashes,
+    )
+
+
+def _to_compare(plan: LaunchPlan) -> dict[str, MachineFacts]:
     """The hosts of the job; this machine first, if it is one of them. Members compare their own plans."""
     facts = plan.facts
     if plan.topology.reach is Reach.JOINED:
@@ -57,36 +67,29 @@ def _check_runner(plan: LaunchPlan) -> None:
         )
 
 
-def _check_this_machine(
-    here: Machine,
-    plan: LaunchPlan,
-    needs_on: Callable[[Machine], ResourceRequirements],
-    missing: frozenset[str],
-) -> tuple[Finding, ...]:
-    named = [host.name for host in plan.topology.hosts if host.name in local_names(here.hostname)]
-    needs = needs_on(replace(here, hostname=(*named, here.hostname)[0]))
+def _check_this_machine(plan: LaunchPlan) -> list[CheckResult]:
+    facts = plan.facts.here
+    hostname = facts.machine.hostname
+    named = [host.name for host in plan.topology.hosts if host.name in local_names(hostname)]
+    needs = requirements_of(plan, (*named, hostname)[0])
     if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
     free = free_resources([one.path for one in needs.writes])
-    return check_resources(needs, replace(free, missing=missing))
+    return check_host(replace(facts, free=free), needs)
 
 
-def _check_other_hosts(
-    plan: LaunchPlan,
-    needs_on: Callable[[Machine], ResourceRequirements],
-    here: Sequence[Finding],
-) -> list[Finding]:
+def _check_other_hosts(plan: LaunchPlan) -> Iterator[HostResult]:
+    """Check hosts like this machine, except for monitors, which run on one host only."""
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
-    others, request = plan.facts.others, plan.facts.request
-    run = None if plan.on_each_host else request.run
-    rooms = {name: survey.room for name, survey in others.items()}
-    needs = {name: needs_on(survey.machine) for name, survey in others.items()}
+    question = plan.facts.question
+    run = None if plan.on_each_host else next(iter(question.identified), None)
     own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
-    locks = [lock for room in rooms.values() for lock in room.left_locks]
     shared = SharedPaths(
         run=run,
-        own=tuple(path for path in dict.fromkeys(own) if path in request.paths),
-        ops=frozenset(name for op in plan.ops for name in (op.name, *op.along)),
-        files=identities([*filter(None, [run]), *locks]),
+        own=tuple(path for path in dict.fromkeys(own) if path in question.paths),
+        here={} if run is None else identities([run]),
     )
-    return check_remote_hosts(needs, rooms, shared, here)
+    for name, facts in plan.facts.others.items():
+        needs = replace(requirements_of(plan, name), monitors=(), args=NO_ARGS)
+        for result in (*check_host(facts, needs), *check_paths(facts, shared)):
+            yield name, result

@@ -1,13 +1,13 @@
 """Train the same model on the same data at every ZeRO stage, and compare the losses."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 from zlaunch.job.spec import Offload
-from zlaunch.launch.tour import TOUR, Experiment, Guide, ZeroMode
+from zlaunch.launch.tour import TOUR, Experiment, FinishedJob, ZeroMode
 
 PARITY: Final = Experiment(layers=4, width=1024, steps=20, learning_rate=1e-3)
 """A model whose loss falls by a third in a few steps; its matrices are large enough for NVMe."""
@@ -68,20 +68,10 @@ def modes_to_compare(nvme: Path | None) -> tuple[ZeroMode, ...]:
     return MODES if nvme is None else (*MODES, NVME)
 
 
-def compare_losses(guide: Guide, starts: Callable[[int, ZeroMode], None]) -> Parity | int:
-    """Run all jobs; return the exit status of one that does not finish.
-
-    `starts` is called before each job with its number, from 0.
-    """
-    guide.check()
-    curves, accelerator = [], "cpu"
-    for number, mode in enumerate(modes_to_compare(guide.nvme)):
-        facts = guide.prepare(mode)
-        accelerator = facts.machine.accelerator
-        starts(number, mode)
-        if status := guide.run(facts):
-            return status
-        losses = (rank.losses for rank in guide.measured(facts))
-        means = tuple(fmean(of_ranks) for of_ranks in zip(*losses, strict=True))
-        curves.append(LossCurve(mode.label, facts.layout.root.name, means))
-    return Parity(guide.experiment, accelerator, tuple(curves))
+def parity_of(experiment: Experiment, jobs: Sequence[FinishedJob]) -> Parity:
+    """Compare the losses that the jobs measured."""
+    curves = []
+    for job in jobs:
+        losses = zip(*(rank.losses for rank in job.ranks), strict=True)
+        curves.append(LossCurve(job.mode.label, job.run.root.name, tuple(map(fmean, losses))))
+    return Parity(experiment, jobs[0].run.job.get("accelerator", ""), tuple(curves))

@@ -6,10 +6,10 @@ Sizes are lower bounds, so a job that is refused for them could not have worked.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from zlaunch.checks.tracking import Tracker, reporters_of
+from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements
+from zlaunch.checks.tracking import reporters_of
 from zlaunch.errors import Refused
 from zlaunch.estimate.fit import Cluster, memory_need
 from zlaunch.estimate.forecast import Forecast
@@ -20,7 +20,7 @@ from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
-from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.hosts.machine.network import SOCKET_VARIABLES
 from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.launch.plan import LaunchPlan
@@ -29,60 +29,9 @@ from zlaunch.units import count, plural
 LEAST_PROGRAM_BYTES: Final = 320 << 20
 """Host memory of a CPU rank without a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
 
-RUN_BYTES: Final = 4 << 20
-"""Disk space for zlaunch's own files in a run directory, and the first logs."""
-
 _ADAPTED = ("get_peft_model", "peft_config", "LoraConfig")
 _QUANTIZED = ("requires_grad", "requires_grad_", "BitsAndBytesConfig", "load_in_4bit", "load_in_8bit")
 """Words in scripts that train adapters, and of those that freeze a part of a model or quantize it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """An amount in bytes: the minimum, the expected value, and the reason."""
-
-    least: int
-    likely: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class DiskUse:
-    """Disk space that a job needs in a directory."""
-
-    path: Path
-    num_bytes: int
-    what: str
-    elsewhere: str
-    """The option that puts it somewhere else."""
-    over_run: int = 0
-    """The bytes that several of it take until the end of the run; 0 if that is unknown."""
-
-
-@dataclass(frozen=True)
-class ResourceRequirements:
-    """The resources that a job needs on one machine; unknown ones are None."""
-
-    ranks: int
-    """Ranks on this machine."""
-    gpus: tuple[Gpu, ...] = ()
-    """GPUs that the job will use."""
-    idle: tuple[int, ...] = ()
-    """GPUs that no program uses, nor this job, and that `--gpus` can name."""
-    gpu_bytes: int | None = None
-    """On each GPU."""
-    memory: Amount | None = None
-    shm_bytes: int = 0
-    shm_users: tuple[str, ...] = ()
-    """What else uses /dev/shm, in unknown amounts."""
-    locked_bytes: int = 0
-    """Bytes that each rank locks with mlock, regardless of `pin_memory`."""
-    over_ssh: bool = False
-    crosses_hosts: bool = False
-    writes: tuple[DiskUse, ...] = ()
-    monitors: tuple[Tracker, ...] = ()
-    args: ScriptArgs = NO_ARGS
-    """Arguments that the Trainer reads; none for other scripts."""
 
 
 @dataclass(frozen=True)
@@ -105,24 +54,24 @@ class _Job:
         return self.expected.bounds(int(num_bytes))[0]
 
 
-def requirements_of(plan: LaunchPlan, machine: Machine) -> ResourceRequirements:
-    """Work out what a job needs on one of its machines, named as its topology names it."""
-    over_ssh = plan.topology.spans_hosts
-    hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == machine.hostname]
-    used = {device for host in hosts for device in host.devices}
+def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
+    """Work out what a job needs on one of its machines, by the name that its topology has for it."""
+    over_ssh, is_several = plan.topology.spans_hosts, len(plan.topology.hosts) > 1
+    hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == name]
     job = _job(plan, sum(len(host.devices) for host in hosts))
-    idle = () if over_ssh else tuple(gpu.index for gpu in machine.gpus if not gpu.is_busy)
-    return ResourceRequirements(
+    own = plan.environment
+    return Requirements(
         ranks=job.ranks,
-        gpus=tuple(gpu for gpu in machine.gpus if gpu.index in used),
-        idle=tuple(index for index in idle if index not in used),
+        devices=tuple(sorted({device for host in hosts for device in host.devices})),
         gpu_bytes=_on_each_gpu(job),
         memory=_memory(job) if job.ranks else None,
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
         locked_bytes=_locked(job) if job.ranks else 0,
         over_ssh=over_ssh,
-        crosses_hosts=len(plan.topology.hosts) > 1 and plan.accelerator == "cuda",
+        crosses_hosts=is_several,
+        uses_infiniband=is_several and plan.accelerator == "cuda",
+        socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},
         writes=tuple(_writes(job)),
         monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),
         args=plan.facts.trainer_flags if job.is_trainer else NO_ARGS,

@@ -47,7 +47,16 @@ class SubmitRequest:
 
     def without_gpus(self) -> list[str]:
         """Say that the job asks for no GPU, if it does not."""
-        return [] if self.gpus else ["the job asks for no GPU: `--gpus N` asks for N on each node"]
+        if self.gpus:
+            return []
+        return ["the job asks for no GPU: `--gpus N` asks for N on each node"]
+
+    @property
+    def script_words(self) -> tuple[str, ...]:
+        """The arguments of the script, with `--` before them; empty without any."""
+        if not self.script_args:
+            return ()
+        return ("--", *self.script_args)
 
     @property
     def run_name(self) -> str:
@@ -81,7 +90,9 @@ class JobStatus:
 def own_program() -> tuple[str, ...]:
     """The command line of this zlaunch, for machines that see the same files."""
     program = Path(sys.executable).with_name("zlaunch")
-    return (str(program),) if program.is_file() else (sys.executable, "-m", "zlaunch")
+    if program.is_file():
+        return (str(program),)
+    return (sys.executable, "-m", "zlaunch")
 
 
 Request = TypeVar("Request", bound=SubmitRequest)

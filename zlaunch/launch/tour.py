@@ -1,18 +1,21 @@
-"""The experiment of the ZeRO tutorials: one model at each ZeRO stage, measured on ranks and predicted."""
+"""The experiment of the ZeRO tutorials: one model trained at each ZeRO stage, measured and predicted.
+
+The jobs are ordinary runs of a recipe. What is shown of them comes from their run directories.
+"""
 
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
 from zlaunch.errors import Unavailable
-from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Phase
+from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Phase, Pool
 from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
 from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
@@ -23,13 +26,12 @@ from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import GpuChoice, JobSpec, Offload, Precision, RunOptions, Stage
-from zlaunch.launch.facts import JobFacts
-from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run
 from zlaunch.rundir.layout import RUNS
+from zlaunch.rundir.run_files import RunFiles
 from zlaunch.units import plural
 
 PROGRAM: Final = (Path(__file__).parents[1] / "recipes" / "zero_memory.py").resolve()
@@ -159,10 +161,11 @@ class Stop:
     @property
     def measured(self) -> tuple[PhaseMemory, ...]:
         """The memory of each phase, of the rank that has most."""
-        return tuple(
-            PhaseMemory(of_ranks[0].name, max(one.end for one in of_ranks), max(one.peak for one in of_ranks))
-            for of_ranks in zip(*(rank.phases for rank in self.ranks), strict=True)
-        )
+        phases = []
+        for of_ranks in zip(*(rank.phases for rank in self.ranks), strict=True):
+            end, peak = (max(sizes) for sizes in zip(*((one.end, one.peak) for one in of_ranks), strict=True))
+            phases.append(PhaseMemory(of_ranks[0].name, end, peak))
+        return tuple(phases)
 
     @property
     def peak(self) -> int:
@@ -180,97 +183,131 @@ class Tour:
     why_not_predicted: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """One job that has finished: its mode, its record, and what its ranks measured."""
+
+    mode: ZeroMode
+    run: RunFiles
+    ranks: tuple[MeasuredRank, ...]
+
+
+def train_modes(
+    experiment: Experiment,
+    modes: Sequence[ZeroMode],
+    nvme: Path | None,
+    reporter: Reporter,
+    starts: Callable[[int, ZeroMode], None],
+) -> list[FinishedJob] | int:
+    """Train with each mode in turn; return the exit status of the first job that does not finish.
+
+    `nvme` is a directory on a drive, for modes that offload to NVMe. `starts` is called before each job with
+    its number, from 0. Raises what makes a job impossible.
+    """
+    _check_ranks(experiment.world_size)
+    began, jobs = time.strftime("%Y%m%d-%H%M%S"), []
+    for number, mode in enumerate(modes):
+        starts(number, mode)
+        root = (RUNS / f"{began}-tour-{mode.slug}").absolute()
+        options = LaunchOptions(run_dir=root)
+        job = job_of(experiment, mode, root / MEASURED, nvme)
+        if status := run(prepare(job, options, reporter), options, reporter):
+            return status
+        files = (root / MEASURED / f"rank-{rank}.json" for rank in range(experiment.world_size))
+        jobs.append(FinishedJob(mode, RunFiles(root), tuple(map(_read, files))))
+    return jobs
+
+
+def _check_ranks(asked: int) -> None:
+    machine = probe_machine(os.environ, inspect_python(None))
+    most = most_slots(len(machine.gpus), machine.num_cores)
+    if asked <= most:
+        return
+    has, hint = f"no GPU, and {machine.num_cores} CPU cores", f"`--ranks {most}`"
+    if machine.gpus:
+        has = plural(len(machine.gpus), "GPU")
+        hint += ", or set DS_ACCELERATOR=cpu to train on the CPU"
+    raise Unavailable(f"`--ranks {asked}`: this machine has {has}", hint)
+
+
+def job_of(experiment: Experiment, mode: ZeroMode, output: Path, nvme: Path | None) -> JobSpec:
+    """Describe the job of one mode, whose ranks write what they measure to a directory."""
+    sizes = {"layers": experiment.layers, "width": experiment.width, "steps": experiment.steps}
+    words = ["--output_dir", str(output)]
+    for name, size in sizes.items():
+        words += [f"--{name}", str(size)]
+    return JobSpec(
+        script=PROGRAM,
+        args=ScriptArgs(tuple(words)),
+        stage=mode.stage,
+        offload=mode.offload,
+        nvme_dir=nvme if mode.on_nvme else None,
+        precision=experiment.precision,
+        gpus=GpuChoice(count=experiment.world_size),
+        overrides=overrides_of(experiment, mode),
+        may_ask=False,
+        wishes=RunOptions(show_ranks="none"),
+    )
+
+
 def overrides_of(experiment: Experiment, mode: ZeroMode) -> tuple[tuple[str, Any], ...]:
     """Return the ds_config keys of a job: buckets and limits as large as a layer, as in larger models.
 
     DeepSpeed's defaults are larger than this model: stage 3 would gather it once and keep it.
     """
-    zero: dict[str, Any] = {"reduce_bucket_size": experiment.layer}
+    keys: dict[str, Any] = {
+        "optimizer.type": "Adam",
+        "optimizer.params.lr": experiment.learning_rate,
+        "optimizer.params.torch_adam": True,
+        "optimizer.params.fused": True,  # compiles nothing
+        "train_micro_batch_size_per_gpu": experiment.micro_batch,
+        "comms_logger.enabled": True,
+        "zero_optimization.reduce_bucket_size": experiment.layer,
+    }
     if mode.stage == 3 and not mode.on_nvme:  # zlaunch chooses buffers for NVMe
-        zero |= {
-            "stage3_prefetch_bucket_size": experiment.layer,
-            "stage3_max_live_parameters": 2 * experiment.layer,
-            "stage3_max_reuse_distance": 0,
-            "stage3_param_persistence_threshold": 10 * experiment.width,
+        keys |= {
+            "zero_optimization.stage3_prefetch_bucket_size": experiment.layer,
+            "zero_optimization.stage3_max_live_parameters": 2 * experiment.layer,
+            "zero_optimization.stage3_max_reuse_distance": 0,
+            "zero_optimization.stage3_param_persistence_threshold": 10 * experiment.width,
         }
-    return (
-        *(("optimizer.type", "Adam"), ("optimizer.params.lr", experiment.learning_rate)),
-        *(("optimizer.params.torch_adam", True), ("optimizer.params.fused", True)),  # compiles nothing
-        ("train_micro_batch_size_per_gpu", experiment.micro_batch),
-        ("comms_logger.enabled", True),
-        *((f"zero_optimization.{key}", value) for key, value in zero.items()),
-    )
-
-
-@dataclass(frozen=True)
-class Guide:
-    """Prepares and runs the jobs of a tour."""
-
-    experiment: Experiment
-    reporter: Reporter
-    nvme: Path | None = None
-    """A directory on a drive, for jobs that offload to NVMe."""
-    stamp: str = field(default_factory=lambda: time.strftime("%Y%m%d-%H%M%S"))
-    """When it began: the runs are named after it."""
-
-    def check(self) -> None:
-        """Raise Unavailable if this machine cannot have so many ranks."""
-        machine = probe_machine(os.environ, inspect_python(None))
-        asked, most = self.experiment.world_size, most_slots(len(machine.gpus), machine.num_cores)
-        if asked <= most:
-            return
-        has = (
-            plural(len(machine.gpus), "GPU") if machine.gpus else f"no GPU, and {machine.num_cores} CPU cores"
-        )
-        on_cpu = ", or set DS_ACCELERATOR=cpu to train on the CPU" if machine.gpus else ""
-        raise Unavailable(f"`--ranks {asked}`: this machine has {has}", f"`--ranks {most}`{on_cpu}")
-
-    def prepare(self, mode: ZeroMode) -> JobFacts:
-        """Check the job of one mode; raise what makes it impossible."""
-        one = self.experiment
-        root = (RUNS / f"{self.stamp}-tour-{mode.slug}").absolute()
-        sizes = {"layers": one.layers, "width": one.width, "steps": one.steps}
-        words = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-        job = JobSpec(
-            script=PROGRAM,
-            args=ScriptArgs((*words, "--output_dir", str(root / MEASURED))),
-            stage=mode.stage,
-            offload=mode.offload,
-            nvme_dir=self.nvme if mode.on_nvme else None,
-            precision=one.precision,
-            gpus=GpuChoice(count=one.world_size),
-            overrides=overrides_of(one, mode),
-            may_ask=False,
-            wishes=RunOptions(show_ranks="none"),
-        )
-        return prepare(job, LaunchOptions(run_dir=root), self.reporter)
-
-    def run(self, facts: JobFacts) -> int:
-        """Run a job to its end, and return its exit status."""
-        return run(facts, LaunchOptions(run_dir=facts.layout.root), self.reporter)
-
-    def measured(self, facts: JobFacts) -> tuple[MeasuredRank, ...]:
-        """Read what the ranks of a job have measured."""
-        ranks = range(self.experiment.world_size)
-        return tuple(_read(facts.layout.root / MEASURED / f"rank-{rank}.json") for rank in ranks)
+    return tuple(keys.items())
 
 
 def _read(file: Path) -> MeasuredRank:
     try:
-        found = json.loads(file.read_text("utf-8"))
-        device = found["device"]
+        written = json.loads(file.read_text("utf-8"))
+        device = written["device"]
         phases = [
-            {"name": one["name"], "end": one["end"].get(device, 0), "peak": one["peak"].get(device, 0)}
-            for one in found["phases"]
+            {"name": phase["name"], "end": phase["end"].get(device, 0), "peak": phase["peak"].get(device, 0)}
+            for phase in written["phases"]
         ]
-        read = {"phases": phases, "calls": found["traffic"], "losses": found["losses"]}
-        rank: MeasuredRank = TypeAdapter(MeasuredRank).validate_python(read)
+        members = {"phases": phases, "calls": written["traffic"], "losses": written["losses"]}
+        rank: MeasuredRank = TypeAdapter(MeasuredRank).validate_python(members)
     except (OSError, ValueError, LookupError, TypeError, ValidationError) as error:
         raise Unavailable(f"`{file}` cannot be read: {error}") from None
     return rank
 
 
-def workload_of_mode(experiment: Experiment, facts: JobFacts, *, on_gpus: bool) -> Workload:
+def tour_of(experiment: Experiment, jobs: Sequence[FinishedJob], rehearse: Rehearse) -> Tour:
+    """Set what the jobs measured beside what rehearsals of their ds_configs and the formulas predict."""
+    accelerator = jobs[0].run.job.get("accelerator", "")
+    here = [_workload(experiment, job, accelerator) for job in jobs]
+    if accelerator == "cpu":
+        found = rehearse([*here, *(replace(workload, accelerator="cuda") for workload in here)])
+        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in found[len(jobs) :]]
+        predicted = [_predicted(forecast, HOST_POOLS) for forecast in found[: len(jobs)]]
+    else:
+        found = rehearse(here)
+        on_gpus, predicted = [None] * len(jobs), [_predicted(forecast, ("gpu",)) for forecast in found]
+    stops = []
+    for number, job in enumerate(jobs):
+        stops.append(_stop(experiment, job, here[number], predicted[number], on_gpus[number]))
+    reasons = [_why_not(forecast) for forecast in found if not _is_rehearsed(forecast)]
+    return Tour(experiment, accelerator, tuple(stops), reasons[0] if reasons else None)
+
+
+def _workload(experiment: Experiment, job: FinishedJob, accelerator: str) -> Workload:
     """Describe the first rank of a job to a rehearsal."""
     model = {
         "model_type": LINEAR_LAYERS,
@@ -278,67 +315,38 @@ def workload_of_mode(experiment: Experiment, facts: JobFacts, *, on_gpus: bool) 
         "num_layers": experiment.layers,
         "width": experiment.width,
     }
-    ds_config = make_plan(facts).values.config()
     return Workload(
         model=model,
-        ds_config=ds_config,
+        ds_config=job.run.config,
         world_size=experiment.world_size,
         ranks_per_host=experiment.world_size,
         seq_len=1,
         load_dtype="fp32",
-        zero_init=ds_config["zero_optimization"]["stage"] == 3,
-        accelerator="cuda" if on_gpus else "cpu",
+        zero_init=job.mode.stage == 3,
+        accelerator="cpu" if accelerator == "cpu" else "cuda",
         save=False,
         resume=False,
     )
 
 
-def take_tour(guide: Guide, rehearse: Rehearse, starts: Callable[[int, ZeroMode], None]) -> Tour | int:
-    """Predict and run all jobs; return the exit status of a job that does not finish.
-
-    `starts` is called before each job with its number, from 0.
-    """
-    experiment = guide.experiment
-    guide.check()
-    planned = [guide.prepare(mode) for mode in TOUR]
-    accelerator = planned[0].machine.accelerator
-    has_gpus = accelerator != "cpu"
-    kinds = (True,) if has_gpus else (False, True)
-    workloads = [workload_of_mode(experiment, one, on_gpus=kind) for kind in kinds for one in planned]
-    found = rehearse(workloads)
-    here: Sequence[Rehearsed] = found[: len(TOUR)]
-    there: Sequence[Rehearsed | None] = found[len(TOUR) :] or [None] * len(TOUR)
-    stops = []
-    for number, mode in enumerate(TOUR):
-        starts(number, mode)
-        facts = guide.prepare(mode)  # again, because its port may have been taken since
-        if status := guide.run(facts):
-            return status
-        predicted = (_predicted(here[number], has_gpus), _predicted(there[number], on_gpus=True))
-        stops.append(_stop(guide, mode, facts, workloads[number], predicted))
-    why = next((_why_not(one) for one in found if _predicted(one, on_gpus=True) is None), None)
-    return Tour(experiment, accelerator, tuple(stops), why)
-
-
 def _stop(
-    guide: Guide,
-    mode: ZeroMode,
-    facts: JobFacts,
+    experiment: Experiment,
+    job: FinishedJob,
     workload: Workload,
-    predicted: tuple[PredictedMemory | None, PredictedMemory | None],
+    predicted: PredictedMemory | None,
+    on_gpus: PredictedMemory | None,
 ) -> Stop:
-    parameters, settings = guide.experiment.parameters, read_settings(workload)
-    world_size, ranks = settings.world_size, guide.measured(facts)
+    parameters, stage, settings = experiment.parameters, job.mode.stage, read_settings(workload)
     return Stop(
-        label=mode.label,
-        stage=mode.stage,
-        run=facts.layout.root.name,
-        ranks=ranks,
-        predicted=predicted[0],
-        on_gpus=predicted[1],
-        formula=model_states(parameters, mode.stage, world_size, settings.per_parameter),
-        sent=sent_by(ranks[0].calls, world_size),
-        textbook=paper_volume(parameters, mode.stage, world_size, settings.item),
+        label=job.mode.label,
+        stage=stage,
+        run=job.run.root.name,
+        ranks=job.ranks,
+        predicted=predicted,
+        on_gpus=on_gpus,
+        formula=model_states(parameters, stage, settings.world_size, settings.per_parameter),
+        sent=sent_by(job.ranks[0].calls, settings.world_size),
+        textbook=paper_volume(parameters, stage, settings.world_size, settings.item),
     )
 
 
@@ -355,29 +363,34 @@ def sent_by(calls: Sequence[LoggedCall], world_size: int) -> dict[str, float]:
     return sent
 
 
-def _predicted(found: Rehearsed | None, on_gpus: bool) -> PredictedMemory | None:
-    if not isinstance(found, Forecast) or found.method != "rehearsal" or found.late_error is not None:
+def _is_rehearsed(forecast: Rehearsed) -> TypeGuard[Forecast]:
+    return isinstance(forecast, Forecast) and forecast.method == "rehearsal" and forecast.late_error is None
+
+
+def _why_not(forecast: Rehearsed) -> str | None:
+    if isinstance(forecast, Forecast):
+        return forecast.late_error or forecast.why_not_rehearsed
+    return forecast.message
+
+
+def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | None:
+    if not _is_rehearsed(forecast):
         return None
-    phases = tuple(_phase(one, on_gpus) for one in found.phases)
-    parts = [found.parts.get("gpu", {})] if on_gpus else [found.parts.get(pool, {}) for pool in HOST_POOLS]
+    phases = [_phase(phase, pools) for phase in forecast.phases]
+    parts: dict[str, int] = {}
+    for pool in pools:
+        parts |= forecast.parts.get(pool, {})
     return PredictedMemory(
         phases=tuple(replace(one, name=_REHEARSED[one.name]) for one in phases if one.name in _REHEARSED),
-        peak=max(one.peak for one in phases),
-        parts={name: size for some in parts for name, size in some.items()},
-        host=sum(found.peak(pool) for pool in HOST_POOLS) if on_gpus else 0,
+        peak=max(phase.peak for phase in phases),
+        parts=parts,
+        host=0 if pools == HOST_POOLS else sum(map(forecast.peak, HOST_POOLS)),
     )
 
 
-def _phase(phase: Phase, on_gpus: bool) -> PhaseMemory:
-    pools = ("gpu",) if on_gpus else HOST_POOLS
+def _phase(phase: Phase, pools: Sequence[Pool]) -> PhaseMemory:
     end, peak = (sum(held.get(pool, 0) for pool in pools) for held in (phase.end, phase.peak))
     return PhaseMemory(phase.name, end, peak)
-
-
-def _why_not(found: Rehearsed | None) -> str | None:
-    if isinstance(found, Forecast):
-        return found.late_error or found.why_not_rehearsed
-    return None if found is None else found.message
 
 
 def differences(stop: Stop) -> Iterator[float]:

@@ -31,7 +31,9 @@ def read_stop(run_dir: RunDir) -> int | None:
 def requested_stop(run_dir: RunDir) -> int | None:
     """Read the signal that a person asked the run to stop with, if any."""
     try:
-        return None if run_dir.stop.read_text().endswith(f" {COORDINATOR}") else read_stop(run_dir)
+        if run_dir.stop.read_text().endswith(f" {COORDINATOR}"):
+            return None
+        return read_stop(run_dir)
     except (OSError, ValueError):
         return None
 
@@ -75,4 +77,6 @@ def ask_for_stacks(run_dir: RunDir) -> None:
 
 def times_asked(run_dir: RunDir) -> int:
     """Count the requests for stacks; raise ValueError if the file holds no number."""
-    return int(run_dir.ask_stacks.read_text()) if run_dir.ask_stacks.exists() else 0
+    if run_dir.ask_stacks.exists():
+        return int(run_dir.ask_stacks.read_text())
+    return 0

@@ -8,8 +8,8 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from zlaunch.process import is_alive, whereabouts
 from zlaunch.rundir.record import JobRecord
+from zlaunch.whereabouts import is_alive, whereabouts
 
 if TYPE_CHECKING:
     import psutil
@@ -36,7 +36,9 @@ def is_running(job: JobRecord) -> bool | None:
     """
     if _is_visible(job):
         return owner_process(job) is not None
-    return False if _was_before_boot(job) else None
+    if _was_before_boot(job):
+        return False
+    return None
 
 
 def _is_visible(job: JobRecord) -> bool:

@@ -117,7 +117,9 @@ def _fitter(hint: Hashable) -> Callable[[object], object]:
 
 
 def _atom(is_fit: Callable[[object], bool], value: object) -> object:
-    return value if is_fit(value) else _UNFIT
+    if is_fit(value):
+        return value
+    return _UNFIT
 
 
 _FITS_ALWAYS = partial(_atom, _ATOMS[object])

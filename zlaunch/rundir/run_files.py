@@ -112,7 +112,9 @@ class RunFiles:
     @property
     def program(self) -> record.ProgramRecord:
         """What the script of the first rank trained with; empty if no rank has recorded that."""
-        return self.programs[min(self.programs)] if self.programs else record.ProgramRecord()
+        if self.programs:
+            return self.programs[min(self.programs)]
+        return record.ProgramRecord()
 
     @cached_property
     def troubles(self) -> tuple[str, ...]:
@@ -124,7 +126,9 @@ class RunFiles:
     @property
     def world_size(self) -> int | None:
         """Number of ranks; None if the record does not say."""
-        return len(self.job["ranks"]) if "ranks" in self.job else None
+        if "ranks" in self.job:
+            return len(self.job["ranks"])
+        return None
 
     @property
     def recorded_ranks(self) -> list[int]:
@@ -138,7 +142,9 @@ class RunFiles:
         if not continued:
             return None
         root = self.root.with_name(continued)
-        return RunFiles(root) if root.is_dir() else None
+        if root.is_dir():
+            return RunFiles(root)
+        return None
 
     def _record(self, part: str, file: Path, kind: type[Record], *, needed: bool = False) -> Record:
         return read_record(file, kind, self.troubles_of.setdefault(part, []), needed=needed)

@@ -37,7 +37,9 @@ def _leaf(value: object) -> object:
         return as_json(value)
     if isinstance(value, list | tuple):
         return [_leaf(one) for one in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)
 
 
 def write_ending(run_dir: RunDir, members: "EndingRecord") -> None:

@@ -25,7 +25,9 @@ def log_of(root: Path, rank: int | None, launcher: bool) -> Path:
 
 def start_of(log: Path, tail: int | None) -> int:
     """Where to begin in a log: at its last lines, or at its start."""
-    return 0 if tail is None else start_of_lines(log, tail)
+    if tail is None:
+        return 0
+    return start_of_lines(log, tail)
 
 
 def follow(log: Path, offset: int, is_over: Callable[[], bool]) -> Iterator[bytes]:

@@ -104,7 +104,9 @@ def _last_step(run: Run, lines: Sequence[StepRecord]) -> StepRecord | None:
 def _start_of_new(num_lines: int, epoch: int, seen: Seen) -> int:
     """Where the lines begin that a page has not seen; all are new to it if they were joined since."""
     seen_epoch, num_seen = seen
-    return num_seen if seen_epoch == epoch and num_seen <= num_lines else 0
+    if seen_epoch == epoch and num_seen <= num_lines:
+        return num_seen
+    return 0
 
 
 def _start_time(run: Run, lines: Sequence[StepRecord] | Sequence[MetricsRecord]) -> float:
@@ -143,7 +145,9 @@ def _number(line: StepRecord, name: str) -> object:
     """Write a value, or the lowest, the highest and the last one, or how many are not finite."""
     span, lost = span_of(line, name), num_not_finite(line, name)
     if span is None:
-        return {"lost": lost} if lost else None
+        if lost:
+            return {"lost": lost}
+        return None
     low, high = span
     if low == high and not lost:
         return low
@@ -156,7 +160,9 @@ def _throughput_unit(run: Run, lines: Sequence[StepRecord]) -> tuple[str, float]
         return "tokens/s", float(run.world_size or 1)
     engine = run.program.get("engine", {})
     batch = engine.get("train_batch_size") or run.job.get("train_batch_size")
-    return ("samples/s", float(batch)) if batch else ("steps/s", 1.0)
+    if batch:
+        return ("samples/s", float(batch))
+    return ("steps/s", 1.0)
 
 
 def _rates(lines: Sequence[StepRecord], start: int, unit: str, factor: float) -> list[float | None]:
@@ -294,7 +300,9 @@ def _without_secret(difference: str) -> str:
     """Leave the values out of a difference between two values of a key that may be secret."""
     before, _, rest = difference.partition("`")
     key, _, _ = rest.partition("`")
-    return f"`{key}` differs" if not before and is_secret(key) else difference
+    if not before and is_secret(key):
+        return f"`{key}` differs"
+    return difference
 
 
 def _ranks(run: Run) -> list[dict[str, object]]:

@@ -11,7 +11,6 @@ from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.owner import is_running
 from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.secrets import hide_arguments
 
 SIGN_SECONDS = 60.0
 """A running job writes more often than this."""
@@ -70,8 +69,12 @@ class Run(RunFiles):
         if (how := self.ending.get("how")) in _ENDINGS:
             return _ENDINGS[how]
         if self.is_alive is None:
-            return State.RUNNING if self.now - self.changed < SIGN_SECONDS else State.UNKNOWN
-        return State.RUNNING if self.is_alive else State.LOST
+            if self.now - self.changed < SIGN_SECONDS:
+                return State.RUNNING
+            return State.UNKNOWN
+        if self.is_alive:
+            return State.RUNNING
+        return State.LOST
 
     @property
     def started(self) -> float | None:
@@ -149,6 +152,8 @@ class Run(RunFiles):
     @cached_property
     def without_secrets(self) -> "Run":
         """The same run without the secrets among its arguments, for a page."""
+        from zlaunch.secrets import hide_arguments  # its patterns are compiled for pages alone
+
         job = self.job.copy()
         if "asked" in job:
             job["asked"] = hide_arguments(job["asked"])
@@ -168,7 +173,9 @@ class Run(RunFiles):
         if self.state is State.UNKNOWN:
             unseen = f"its zlaunch on {self.job.get('host')} cannot be seen from here"
             return f"{unseen}, and it has not written anything for a while"
-        return self._why_lost() if self.state is State.LOST else self.state.value
+        if self.state is State.LOST:
+            return self._why_lost()
+        return str(self.state.value)
 
     def _why_lost(self) -> str:
         process = f"process {self.job.get('zlaunch_pid')}"

@@ -31,7 +31,9 @@ def precision_of(engine: EngineRecord) -> str:
     """Return the precision that is enabled in the ds_config of an engine: `bf16`, `fp16` or `fp32`."""
     config = engine.get("ds_config", {})
     enabled = [name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True]
-    return enabled[0] if enabled else "fp32"
+    if enabled:
+        return enabled[0]
+    return "fp32"
 
 
 def _described(engine: EngineRecord) -> str:

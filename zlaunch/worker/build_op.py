@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from zlaunch.process import whereabouts
+from zlaunch.whereabouts import whereabouts
 
 
 def main(builder_name: str) -> None:

@@ -1,12 +1,7 @@
-from pathlib import Path
-
 import pytest
 
-from zlaunch.errors import Unavailable
 from zlaunch.hosts.agent.remote import srun_command
-from zlaunch.hosts.agent.ssh import survey_hosts
 from zlaunch.hosts.cluster.topology import Host
-from zlaunch.hosts.machine.resources import Machine
 
 
 def test_a_step_gets_the_cpus_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,22 +13,3 @@ def test_a_step_gets_the_cpus_of_its_own_node(monkeypatch: pytest.MonkeyPatch) -
         True,
         True,
     ]
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        ("exit 1", "srun cannot start a task on w2"),
-        ("echo zlaunch asks; exit 255", "the connection to w2 was lost"),
-    ],
-)
-def test_what_srun_could_not_do_says_nothing_of_ssh(
-    said: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "srun").write_text(f"#!/bin/sh\n{said}\n")
-    (tmp_path / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(Unavailable, match=expected) as refused:
-        survey_hosts([Host("w2", (0,))], Machine("w1", 1, 1), command=srun_command)
-    assert "ssh" not in f"{refused.value.message} {refused.value.hint}"
-    assert "`srun --nodes=1 --nodelist=w2 --overlap true`" in str(refused.value.hint)

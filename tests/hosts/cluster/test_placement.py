@@ -10,7 +10,6 @@ from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster.placement import (
     assign_ranks,
     choose_slots,
-    gpus_used_twice,
     most_slots,
     refuse_contradictions,
 )
@@ -111,21 +110,6 @@ def test_hosts_are_used_as_they_are() -> None:
 
 def test_a_filter_chooses_among_the_hosts() -> None:
     assert _place(FOUR_GPUS, HOSTS, include="w1") == Topology((HOSTS[1],), reach=Reach.SSH)
-
-
-ONE_MACHINE = {"w0": machine(gpu(0), gpu(1)), "w1": machine(gpu(0), gpu(1))}
-
-
-def test_two_names_of_one_machine_are_found_by_its_gpus() -> None:
-    (found,) = gpus_used_twice(Topology(tuple(HOSTS)), ONE_MACHINE)
-    assert found.message == "`w0` and `w1` are the same machine: both have `GPU-0`"
-
-
-@pytest.mark.parametrize(
-    "machines", [ONE_MACHINE, {"w0": CPU_MACHINE, "w1": CPU_MACHINE}, {}], ids=["parts", "cpu", "unknown"]
-)
-def test_hosts_that_use_no_gpu_twice_may_be_one_machine(machines: dict[str, Machine]) -> None:
-    assert gpus_used_twice(Topology((Host("w0", (0,)), Host("w1", (1,)))), machines) == []
 
 
 @pytest.mark.parametrize(("gpus", "cores", "most"), [(8, 4, 8), (4, 64, 4), (1, 1, 1), (0, 4, 4), (0, 1, 2)])

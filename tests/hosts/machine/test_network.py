@@ -1,10 +1,10 @@
-"""What is measured of the way to another host, with a `ping` that is a fake."""
+"""What is known of the way to another host, in part with a `ping` that is a fake."""
 
 from pathlib import Path
 
 import pytest
 
-from zlaunch.hosts.machine.network import interfaces, measure_mtu
+from zlaunch.hosts.machine.network import connection, interfaces, measure_mtu
 
 HERE = "127.0.0.1"
 
@@ -19,7 +19,7 @@ def largest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def mtu() -> int:
-    return next(int(one["mtu"]) for one in interfaces() if one["address"] == HERE)
+    return next(one.mtu for one in interfaces() if one.address == HERE)
 
 
 def test_a_packet_is_as_large_as_the_interface_allows_with_its_headers(largest: Path) -> None:
@@ -38,3 +38,20 @@ def test_a_ping_that_may_not_send_is_not_the_fault_of_the_host(largest: Path) ->
 def test_a_host_that_answers_no_ping_says_nothing_about_its_size(largest: Path) -> None:
     largest.write_text("0")
     assert measure_mtu(HERE) == (mtu(), "no answer")
+
+
+LOGIN = {"SSH_CONNECTION": "10.0.0.9 55555 10.0.0.1 22"}
+
+
+def test_sshd_says_both_addresses() -> None:
+    assert connection(LOGIN) == ("10.0.0.9", "10.0.0.1")
+
+
+def test_a_step_of_slurm_inherits_a_login_that_led_to_another_host() -> None:
+    assert connection({**LOGIN, "SLURM_STEP_ID": "0"}) == (None, None)
+    launched = {"SLURM_STEP_ID": "0", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    assert connection({**LOGIN, **launched}) == ("10.0.0.7", None)
+
+
+def test_without_a_connection_nothing_is_known() -> None:
+    assert connection({}) == (None, None)

@@ -12,7 +12,7 @@ from tests.making import CPU_MACHINE, TWO_GPUS, gpu, interpreter, machine
 from zlaunch.hosts.machine.interpreter import Interpreter, Package
 from zlaunch.hosts.machine.op_cache import QUIET_SECONDS, OpCache, find_op_cache, is_stale
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.process import whereabouts
+from zlaunch.whereabouts import whereabouts
 
 ENVIRON = {"XDG_CACHE_HOME": "/cache"}
 

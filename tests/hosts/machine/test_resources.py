@@ -187,6 +187,8 @@ class Of:
 
 def nvmlInit(): pass
 def nvmlShutdown(): pass
+def nvmlSystemGetDriverVersion(): return "550.54.15"
+def nvmlSystemGetCudaDriverVersion_v2(): return 12040
 def nvmlDeviceGetCount(): return 2
 def nvmlDeviceGetHandleByIndex(index): return index
 def nvmlDeviceGetName(handle): return "NVIDIA H100 80GB HBM3"
@@ -205,7 +207,7 @@ def test_the_driver_names_what_runs_on_a_gpu(tmp_path: Path) -> None:
         (tmp_path / "pynvml.py").write_text(FAKE_NVML.replace("PID", str(other.pid)))
         program = (
             "import dataclasses, json; from zlaunch.hosts.machine.probe import _gpus\n"
-            "print(json.dumps([dataclasses.asdict(gpu) for gpu in _gpus()]))"
+            "print(json.dumps([dataclasses.asdict(gpu) for gpu in _gpus()[0]]))"
         )
         env = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "/usr/bin:/bin"}
         done = subprocess.run(

@@ -67,7 +67,9 @@ def _named(key: str) -> str:
             return name
         case []:
             meant = " or ".join(f"`{name}`" for name in near(key))
-            hint = f"did you mean {meant}?" if meant else "`zlaunch config explain` lists the sections"
+            hint = "`zlaunch config explain` lists the sections"
+            if meant:
+                hint = f"did you mean {meant}?"
             raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
         case names:
             listed = "".join(f"\n  {name}" for name in names)

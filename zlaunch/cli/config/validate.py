@@ -10,10 +10,8 @@ from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
-from zlaunch.config.find_configs import find_configs
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.job.spec import JobSpec
 from zlaunch.units import plural
 
 
@@ -72,6 +70,7 @@ def validate(
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
+        from zlaunch.job.spec import JobSpec
 
         job = JobSpec(script=Path(), args=typed, python=python)
         reports = [add_rehearsal_findings(report, model, world_size, job) for report in reports]
@@ -83,6 +82,8 @@ def validate(
 
 def _found_here() -> list[str]:
     """Find the ds_configs of this directory, and say which; raise InputMissing if there is none."""
+    from zlaunch.config.find_configs import find_configs  # a named file need not wait for it
+
     names = [str(file) for file in find_configs(Path())]
     if not names:
         raise InputMissing(

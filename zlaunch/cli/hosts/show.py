@@ -44,34 +44,36 @@ def show(
     """
     job = JobSpec(default_recipe(), hostfile=hostfile, hosts=hosts, include=include, exclude=exclude)
     cluster = None if job.names_hosts else detect_cluster(os.environ)
-    rows = _members(cluster, job) if isinstance(cluster, Member) else _rows(_hosts(job, cluster))
+    if isinstance(cluster, Member):
+        rows = _members(cluster, job)
+    else:
+        rows = _rows(_hosts(job, cluster))
     if as_json:
         found = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
         console.data(to_json({"hosts": found}))
         return
-    have_own = any(row.python for row in rows)
-    table = [
-        (
-            row.host,
-            row.reached_at,
-            _numbers(row.slots),
-            _numbers(row.ranks),
-            *([row.python or "that of the job"] if have_own else []),
-        )
-        for row in rows
-    ]
-    head = ("host", "reached at", "slots", "ranks", *(["python"] if have_own else []))
-    console.data(*console.table([head, *table], indent=""))
+    console.data(*console.table(_table(rows), indent=""))
     if isinstance(cluster, Member):
         who = f"{cluster.kind} {cluster.number} of {cluster.count}"
         plan = "`zlaunch train --dry-run` shows its plan"
         console.say(*console.paragraph(f"this is {who}: {cluster.source}; {plan}"))
 
 
+def _table(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
+    """Write a line for each row below a head, with a column for Python if a host has its own."""
+    table = [("host", "reached at", "slots", "ranks")]
+    table += [(row.host, row.reached_at, _numbers(row.slots), _numbers(row.ranks)) for row in rows]
+    pythons = ["python", *(row.python or "that of the job" for row in rows)]
+    if any(row.python for row in rows):
+        return [(*cells, python) for cells, python in zip(table, pythons, strict=True)]
+    return [*table]
+
+
 def _rows(hosts: Sequence[Host]) -> list[_Row]:
-    are_counted = all(host.devices for host in hosts)
-    slots = list(Topology(tuple(hosts)).slots()) if are_counted else []
-    ranks = {host.name: [slot.rank for slot in slots if slot.host == host.name] for host in hosts}
+    ranks: dict[str, list[int]] = {host.name: [] for host in hosts}
+    if all(host.devices for host in hosts):
+        for slot in Topology(tuple(hosts)).slots():
+            ranks[slot.host].append(slot.rank)
     return [_Row(one.name, _address(one), one.devices, ranks[one.name], one.python) for one in hosts]
 
 
@@ -82,22 +84,24 @@ def _members(member: Member, job: JobSpec) -> list[_Row]:
             f"{member.source} does not name the hosts to choose from",
             "leave out `--include` and `--exclude`",
         )
-    return [
-        _Row(
-            f"{member.kind} {number}",
-            _where(member, number),
-            tuple(range(member.slots or 0)) if number == member.number and member.device is None else (),
-            () if member.device is None else (number,),
-        )
-        for number in range(member.count)
-    ]
+    return [_member(member, number) for number in range(member.count)]
+
+
+def _member(member: Member, number: int) -> _Row:
+    name, where = f"{member.kind} {number}", _where(member, number)
+    if member.device is not None:
+        return _Row(name, where, (), (number,))
+    slots = range(member.slots or 0) if number == member.number else ()
+    return _Row(name, where, tuple(slots), ())
 
 
 def _where(member: Member, number: int) -> str:
-    here = ["this machine"] if number == member.number else []
+    places = []
     if number == 0:
-        return ", ".join([f"{member.address} port {member.port}", *here])
-    return here[0] if here else "not known before it joins"
+        places.append(f"{member.address} port {member.port}")
+    if number == member.number:
+        places.append("this machine")
+    return ", ".join(places) or "not known before it joins"
 
 
 def _hosts(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]:
@@ -105,16 +109,18 @@ def _hosts(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]
         return select([Host(name, ()) for name in cluster.hosts], job.include, job.exclude)
     if not job.names_hosts:
         raise WrongUsage("there are no hosts to show", "add `--hostfile FILE` or `--hosts node1:8,node2:8`")
-    lines = [line.host for line in read_hosts(job.hostfile, job.hosts)]
-    are_counted = all(host.devices for host in lines)
-    return choose_slots(job, lines).hosts if are_counted else tuple(lines)
+    hosts = tuple(line.host for line in read_hosts(job.hostfile, job.hosts))
+    return choose_slots(job, hosts).hosts if all(host.devices for host in hosts) else hosts
 
 
 def _address(host: Host) -> str:
     """Write what ssh is given, and the address for the other hosts if that is another one."""
-    user, port = f"{host.user}@" if host.user else "", f" port {host.port}" if host.port else ""
-    addr = f", {host.addr} for other hosts" if host.addr else ""
-    return f"{user}{host.name}{port}{addr}"
+    text = f"{host.user}@{host.name}" if host.user else host.name
+    if host.port:
+        text += f" port {host.port}"
+    if host.addr:
+        text += f", {host.addr} for other hosts"
+    return text
 
 
 def _numbers(numbers: Sequence[int]) -> str:

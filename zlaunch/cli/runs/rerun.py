@@ -13,6 +13,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
+from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
@@ -57,6 +58,9 @@ def rerun(
     if changed and not force:
         raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
     _say_changes(repeated, changed, variables)
+    if dry_run:
+        show_plan(facts, options, view)
+        return
     status = launch(facts, options, view)
     if as_json and view.run is not None:
         new = {**members(load_run(view.run)), "repeats": repeated.id, "changed": [*changed, *variables]}

@@ -51,7 +51,9 @@ def _accuracy() -> Iterator[str]:
 
 
 def _amount(num_bytes: int | None) -> str:
-    return "-" if num_bytes is None else f"{num_bytes / (1 << 30):.2f}"
+    if num_bytes is None:
+        return "-"
+    return f"{num_bytes / (1 << 30):.2f}"
 
 
 def _members(run: Run, memory: MemoryComparison) -> dict[str, object]:

@@ -125,14 +125,18 @@ class _Pages:
             if self._is_one:
                 return self._data(next(iter(runs.values())), query)
             return _json({"directory": str(self._directory.absolute()), "runs": _rows(runs)})
-        return self._of_run(parts, query) if len(parts) == 3 and parts[0] == "run" else None
+        if len(parts) == 3 and parts[0] == "run":
+            return self._of_run(parts, query)
+        return None
 
     def _of_run(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
         _, name, last = parts
         run = self._watched.all().get(name)
         if run is None or last not in ("", "data"):
             return None
-        return self._data(run, query) if last else Answer(page(name, None))
+        if last:
+            return self._data(run, query)
+        return Answer(page(name, None))
 
     def _data(self, run: WatchedRun, query: Mapping[str, str]) -> Answer:
         run.history.update()
@@ -158,7 +162,9 @@ def _seen(text: str) -> Seen:
     """Read what a page has: how often its lines were joined, and how many they are."""
     epoch, _, count = text.partition(".")
     is_known = epoch.isdecimal() and count.isdecimal() and len(text) < 20
-    return (int(epoch), int(count)) if is_known else (0, 0)
+    if is_known:
+        return (int(epoch), int(count))
+    return (0, 0)
 
 
 def _rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:

@@ -25,4 +25,6 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 def explained(run: Run) -> list[str]:
     """Say how a run ended, in at most ten lines."""
     verdict, head = verdict_of(run), f"{run.id} {headline(run)}"
-    return [head] if verdict is None else verdict_lines(verdict, head, console.width())
+    if verdict is None:
+        return [head]
+    return verdict_lines(verdict, head, console.width())

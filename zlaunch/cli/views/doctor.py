@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from zlaunch import console
-from zlaunch.checks.report import DoctorReport, merged, named
-from zlaunch.checks.row import Row, Status
+from zlaunch.checks.report import MOST_NAMES, DoctorReport, merged
+from zlaunch.checks.result import CheckResult, Status
 from zlaunch.console import visible
-from zlaunch.units import brief, plural
+from zlaunch.hosts.json_lines import plain
+from zlaunch.units import brief, listed, plural
 
 MOST_WAITING = 3
 
@@ -25,13 +26,14 @@ class DoctorView:
         """Show for which hosts the doctor still waits."""
         if not names:
             return
-        more = f" and {len(names) - MOST_WAITING} more" if len(names) > MOST_WAITING else ""
         done = f"{self._total - len(names)} of {plural(self._total, 'host')} examined"
-        self._line.show(done, f"· waiting for {', '.join(names[:MOST_WAITING])}{more}")
+        self._line.show(done, f"· waiting for {listed(names, MOST_WAITING)}")
 
     def reducing(self, names: Sequence[str]) -> None:
         """Show that an all-reduce is measured."""
-        self._line.show("measuring an all-reduce", f"· waiting for {named(names)}" if names else "")
+        self._line.show(
+            "measuring an all-reduce", f"· waiting for {listed(names, MOST_NAMES)}" if names else ""
+        )
 
     def done(self) -> None:
         """Remove the line."""
@@ -48,7 +50,7 @@ def table_lines(report: DoctorReport) -> Iterator[str]:
     yield from console.paragraph(summary(report, rows))
 
 
-def _row_lines(row: Row, width: int) -> Iterator[str]:
+def _row_lines(row: CheckResult, width: int) -> Iterator[str]:
     start = f"{row.status.value:<8} {row.name:<{width}}  "
     indent = " " * len(start)
     first, *rest = console.paragraph(visible(row.value), indent) or [indent]
@@ -60,18 +62,20 @@ def _row_lines(row: Row, width: int) -> Iterator[str]:
         yield from (f"      {line}" for line in more)
 
 
-def summary(report: DoctorReport, rows: Sequence[Row]) -> str:
+def summary(report: DoctorReport, rows: Sequence[CheckResult]) -> str:
     """Count errors and warnings, and say how long the hosts took."""
     counts = Counter(row.status for row in rows)
     errors, warnings = counts[Status.ERROR], counts[Status.WARNING]
     found = [plural(n, noun) for n, noun in ((errors, "error"), (warnings, "warning")) if n]
-    verdict = ", ".join(found) or "nothing is wrong"
+    result = ", ".join(found) or "nothing is wrong"
     if report.is_one:
-        return verdict
-    answered = [one for one in report.hosts if one.facts is not None]
-    slowest = max(answered, key=lambda one: one.seconds, default=None)
-    time = "" if slowest is None else f"; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
-    return f"{verdict}; {len(answered)} of {plural(len(report.hosts), 'host')} answered{time}"
+        return result
+    answered = [one for one in report.hosts if one.has_answered]
+    text = f"{result}; {len(answered)} of {plural(len(report.hosts), 'host')} answered"
+    if not answered:
+        return text
+    slowest = max(answered, key=lambda one: one.seconds)
+    return f"{text}; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
 
 
 def as_json(report: DoctorReport) -> str:
@@ -80,12 +84,12 @@ def as_json(report: DoctorReport) -> str:
         one.name: {
             "seconds": round(one.seconds, 3),
             "rows": [_members(row) for row in report.rows[one.name]],
-            "facts": one.facts,
+            "facts": None if one.facts is None else plain(one.facts),
         }
         for one in report.hosts
     }
     return json.dumps({"status": report.status.value, "hosts": hosts}, indent=2)
 
 
-def _members(row: Row) -> dict[str, object]:
+def _members(row: CheckResult) -> dict[str, object]:
     return {"name": row.name, "status": row.status.value, "value": row.value, "hint": row.hint}

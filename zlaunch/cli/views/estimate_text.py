@@ -226,7 +226,9 @@ def _effects(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str
 def _pace(pace: float | None) -> str:
     if pace is None:
         return "-"
-    return "0" if abs(pace) < 0.005 else f"{pace:+.0%}"
+    if abs(pace) < 0.005:
+        return "0"
+    return f"{pace:+.0%}"
 
 
 def _signed(num_bytes: int) -> str:

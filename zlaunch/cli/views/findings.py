@@ -68,7 +68,9 @@ def _summary(report: Report) -> str:
     for finding in report.findings:
         counts[finding.severity] += 1
     said = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
-    return f"valid, {said}" if report.status(strict=True) is ExitStatus.OK else said
+    if report.status(strict=True) is ExitStatus.OK:
+        return f"valid, {said}"
+    return said
 
 
 def _counted(count: int, severity: Severity) -> str:
@@ -98,13 +100,17 @@ def _file(report: Report, strict: bool) -> dict[str, Any]:
         "exit_status": int(status),
         "counts": counts,
     }
-    return members if report.fixes is None else {**members, "fixes": _fixes(report.fixes)}
+    if report.fixes is None:
+        return members
+    return {**members, "fixes": _fixes(report.fixes)}
 
 
 def _verdict(report: Report, strict: bool) -> str:
     if report.status(strict) is ExitStatus.OK:
         return "valid"
-    return "unreadable" if report.trouble else "refused"
+    if report.trouble:
+        return "unreadable"
+    return "refused"
 
 
 def _fixes(fixes: Fixes) -> dict[str, Any]:

@@ -142,7 +142,9 @@ class Picture:
 def _merged(bar: Bar, seen: set[str]) -> dict[str, int]:
     kept = {part: bar.parts[part] for part in STYLES if part in bar.parts and part in seen}
     rest = bar.total - sum(kept.values())
-    return {**kept, OTHER: kept.get(OTHER, 0) + rest} if rest else kept
+    if rest:
+        return {**kept, OTHER: kept.get(OTHER, 0) + rest}
+    return kept
 
 
 def check_plot(file: Path) -> None:
@@ -254,7 +256,9 @@ def _draw(axes: Any, panel: Panel, end: float, pad: float) -> Any:
 
 def _unit(most: int) -> tuple[int, str]:
     """Return the unit of an axis, which is that of the texts beside the bars."""
-    return (GIB, "GiB") if most >= 100 * MIB else (MIB, "MiB")
+    if most >= 100 * MIB:
+        return (GIB, "GiB")
+    return (MIB, "MiB")
 
 
 def _name(drawn: Sequence[Any], names: Sequence[str]) -> None:
@@ -311,4 +315,6 @@ def _phases(curve: Curve) -> Iterator[tuple[str, int, int]]:
 def times(limit: int, need: int) -> str:
     """Say how far a limit is away: `27 times`."""
     ratio = limit / max(1, need)
-    return f"{ratio:.0f} times" if ratio >= 9.95 else f"{ratio:.1f} times"
+    if ratio >= 9.95:
+        return f"{ratio:.0f} times"
+    return f"{ratio:.1f} times"

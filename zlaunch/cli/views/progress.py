@@ -60,11 +60,15 @@ def _bar(done: float) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.3f}" if math.isfinite(value) else str(value)
+    if math.isfinite(value):
+        return f"{value:.3f}"
+    return str(value)
 
 
 def _thousands(value: float) -> str:
-    return f"{value / 1000:.1f}k" if value >= 1000 else f"{value:.0f}"
+    if value >= 1000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:.0f}"
 
 
 def plain_line(progress: Progress, world_size: int) -> str:
@@ -76,7 +80,9 @@ def plain_line(progress: Progress, world_size: int) -> str:
 def milestone(progress: Progress) -> int:
     """Number the phases before the first step, to show each only once."""
     phase = progress.first.get("phase")
-    return phases.ALL.index(phase) if phase in phases.ALL and phase != phases.EXITING else 0
+    if phase in phases.ALL and phase != phases.EXITING:
+        return phases.ALL.index(phase)
+    return 0
 
 
 def loss_line(heartbeat: HeartbeatRecord) -> str | None:

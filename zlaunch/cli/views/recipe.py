@@ -52,7 +52,9 @@ def _metavar(option: RecipeOption) -> str:
 
 def _help(option: RecipeOption) -> str:
     has_default = option.default is not None and option.kind not in ("bool", "")
-    return f"{option.help} (default: {option.default})" if has_default else option.help
+    if has_default:
+        return f"{option.help} (default: {option.default})"
+    return option.help
 
 
 def members(recipe: Recipe) -> dict[str, object]:

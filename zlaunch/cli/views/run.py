@@ -4,11 +4,13 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.files import shown, typed
-from zlaunch.job.script import ConfigInterface
-from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.runs.run import Run
+
+if TYPE_CHECKING:  # most commands look for no checkpoints
+    from zlaunch.resume.saved_by_run import SavedByRun
 
 
 def members(run: Run) -> dict[str, object]:
@@ -37,21 +39,29 @@ def zero(run: Run) -> str:
     `-` stands for a script without DeepSpeed, `?` for an unknown stage.
     """
     if run.stage is None:
-        return "-" if run.job.get("interface") == ConfigInterface.NONE.value else "?"
-    places = [run.offload.get(part, "-") for part in ("optimizer", "param")]
-    if places == ["-", "-"]:
+        from zlaunch.job.script import ConfigInterface  # few runs need what reads scripts
+
+        if run.job.get("interface") == ConfigInterface.NONE.value:
+            return "-"
+        return "?"
+    optimizer, param = (run.offload.get(part, "-") for part in ("optimizer", "param"))
+    if optimizer != param:
+        return f"{run.stage} {optimizer}/{param}"
+    if param == "-":
         return str(run.stage)
-    return f"{run.stage} {places[0] if places[0] == places[1] else '/'.join(places)}"
+    return f"{run.stage} {param}"
 
 
 def steps(run: Run) -> str:
     """Write how far a run came: `12/100`, `12`, or `-` if it reported no step."""
     if run.steps is None:
-        return str(run.step) if run.step else "-"
+        if run.step:
+            return str(run.step)
+        return "-"
     return f"{run.step or 0}/{run.steps}"
 
 
-def saved_rows(saved: SavedByRun) -> Iterator[tuple[str, str]]:
+def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     """Say where the model and the newest checkpoint of a run are, and the commands that use them."""
     if saved.model is not None:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"
@@ -88,7 +98,9 @@ def moment(seconds: float | None, now: float) -> str:
     then, today = time.localtime(seconds), time.localtime(now)
     if then[:3] == today[:3]:
         return time.strftime("%H:%M", then)
-    return time.strftime("%b %d", then) if then.tm_year == today.tm_year else time.strftime("%Y-%m", then)
+    if then.tm_year == today.tm_year:
+        return time.strftime("%b %d", then)
+    return time.strftime("%Y-%m", then)
 
 
 def long_moment(seconds: float | None) -> str:

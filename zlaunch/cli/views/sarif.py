@@ -70,4 +70,6 @@ def _result(name: str, finding: Finding, rule: int, cwd: Path) -> dict[str, Any]
 def _uri(file: str, cwd: Path) -> str:
     """Write a path as a URI: relative to the working directory if it is below it."""
     path = Path(os.path.normpath(cwd / file))  # resolving links would leave the directory
-    return quote(path.relative_to(cwd).as_posix()) if path.is_relative_to(cwd) else path.as_uri()
+    if path.is_relative_to(cwd):
+        return quote(path.relative_to(cwd).as_posix())
+    return path.as_uri()

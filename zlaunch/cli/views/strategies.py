@@ -138,4 +138,6 @@ def _why(table: StrategyTable, chosen: Strategy) -> str:
         for strategy, result in preferred
         if isinstance(result, Estimate) and result.fit is not Fit.YES
     ]
-    return f": {', '.join(misses)}" if misses else ""
+    if misses:
+        return f": {', '.join(misses)}"
+    return ""

@@ -97,7 +97,9 @@ def unused_section(source: Document) -> Iterator[Finding]:
 def no_section(source: Document) -> Finding:
     """Report a section that is not a group of fields."""
     given = source.value[SECTION]
-    hint = f"write `{FILE}: {given}` below it" if isinstance(given, str) else None
+    hint = None
+    if isinstance(given, str):
+        hint = f"write `{FILE}: {given}` below it"
     return wrong_type(source, (SECTION,), "a group of fields", hint)
 
 
@@ -162,7 +164,9 @@ def _field(key: str, known: Sequence[str]) -> str:
 def _close(word: str, known: Sequence[str]) -> str | None:
     spelled = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), spelled, n=1, cutoff=0.6)
-    return f"did you mean `{spelled[close[0]]}`?" if close else None
+    if close:
+        return f"did you mean `{spelled[close[0]]}`?"
+    return None
 
 
 def _shown(source: Document, path: KeyPath) -> str:
@@ -172,4 +176,6 @@ def _shown(source: Document, path: KeyPath) -> str:
     value = value_at(source.value, path)
     if isinstance(value, dict | list):
         return "a group"
-    return f"`{written}` ({str(value).lower()} to YAML)" if isinstance(value, bool) else f"`{written}`"
+    if isinstance(value, bool):
+        return f"`{written}` ({str(value).lower()} to YAML)"
+    return f"`{written}`"

@@ -50,11 +50,15 @@ class Field:
 
 
 def _steps(text: str) -> int | str:
-    return int(text) if text.isdigit() else text
+    if text.isdigit():
+        return int(text)
+    return text
 
 
 def _clip(text: str) -> float | str:
-    return "auto" if text.lower() == "auto" else float(text)
+    if text.lower() == "auto":
+        return "auto"
+    return float(text)
 
 
 def _is_true(text: str) -> bool:

@@ -171,7 +171,9 @@ class _Reader:
             value = yaml.constructor.SafeConstructor().construct_object(node)
         except (ValueError, KeyError):
             self._fail(f"`{node.value}` is not a valid `{node.tag.removeprefix(_TAG)}`", offset)
-        return self._number(value, node) if isinstance(value, float) else value
+        if isinstance(value, float):
+            return self._number(value, node)
+        return value
 
     def _number(self, value: float, node: _Node) -> int | float:
         if not math.isfinite(value):

@@ -60,8 +60,10 @@ def ranks_of(values: Values, context: Context) -> Fraction | None:
     """
     if context.interface is not ConfigInterface.DEEPSPEED:
         return data_ranks(context.world_size, None, None)
+    if context.has_own_groups:
+        return None
     sizes = whole(values[("sequence_parallel_size",)]), whole(values[("data_parallel_size",)])
-    return None if context.has_own_groups else data_ranks(context.world_size, *sizes)
+    return data_ranks(context.world_size, *sizes)
 
 
 def equal_samples(values: Values, total: object) -> str:
@@ -109,7 +111,9 @@ def resolve_autos(values: Values, context: Context) -> ResolvedAutos:
         if values[path] != AUTO:
             continue
         known = _Known(values, context)
-        filled = _FILL[path](known) if path in _FILL else None
+        filled = None
+        if path in _FILL:
+            filled = _FILL[path](known)
         if known.is_raw and filled is None and FILLED.get(path) == "bucket":
             filled = _deepspeed_default(values, path)
         if filled is not None:
@@ -149,18 +153,23 @@ class _Known:
 
 
 def _reason(path: KeyPath, known: _Known) -> OpenReason:
-    if path == TOTAL and known.context.world_size is None and _sizes(known.values) is not None:
+    if path == TOTAL and known.context.world_size is None and _batch_sizes(known.values) is not None:
         return OpenReason.RANKS
-    reason = OpenReason.DEEPSPEED if known.is_raw else _OPEN.get(path, OpenReason.NEVER_FILLED)
+    if known.is_raw:
+        return OpenReason.DEEPSPEED
+    reason = _OPEN.get(path, OpenReason.NEVER_FILLED)
     is_accelerate = known.context.interface is ConfigInterface.ACCELERATE and known.context.is_sure
-    return OpenReason.OBJECTS if is_accelerate and reason is OpenReason.DATASET else reason
+    if is_accelerate and reason is OpenReason.DATASET:
+        return OpenReason.OBJECTS
+    return reason
 
 
 def _deepspeed_default(values: Values, path: KeyPath) -> Sourced | None:
     """DeepSpeed drops the word from `zero_optimization` and uses its own bucket size."""
     field = field_at(values.config(), path)
-    source = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own default")
-    return None if field is None else Sourced(field.default, source)
+    if field is None:
+        return None
+    return Sourced(field.default, Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's own default"))
 
 
 _Fill = Callable[[_Known], Sourced | None]
@@ -180,13 +189,15 @@ def _matched(match: Match) -> _Fill:
     return fill
 
 
-def _sizes(values: Values) -> tuple[int, int] | None:
+def _batch_sizes(values: Values) -> tuple[int, int] | None:
     micro, accumulation = whole(values[MICRO]), whole(values[ACCUMULATION])
-    return None if micro is None or accumulation is None else (micro, accumulation)
+    if micro is None or accumulation is None:
+        return None
+    return micro, accumulation
 
 
 def _total(known: _Known) -> Sourced | None:
-    sizes, ranks = _sizes(known.values), ranks_of(known.values, known.context)
+    sizes, ranks = _batch_sizes(known.values), ranks_of(known.values, known.context)
     if sizes is None or ranks is None:
         return None
     micro, accumulation = sizes
@@ -195,7 +206,12 @@ def _total(known: _Known) -> Sourced | None:
 
 
 def _constant(value: object, kind: SourceKind, text: str) -> _Fill:
-    return lambda known: Sourced(value, _OURS if known.is_raw else Source(kind, text))
+    def fill(known: _Known) -> Sourced:
+        if known.is_raw:
+            return Sourced(value, _OURS)
+        return Sourced(value, Source(kind, text))
+
+    return fill
 
 
 def _switch(*names: str) -> _Fill:
@@ -221,7 +237,13 @@ def _from_hidden(formula: str, of: Callable[[int], int]) -> _Fill:
 
 def _only_at_stage_3(fill: _Fill, default: int) -> _Fill:
     source = Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's default; not read below stage 3")
-    return lambda known: fill(known) if known.values[(ZERO, "stage")] == 3 else Sourced(default, source)
+
+    def fill_at_stage_3(known: _Known) -> Sourced | None:
+        if known.values[(ZERO, "stage")] == 3:
+            return fill(known)
+        return Sourced(default, source)
+
+    return fill_at_stage_3
 
 
 def _warmup(known: _Known) -> Sourced | None:
@@ -238,11 +260,15 @@ def _warmup(known: _Known) -> Sourced | None:
 def _clip(known: _Known) -> Sourced | None:
     """Accelerate has the same default as the Trainer; without either, nothing fills it in later."""
     if known.context.interface is ConfigInterface.TRAINER or "max_grad_norm" in known.args.arguments:
-        return known.argument("max_grad_norm") if known.context.is_sure else None
+        if not known.context.is_sure:
+            return None
+        return known.argument("max_grad_norm")
     if known.is_raw:
         default = (known.context.release or NEWEST).default(_CLIPPING)
         return Sourced(default, Source(SourceKind.DEEPSPEED_DEFAULT, "DeepSpeed's default"))
-    return Sourced(1.0, Source(*_ACCELERATE)) if known.context.is_sure else None
+    if not known.context.is_sure:
+        return None
+    return Sourced(1.0, Source(*_ACCELERATE))
 
 
 _ACCELERATE = SourceKind.ACCELERATE_DEFAULT, "accelerate's default"

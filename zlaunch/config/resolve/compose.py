@@ -67,8 +67,8 @@ def preset(stage: Stage, offload: Offload, nvme_dir: Path | None) -> dict[str, A
 def offload_sections(stage: int, offload: Offload, nvme_dir: Path | None) -> dict[str, dict[str, object]]:
     """Write the offload sections; `--offload cpu` moves parameters only at stage 3."""
     param = offload.param
-    if param is None:
-        param = offload.optimizer if stage == 3 else "none"
+    if param is None and stage == 3:
+        param = offload.optimizer
     sections: dict[str, dict[str, object]] = {}
     for name, device in zip(OFFLOADS, (offload.optimizer, param), strict=True):
         if device in (None, "none"):
@@ -88,7 +88,10 @@ def _swaps(sections: Mapping[str, Mapping[str, object]]) -> bool:
 
 def compose(job: JobSpec, base: Document | None) -> Values:
     """Compose the ds_config of a job: the user's file or a preset, then flags, then `--set`."""
-    values = _from_preset(job) if base is None else _from_file(job, base)
+    if base is None:
+        values = _from_preset(job)
+    else:
+        values = _from_file(job, base)
     if job.precision is not None:
         values = _with_precision(values, job.precision)
     for key, value in job.overrides:
@@ -107,7 +110,9 @@ def compose(job: JobSpec, base: Document | None) -> Values:
 
 def _check_override(values: Values, path: KeyPath, value: object) -> None:
     """Raise WrongUsage if another option than `--set` sets the same key, or one in it, to another value."""
-    wanted: dict[KeyPath, object] = dict(leaves(value)) if isinstance(value, Mapping) else {(): value}
+    wanted: dict[KeyPath, object] = {(): value}
+    if isinstance(value, Mapping):
+        wanted = dict(leaves(value))
     for key, other in values.leaves.items():
         new, source = wanted.get(key[len(path) :]), other.source
         is_other = source.kind is SourceKind.OPTION and source != Source.option("--set")
@@ -117,7 +122,9 @@ def _check_override(values: Values, path: KeyPath, value: object) -> None:
 
 
 def _from_preset(job: JobSpec) -> Values:
-    stage = DEFAULT_STAGE if job.stage is None else job.stage
+    stage = DEFAULT_STAGE
+    if job.stage is not None:
+        stage = job.stage
     config = preset(stage, job.offload or Offload(), job.nvme_dir)
     values = Values.of(config, Source(SourceKind.PRESET, f"preset for stage {stage}"))
     if job.stage is not None:
@@ -135,11 +142,11 @@ def _with_offload_sources(values: Values) -> Values:
 
 def as_written(base: Document) -> Values:
     """Take over the user's values, each with its line."""
-    found: dict[KeyPath, Sourced] = {}
+    written: dict[KeyPath, Sourced] = {}
     for path, value in leaves(base.value):
         place = base.place(path)
-        found[path] = Sourced(value, Source(SourceKind.CONFIG_FILE, f"{place.file}:{place.line}"))
-    return Values(found)
+        written[path] = Sourced(value, Source(SourceKind.CONFIG_FILE, f"{place.file}:{place.line}"))
+    return Values(written)
 
 
 def _from_file(job: JobSpec, base: Document) -> Values:
@@ -149,11 +156,13 @@ def _from_file(job: JobSpec, base: Document) -> Values:
         values = values.put((ZERO, "stage"), job.stage, job.stage_source)
     if job.offload is not None:
         stage = values[(ZERO, "stage")]
+        if not isinstance(stage, int):
+            stage = 0
         for name in OFFLOADS:
             values = values.without((ZERO, name))
-        sections = offload_sections(stage if isinstance(stage, int) else 0, job.offload, job.nvme_dir)
-        given = Values.of({ZERO: sections} if sections else {}, _FOR_OFFLOAD)
-        values = _with_offload_sources(given).over(values)
+        sections = offload_sections(stage, job.offload, job.nvme_dir)
+        if sections:
+            values = _with_offload_sources(Values.of({ZERO: sections}, _FOR_OFFLOAD)).over(values)
         if _swaps(sections) and not values.has(PREFETCH):
             values = values.put(PREFETCH, 0, _FOR_OFFLOAD)
     elif job.nvme_dir is not None:

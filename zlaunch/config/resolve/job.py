@@ -171,4 +171,6 @@ def _as_typed(finding: Finding, values: Values) -> Finding:
 
 def _located(finding: Finding, base: Document | None) -> Finding:
     """Add the place in the user's file, if the key is in it."""
-    return base.locate(finding) if base is not None and base.has(finding.where) else finding
+    if base is not None and base.has(finding.where):
+        return base.locate(finding)
+    return finding

@@ -32,7 +32,9 @@ def _warmed_up(params: WarmupParams | WarmupDecayParams | WarmupCosineParams, at
     steps = max(2, int(params.warmup_num_steps))
     if at >= steps:
         return None
-    return at / steps if params.warmup_type == "linear" else math.log(at + 1) / math.log(steps)
+    if params.warmup_type == "linear":
+        return at / steps
+    return math.log(at + 1) / math.log(steps)
 
 
 def _warmup(params: WarmupParams, base: float, at: int) -> float:
@@ -65,7 +67,9 @@ def _one_cycle(params: OneCycleParams, _: float, at: int) -> float:
     after = at + 1 - first - second
     if after > 0:
         decays = params.decay_lr_rate * after
-        return low / (1 + decays / params.decay_step_size) if params.decay_step_size else low
+        if params.decay_step_size:
+            return low / (1 + decays / params.decay_step_size)
+        return low
     place = (at + 1) % (first + second)
     rises = place <= first
     passed, steps = (place, first) if rises else (first + second - place, second)
@@ -100,7 +104,9 @@ def deepspeed_curve(name: str, params: Any, base: float) -> Curve:
     def rate(step: int) -> float:
         if step == 0 and last != -1:
             return base
-        return formula(params, base, last + step) if step and last + step >= 0 else before
+        if step and last + step >= 0:
+            return formula(params, base, last + step)
+        return before
 
     return rate
 
@@ -119,7 +125,9 @@ class ScheduleInputs:
     def option(self, name: str, default: float) -> float:
         """Look up a number in the options."""
         value = self.options.get(name)
-        return default if value is None else float(value)
+        if value is None:
+            return default
+        return float(value)
 
     def progress(self, step: int) -> float:
         """Say how much of what follows the warmup is done."""
@@ -137,7 +145,9 @@ def _wave(run: ScheduleInputs, step: int) -> float:
 
 def _restarts(run: ScheduleInputs, step: int) -> float:
     done = run.progress(step)
-    return 0.0 if done >= 1.0 else _cosine((run.option("num_cycles", 1.0) * done) % 1.0)
+    if done >= 1.0:
+        return 0.0
+    return _cosine((run.option("num_cycles", 1.0) * done) % 1.0)
 
 
 def _polynomial(run: ScheduleInputs, step: int) -> float:

@@ -50,7 +50,9 @@ class Schedule:
 
     def rate(self, step: int) -> float:
         """Say the learning rate at a step of a schedule that is known."""
-        return self.curve(step) if self.curve is not None else math.nan
+        if self.curve is not None:
+            return self.curve(step)
+        return math.nan
 
     def peak(self) -> tuple[int, float]:
         """Find the first step with the highest rate."""
@@ -69,19 +71,25 @@ class _Job:
     def total(self) -> int | None:
         """The number of steps: as the arguments say, or as the scheduler was told."""
         steps, written = int(self.args["max_steps"].value), self.values[_TOTAL]
-        return steps if steps > 0 else written if isinstance(written, int) and written > 0 else None
+        if steps > 0:
+            return steps
+        if isinstance(written, int) and written > 0:
+            return written
+        return None
 
     @property
     def base(self) -> float | None:
         """The initial learning rate of the optimizer; None if only the script sets it."""
         rate = self.values[_LR]
         if rate is None and self.values.has(("optimizer",)):
-            field = field_at(self.values.config(), _LR)
-            rate = None if field is None else field.default
+            rate = getattr(field_at(self.values.config(), _LR), "default", None)
         if rate is None and self.interface is ConfigInterface.TRAINER:
             rate = self.args["learning_rate"].value
-        rate = rate[0] if isinstance(rate, list) and rate else rate
-        return float(rate) if isinstance(rate, int | float) else None
+        if isinstance(rate, list) and rate:
+            rate = rate[0]
+        if isinstance(rate, int | float):
+            return float(rate)
+        return None
 
 
 def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, typed: ScriptArgs) -> Schedule:
@@ -183,7 +191,9 @@ def _options(typed: ScriptArgs) -> Mapping[str, object]:
 
 def _warmup_steps(warmup: float, total: int) -> int:
     """Count the steps of a warmup as `TrainingArguments.get_warmup_steps` does."""
-    return int(warmup) if warmup >= 1 else math.ceil(total * warmup)
+    if warmup >= 1:
+        return int(warmup)
+    return math.ceil(total * warmup)
 
 
 _DATASET = "the dataset decides, or `--max_steps`,"

@@ -23,7 +23,7 @@ from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Refused
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.transformer import Transformer, Weight, read_transformer
+from zlaunch.job.transformer import Stack, Transformer, Weight, read_transformer
 from zlaunch.units import plural, whole
 
 DEVICE: KeyPath = (ZERO, "offload_param", "device")
@@ -66,10 +66,13 @@ def fit_buffers(values: Values, model: ModelConfig | None, world_size: int) -> V
     """Size the buffers for parameters that are swapped to NVMe, where the user's file does not."""
     if values[DEVICE] != "nvme" or model is None:
         return values
-    kept = whole(values[REUSE])
-    distance = None if _is_preset(values, REUSE) else MOST_DISTANCE if kept is None else kept
-    needed = _needed(values, model, world_size, distance)
-    size = _size(model, needed, world_size)
+    distance = None
+    if not _is_preset(values, REUSE):
+        distance = whole(values[REUSE])
+        if distance is None:
+            distance = MOST_DISTANCE
+    needed = _buffers_of(values, model, world_size, distance)
+    size = _buffer_size(model, needed, world_size)
     if size is not None and not values.has(SIZE):
         values = values.put(SIZE, size[0], Source.computed(size[1]))
     if needed is None:
@@ -83,21 +86,26 @@ def fit_buffers(values: Values, model: ModelConfig | None, world_size: int) -> V
     return values
 
 
-def _needed(values: Values, model: ModelConfig, world_size: int, distance: int | None) -> NvmeBuffers | None:
-    halved = any(values[(name, "enabled")] is True for name in ("bf16", "fp16"))
+def _buffers_of(
+    values: Values, model: ModelConfig, world_size: int, distance: int | None
+) -> NvmeBuffers | None:
+    item = 4
+    if any(values[(name, "enabled")] is True for name in ("bf16", "fp16")):
+        item = 2
     with suppress(Refused):
-        return nvme_buffers(read_transformer(model.value), world_size, 2 if halved else 4, distance)
+        return nvme_buffers(read_transformer(model.value), world_size, item, distance)
     return None
 
 
-def _size(model: ModelConfig, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
+def _buffer_size(model: ModelConfig, needed: NvmeBuffers | None, world_size: int) -> tuple[int, str] | None:
     """Make every partitioned parameter fit into one buffer; None where DeepSpeed's default is enough."""
     largest = -(-(model.largest_parameter or 0) // world_size)
     ranks = f"divided by {plural(world_size, 'rank')}"
     if needed is not None and needed.is_exact:
         size = max(largest, needed.buffer_size)
         return size + size // 16, f"the largest matrix in {model.source} and a sixteenth, {ranks}"
-    largest = max(largest, 0 if needed is None else needed.buffer_size)
+    if needed is not None:
+        largest = max(largest, needed.buffer_size)
     if largest <= OffloadParam().buffer_size:
         return None
     return largest, f"the largest matrix in {model.source}, {ranks}"
@@ -115,28 +123,42 @@ def nvme_buffers(
 
     A model of unknown type gets twice as many buffers.
     """
-    layer = max(sum(one.numel for one in stack.weights if not _in_block(one.name)) for stack in model.stacks)
-    distance = min(MOST_DISTANCE, 2 * layer) if reuse_distance is None else reuse_distance
+    if reuse_distance is None:
+        layer = max(_numel_outside_blocks(stack) for stack in model.stacks)
+        reuse_distance = min(MOST_DISTANCE, 2 * layer)
     least = -(-world_size * _LEAST_BYTES // item)
     orders = (list(parameter_order(model, checkpointing)) for checkpointing in (False, True))
-    at_once = max(most_gathered(uses, distance, least) for uses in orders)
+    at_once = max(most_gathered(uses, reuse_distance, least) for uses in orders)
     # transformers gathers a module and what is in it to give it its first values.
     made = max(sum(weight.numel >= least for weight in stack.weights) for stack in model.stacks)
-    buffers = max(at_once + _SPARE, made + _SPARE, _FEWEST) * (1 if model.known else 2)
-    return NvmeBuffers(buffers, -(-model.largest // world_size), distance, model.known)
+    buffers = max(at_once + _SPARE, made + _SPARE, _FEWEST)
+    if not model.known:
+        buffers *= 2
+    return NvmeBuffers(buffers, -(-model.largest // world_size), reuse_distance, model.known)
+
+
+def _numel_outside_blocks(stack: Stack) -> int:
+    return sum(weight.numel for weight in stack.weights if not _in_block(weight.name))
 
 
 def most_gathered(uses: Sequence[ParameterUse], distance: int, least: int) -> int:
     """Count the parameters of at least `least` elements that are gathered at the same time."""
-    outside, all_of_it = [0], [0]
+    # Elements used before each use: outside of blocks, and with those in blocks.
+    outside, with_blocks = [0], [0]
     for use in uses:
-        outside.append(outside[-1] + (0 if use.in_block else use.numel))
-        all_of_it.append(all_of_it[-1] + use.numel)
+        with_blocks.append(with_blocks[-1] + use.numel)
+        if use.in_block:
+            outside.append(outside[-1])
+        else:
+            outside.append(outside[-1] + use.numel)
     changes, following = [0] * (len(uses) + 1), dict[int, int]()
     for at in range(len(uses) - 1, -1, -1):
-        use = uses[at]
-        again, passed = following.get(use.parameter), all_of_it if use.in_block else outside
-        until = again if again is not None and passed[again] - passed[at + 1] < distance else at + 1
+        use, until, passed = uses[at], at + 1, outside
+        if use.in_block:
+            passed = with_blocks
+        again = following.get(use.parameter)
+        if again is not None and passed[again] - passed[at + 1] < distance:
+            until = again
         if use.numel >= least:
             changes[at] += 1
             changes[until] -= 1
@@ -153,11 +175,15 @@ def parameter_order(model: Transformer, checkpointing: bool) -> Iterator[Paramet
     numbers = count()
 
     def numbered(weights: Sequence[Weight]) -> list[ParameterUse]:
-        return [ParameterUse(next(numbers), one.numel, _in_block(one.name)) for one in weights]
+        return [ParameterUse(next(numbers), weight.numel, _in_block(weight.name)) for weight in weights]
 
     start = numbered(model.embedding)
-    layers = [numbered(stack.weights) for stack in model.stacks for _ in range(stack.num_layers)]
-    end = [*numbered(model.head), *(start[:1] if model.tied else ())]
+    layers: list[list[ParameterUse]] = []
+    for stack in model.stacks:
+        layers += [numbered(stack.weights) for _ in range(stack.num_layers)]
+    end = numbered(model.head)
+    if model.tied:
+        end += start[:1]
     yield from start
     yield from chain.from_iterable(layers)
     yield from end

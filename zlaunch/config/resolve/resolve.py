@@ -85,6 +85,6 @@ def batch_equation(values: Values, context: Context) -> str:
         batch = batch.completed(ranks)
     sizes = [str(number or "?") for number in batch[1:]]
     equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {plural(ranks, 'rank') if ranks else 'ranks'}"
-    return (
-        equation if batch.total is None else f"{batch.total} = {equation}{equal_samples(values, batch.total)}"
-    )
+    if batch.total is None:
+        return equation
+    return f"{batch.total} = {equation}{equal_samples(values, batch.total)}"

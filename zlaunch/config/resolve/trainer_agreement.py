@@ -85,8 +85,12 @@ def script_arguments(
 
     A boolean gets a value: some parsers want one, and all accept it.
     """
-    words = [word for name, value in agreement.added for word in (f"--{name}", f"{value}")]
-    return (*words, *config_flags, str(ds_config)) if config_flags else tuple(words)
+    words: list[str] = []
+    for name, value in agreement.added:
+        words += [f"--{name}", str(value)]
+    if config_flags:
+        words += [*config_flags, str(ds_config)]
+    return tuple(words)
 
 
 def from_config(values: Values, args: TrainerArgs) -> dict[str, Argument]:
@@ -119,10 +123,14 @@ def _format(
         return {}
     if written := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
         return {written[0]: Argument(True, _in_the_config(f"{written[0]}.enabled"))}
-    best = None if machine is None else machine.best_precision
+    best = None
+    if machine is not None:
+        best = machine.best_precision
     if machine is None or best not in PRECISIONS or values[(best, "enabled")] != AUTO:
         return {}
-    device = machine.gpus[0].name if machine.gpus else "a CPU"
+    device = "a CPU"
+    if machine.gpus:
+        device = machine.gpus[0].name
     return {best: Argument(True, Source(SourceKind.MACHINE, f"the best format of {device}"))}
 
 

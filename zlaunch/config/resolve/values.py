@@ -32,7 +32,9 @@ class Values:
     def __getitem__(self, path: KeyPath) -> Any:
         """Look up a value; None if it is absent."""
         leaf = self.leaves.get(path)
-        return None if leaf is None else leaf.value
+        if leaf is None:
+            return None
+        return leaf.value
 
     def has(self, path: KeyPath) -> bool:
         """Whether the config has a key, or anything below it."""

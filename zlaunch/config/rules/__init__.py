@@ -1,5 +1,7 @@
 """Rules between the keys of a ds_config: one function, one code, one config that breaks it."""
 
+from itertools import chain
+
 from zlaunch.config.rules import (
     auto_values,
     batch,
@@ -23,17 +25,16 @@ from zlaunch.config.rules import (
 from zlaunch.config.rules.rule import Rule, Subject
 from zlaunch.errors import Finding
 
-_ROOMS = (
+_TOPICS = (
     *(batch, auto_values, trainer),
     *(zero_stages, offload, gradients, zero_plus_plus, zenflow),
     *(precision, master_weights, optimizer, constructor_args, schedule),
     *(renamed_keys, sections, parallel, data, release_changes),
 )
-RULES: tuple[Rule, ...] = tuple(
-    thing for room in _ROOMS for thing in vars(room).values() if isinstance(thing, Rule)
-)
+_MEMBERS = chain.from_iterable(vars(topic).values() for topic in _TOPICS)
+RULES: tuple[Rule, ...] = tuple(member for member in _MEMBERS if isinstance(member, Rule))
 
 
 def apply_rules(subject: Subject) -> list[Finding]:
     """Apply every rule and collect all findings."""
-    return [finding for rule in RULES for finding in rule(subject)]
+    return [*chain.from_iterable(rule(subject) for rule in RULES)]

@@ -44,8 +44,11 @@ def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
 def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
     for keys, key in _left(subject, "crash"):
-        when = "at the first step" if len(keys) == 1 else f"when the {keys[0]} is created"
-        hint = "write two numbers, such as [0.9, 0.999]" if keys[-1] == "betas" else "write a number"
+        when, hint = f"when the {keys[0]} is created", "write a number"
+        if len(keys) == 1:
+            when = "at the first step"
+        if keys[-1] == "betas":
+            hint = "write two numbers, such as [0.9, 0.999]"
         yield Violation(key, f'without the Trainer nothing fills in "auto": TypeError {when}', hint)
 
 

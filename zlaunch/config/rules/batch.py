@@ -14,7 +14,7 @@ from zlaunch.units import plural, whole
 )
 def batch_equation(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed asserts that the global batch is micro-batch x accumulation steps x data-parallel ranks."""
-    ranks, sizes = subject.data_ranks, _sizes(subject)
+    ranks, sizes = subject.data_ranks, _batch_sizes(subject)
     if ranks and None not in sizes and not sizes.holds(ranks):
         total, micro, accumulation = sizes
         yield Violation(
@@ -28,17 +28,24 @@ def batch_equation(subject: Subject) -> Iterator[Violation]:
 @error({"train_batch_size": 30, "train_micro_batch_size_per_gpu": 4}, {"train_batch_size": 32})
 def batch_not_divisible(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed divides the global batch by the other sizes and asserts that there is no remainder."""
-    ranks, sizes = subject.data_ranks, _sizes(subject)
+    ranks, sizes = subject.data_ranks, _batch_sizes(subject)
     total, micro, accumulation = sizes
     is_fraction = ranks is None and (subject.config.sequence_parallel_size or 1) > 1  # the ranks may be
     if total is None or is_fraction or (ranks and None not in sizes):
         return
-    divisor = (micro or 1) * (accumulation or 1) * (ranks.numerator if ranks else 1)
-    if not sizes.holds(ranks) if ranks else total % divisor:
-        parts = [
-            f"{size} {name}" for size, name in ((micro, "per rank"), (accumulation, "accumulated")) if size
-        ]
-        parts += [plural(ranks, "rank")] if ranks else []
+    divisor, parts = 1, []
+    if micro:
+        divisor *= micro
+        parts.append(f"{micro} per rank")
+    if accumulation:
+        divisor *= accumulation
+        parts.append(f"{accumulation} accumulated")
+    is_whole = total % divisor == 0
+    if ranks:
+        divisor *= ranks.numerator
+        parts.append(plural(ranks, "rank"))
+        is_whole = sizes.holds(ranks)
+    if not is_whole:
         yield Violation(
             "train_batch_size",
             f"train_batch_size {total} is not divisible by {' x '.join(parts)}",
@@ -58,7 +65,7 @@ def no_batch_size(subject: Subject) -> Iterator[Violation]:
         )
 
 
-def _sizes(subject: Subject) -> BatchSizes:
+def _batch_sizes(subject: Subject) -> BatchSizes:
     config = subject.config
     sizes = config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps
     return BatchSizes(*map(whole, sizes))

@@ -37,7 +37,12 @@ def class_of(subject: Subject) -> str | None:
     name = subject.optimizer
     if name in ("adam", "adamw") and subject.has_torch_adam:
         return "torch.optim.AdamW"
-    return _CLASSES[name]["offload_optimizer" in subject.offloads] if name in _CLASSES else None
+    if name not in _CLASSES:
+        return None
+    on_gpu, on_host = _CLASSES[name]
+    if "offload_optimizer" in subject.offloads:
+        return on_host
+    return on_gpu
 
 
 @fails_later(
@@ -50,11 +55,11 @@ def argument_of_another_class(subject: Subject) -> Iterator[Violation]:
         return
     for keys in subject.written:
         if keys[:2] == ("optimizer", "params") and keys[2] not in TAKES[chosen]:
-            torch = subject.optimizer in ("adam", "adamw") and keys[2] in TAKES["torch.optim.AdamW"]
+            hint = "delete it"
+            if subject.optimizer in ("adam", "adamw") and keys[2] in TAKES["torch.optim.AdamW"]:
+                hint = 'delete it, or add `"torch_adam": true`'
             yield Violation(
-                ".".join(keys),
-                f"DeepSpeed creates {chosen} here, which has no argument `{keys[2]}`",
-                'delete it, or add `"torch_adam": true`' if torch else "delete it",
+                ".".join(keys), f"DeepSpeed creates {chosen} here, which has no argument `{keys[2]}`", hint
             )
 
 
@@ -65,16 +70,20 @@ def _of_torch(subject: Subject) -> Iterator[tuple[Kind, str, dict[str, object], 
         ("optimizer", config.optimizer),
         ("scheduler", config.scheduler),
     )
-    for kind, one in created:
-        if isinstance(one, TorchOptimizer | TorchScheduler) and find is not None:
-            arguments = find(kind, one.type)
+    for kind, section in created:
+        if isinstance(section, TorchOptimizer | TorchScheduler) and find is not None:
+            arguments = find(kind, section.type)
             if arguments is not None:
-                yield kind, one.type, one.params, arguments
+                yield kind, section.type, section.params, arguments
 
 
-_SGD = Context(
-    torch=lambda kind, _: Arguments(frozenset({"lr", "momentum"})) if kind == "optimizer" else None
-)
+def _find_sgd(kind: Kind, _: str) -> Arguments | None:
+    if kind == "optimizer":
+        return Arguments(frozenset({"lr", "momentum"}))
+    return None
+
+
+_SGD = Context(torch=_find_sgd)
 _STEP = Context(torch=lambda *_: Arguments(frozenset({"step_size", "gamma"}), ("step_size",)))
 
 
@@ -90,12 +99,10 @@ def no_argument_of_torch(subject: Subject) -> Iterator[Violation]:
     """
     for kind, name, params, arguments in _of_torch(subject):
         for key in [key for key in params if key not in arguments.names]:
-            meant = get_close_matches(key, arguments.names - params.keys(), 1)
-            yield Violation(
-                f"{kind}.params.{key}",
-                f"torch's {name} has no argument `{key}`",
-                f"did you mean `{meant[0]}`?" if meant else "delete it",
-            )
+            hint = "delete it"
+            if similar := get_close_matches(key, arguments.names - params.keys(), 1):
+                hint = f"did you mean `{similar[0]}`?"
+            yield Violation(f"{kind}.params.{key}", f"torch's {name} has no argument `{key}`", hint)
 
 
 @fails_later(
@@ -129,11 +136,11 @@ _NEEDS_OBJECTS: Mapping[str, str] = {
 )
 def objects_not_in_json(subject: Subject) -> Iterator[Violation]:
     """Some classes of torch take functions or other objects, which a ds_config cannot name."""
-    for kind, one in (("optimizer", subject.config.optimizer), ("scheduler", subject.config.scheduler)):
-        if isinstance(one, TorchOptimizer | TorchScheduler) and one.type in _NEEDS_OBJECTS:
+    for kind, section in (("optimizer", subject.config.optimizer), ("scheduler", subject.config.scheduler)):
+        if isinstance(section, TorchOptimizer | TorchScheduler) and section.type in _NEEDS_OBJECTS:
             yield Violation(
                 f"{kind}.type",
-                f"torch's {one.type} {_NEEDS_OBJECTS[one.type]}",
+                f"torch's {section.type} {_NEEDS_OBJECTS[section.type]}",
                 f"choose another {kind}, or create it in the script",
             )
 
@@ -146,7 +153,9 @@ def amsgrad_not_there(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed's GPU implementations of Adam and Lamb raise an error for `amsgrad`."""
     refuses = class_of(subject) == "FusedAdam" or subject.optimizer == "lamb"
     if refuses and subject.param("amsgrad") is True:
-        hint = "delete it" if subject.optimizer == "lamb" else 'delete it, or add `"torch_adam": true`'
+        hint = 'delete it, or add `"torch_adam": true`'
+        if subject.optimizer == "lamb":
+            hint = "delete it"
         yield Violation(
             "optimizer.params.amsgrad", "DeepSpeed's GPU optimizers do not support `amsgrad`", hint
         )

@@ -10,9 +10,12 @@ _NO_NORM = {"stage": 2, "compute_grad_norm": False}
 
 def _clipping(subject: Subject) -> float | None:
     """The norm at which gradients are clipped; None while it is unknown."""
-    written = subject.config.gradient_clipping
-    clipping = subject.argument("max_grad_norm") if written == "auto" else written
-    return None if clipping is None else float(clipping)
+    clipping = subject.config.gradient_clipping
+    if clipping == "auto":
+        clipping = subject.argument("max_grad_norm")
+    if clipping is None:
+        return None
+    return float(clipping)
 
 
 @fails_later(
@@ -70,10 +73,12 @@ def clipping_needs_the_norm(subject: Subject) -> Iterator[Violation]:
         and clipping is not None
         and clipping > 0
     ):
-        default = "" if subject.has("gradient_clipping") else ", its default"
+        written = f"{clipping:g}"
+        if not subject.has("gradient_clipping"):
+            written += ", its default"
         yield Violation(
             zero("compute_grad_norm"),
-            f"`gradient_clipping` is {clipping:g}{default}, and clipping needs the gradient norm",
+            f"`gradient_clipping` is {written}, and clipping needs the gradient norm",
             'write `"gradient_clipping": 0`, or delete `compute_grad_norm`',
         )
 
@@ -101,10 +106,10 @@ def sum_of_gradients(subject: Subject) -> Iterator[Violation]:
         "ZenFlow": subject.zero.zenflow is not None,
         "DeepCompile": subject.config.compile.deepcompile,
     }
-    who = next((name for name, is_on in averaging.items() if is_on), None)
-    if who and subject.config.gradient_allreduce_op == "sum":
+    feature = next((name for name, is_on in averaging.items() if is_on), None)
+    if feature and subject.config.gradient_allreduce_op == "sum":
         yield Violation(
-            "gradient_allreduce_op", f"{who} averages gradients and cannot sum them", 'write "mean"'
+            "gradient_allreduce_op", f"{feature} averages gradients and cannot sum them", 'write "mean"'
         )
 
 

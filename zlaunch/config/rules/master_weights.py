@@ -50,12 +50,10 @@ def masters_need_offload(subject: Subject) -> Iterator[Violation]:
         return
     for name, key in _masters(subject):
         if name == "fp16" or not subject.config.brain_float.bf16_optimizer_states:
-            states = ", or `bf16_optimizer_states`" if name == "bf16" else ""
-            yield Violation(
-                key,
-                "16-bit master weights need optimizer offload",
-                f'add `"offload_optimizer": {{"device": "cpu"}}`{states}',
-            )
+            hint = 'add `"offload_optimizer": {"device": "cpu"}`'
+            if name == "bf16":
+                hint += ", or `bf16_optimizer_states`"
+            yield Violation(key, "16-bit master weights need optimizer offload", hint)
 
 
 @fails_later(

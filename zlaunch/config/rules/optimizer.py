@@ -97,11 +97,13 @@ def optimizer_needs_a_gpu(subject: Subject) -> Iterator[Violation]:
     if subject.context.accelerator != "cpu" or is_offloaded or config.optimizer is None:
         return
     if any(op.name in NOT_ON_CPU for op in needed_ops(config, "cpu", "")):
-        offload = ", or `--offload cpu`" if subject.optimizer == "lion" and subject.stage else ""
+        hint = 'write `"type": "AdamW"`'
+        if subject.optimizer == "lion" and subject.stage:
+            hint += ", or `--offload cpu`"
         yield Violation(
             "optimizer.type",
             f"DeepSpeed's {config.optimizer.type} only runs on a GPU, and there is none",
-            f'write `"type": "AdamW"`{offload}',
+            hint,
         )
 
 
@@ -158,15 +160,18 @@ def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate."""
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):
         return
-    own = subject.config.optimizer
-    if isinstance(own, MuonOptimizer) and own.params.muon_lr is not None and own.params.adam_lr is not None:
+    optimizer = subject.config.optimizer
+    if isinstance(optimizer, MuonOptimizer) and None not in (
+        optimizer.params.muon_lr,
+        optimizer.params.adam_lr,
+    ):
         return
-    default = (
-        f"{_OWN_RATE.get(own.type.lower(), 0.001):g}" if own.type.lower() in _KNOWN else "its own default"
-    )
+    default = "its own default"
+    if optimizer.type.lower() in _KNOWN:
+        default = f"{_OWN_RATE.get(optimizer.type.lower(), 0.001):g}"
     yield Violation(
         "optimizer",
-        f"the learning rate of {own.type} is {default}, whatever the script sets",
+        f"the learning rate of {optimizer.type} is {default}, whatever the script sets",
         'add `"params": {"lr": "auto"}`; without the Trainer, write a number',
     )
 

@@ -27,11 +27,14 @@ def mesh_differs_from_ranks(subject: Subject) -> Iterator[Violation]:
     if world is None or None in sizes or subject.context.has_own_groups or config.pipeline is not None:
         return
     if (mesh := math.prod(filter(None, sizes))) != world:
-        right = world // (sizes[0] or 1)
+        right, rest = divmod(world, sizes[0] or 1)
+        hint = f"write {right}"
+        if rest:
+            hint = f"start {mesh} ranks"
         yield Violation(
             "data_parallel_size",
             f"`sequence_parallel_size` x `data_parallel_size` is {mesh}, not {plural(world, 'rank')}",
-            f"write {right}" if right * (sizes[0] or 1) == world else f"start {mesh} ranks",
+            hint,
         )
 
 

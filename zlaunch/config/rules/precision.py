@@ -45,10 +45,13 @@ def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that `param_dtype` matches the enabled precision; it cannot choose one."""
     wanted = subject.config.data_types.param_dtype
     if wanted and subject.format and _format(wanted) != subject.format:
+        hint = "delete it"
+        if _format(wanted) != "fp32":
+            hint = f"enable `{_format(wanted)}`, or delete it"
         yield Violation(
             "data_types.param_dtype",
             f"`param_dtype` is {wanted}, but the model trains in {subject.format}",
-            f"enable `{_format(wanted)}`, or delete it" if _format(wanted) != "fp32" else "delete it",
+            hint,
         )
 
 

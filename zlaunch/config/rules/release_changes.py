@@ -46,10 +46,12 @@ def default_changed(subject: Subject) -> Iterator[Violation]:
             name = ".".join(keys)
             yield Violation(
                 ".".join(section),
-                f"`{name}` is {_shown(then)} by default in {older.name}, and {_shown(now)} in {NEWEST.name}",
-                f'write `"{key}": {_shown(then)}` to keep the old value, or {_shown(now)} for the new one',
+                f"`{name}` is {_text(then)} by default in {older.name}, and {_text(now)} in {NEWEST.name}",
+                f'write `"{key}": {_text(then)}` to keep the old value, or {_text(now)} for the new one',
             )
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

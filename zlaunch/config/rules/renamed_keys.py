@@ -17,7 +17,7 @@ def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
             yield old, new, name
 
 
-def _renamed(name: OldName, value: object) -> tuple[str, Fix]:
+def _repair(name: OldName, value: object) -> tuple[str, Fix]:
     new = str(name.new[-1])
     if name.section is None:
         return f"write `{new}`", Fix(FixKind.RENAME, new)
@@ -35,7 +35,7 @@ def old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still reads the old name, with a deprecation warning; a later release may not."""
     for old, new, name in _written(subject):
         if not subject.has(zero(new)):
-            hint, fix = _renamed(name, getattr(subject.zero, old))
+            hint, fix = _repair(name, getattr(subject.zero, old))
             yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, fix)
 
 
@@ -47,13 +47,14 @@ def old_and_new_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses a config with both the old and the new name, even with equal values."""
     for old, new, _ in _written(subject):
         if subject.has(zero(new)):
-            is_on = new in subject.offloads or getattr(subject.zero, new) is True
-            agree = bool(getattr(subject.zero, old)) == is_on
+            is_on, fix = new in subject.offloads or getattr(subject.zero, new) is True, None
+            if bool(getattr(subject.zero, old)) == is_on:
+                fix = Fix(FixKind.DELETE)
             yield Violation(
                 zero(old),
                 f"`{old}` is the old name of `{new}`; DeepSpeed refuses both together",
                 f"delete `{old}`",
-                Fix(FixKind.DELETE) if agree else None,
+                fix,
             )
 
 
@@ -89,7 +90,9 @@ def old_offload_unseen(subject: Subject) -> Iterator[Violation]:
 def bf16_by_its_old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed reads `bfloat16` only if `bf16` is missing; the Trainer never reads it."""
     if subject.config.bfloat16 is not None and subject.config.bf16 is None:
-        rename = None if subject.has("bf16") else Fix(FixKind.RENAME, "bf16")
+        rename = None
+        if not subject.has("bf16"):
+            rename = Fix(FixKind.RENAME, "bf16")
         yield Violation("bfloat16", "`bfloat16` is the old name of `bf16`", "write `bf16`", rename)
 
 
@@ -98,5 +101,7 @@ def bf16_under_both_names(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed ignores `bfloat16` if `bf16` is present."""
     old, new = subject.config.bfloat16, subject.config.bf16
     if old is not None and new is not None:
-        fix = Fix(FixKind.DELETE) if old.enabled == new.enabled else None
+        fix = None
+        if old.enabled == new.enabled:
+            fix = Fix(FixKind.DELETE)
         yield Violation("bfloat16", "`bfloat16` is ignored because `bf16` is present", "delete it", fix)

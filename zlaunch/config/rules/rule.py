@@ -9,6 +9,7 @@ from typing import Any
 from zlaunch.dsconfig.batch import data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.releases import Release
+from zlaunch.dsconfig.schema.precision import Bf16, Fp16
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
@@ -102,7 +103,9 @@ class Subject:
         """The ZeRO stage; None while it is "auto", which is no stage for DeepSpeed itself."""
         if isinstance(self.zero.stage, int):
             return self.zero.stage
-        return 0 if self.context.interface is ConfigInterface.DEEPSPEED else None
+        if self.context.interface is ConfigInterface.DEEPSPEED:
+            return 0
+        return None
 
     @cached_property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
@@ -140,7 +143,9 @@ class Subject:
     @property
     def optimizer(self) -> str | None:
         """The optimizer that DeepSpeed creates, in lower case."""
-        return None if self.config.optimizer is None else self.config.optimizer.type.lower()
+        if self.config.optimizer is None:
+            return None
+        return self.config.optimizer.type.lower()
 
     def param(self, name: str) -> object:
         """An argument of the optimizer, if it is in the config."""
@@ -154,7 +159,9 @@ class Subject:
     def argument(self, name: str) -> Any:
         """An argument of the Trainer; None if unknown."""
         args = self.context.args
-        return args[name].value if args is not None and self.for_trainer else None
+        if args is None or not self.for_trainer:
+            return None
+        return args[name].value
 
     @property
     def has_both_formats(self) -> bool:
@@ -163,21 +170,29 @@ class Subject:
 
     def is_on(self, name: str) -> bool | None:
         """Whether a precision is on; None while an argument can still turn it on."""
-        section = self.config.fp16 if name == "fp16" else self.config.brain_float
+        section: Fp16 | Bf16 = self.config.brain_float
+        if name == "fp16":
+            section = self.config.fp16
         if section.enabled != "auto" and section.model_fields_set:
             return section.enabled
         if self.context.interface is ConfigInterface.DEEPSPEED:
             return False
         if self.context.args is not None:
             return self.context.args.is_on(name, f"{name}_full_eval")
-        return None if self.autos else False
+        if self.autos:
+            return None
+        return False
 
     @property
     def format(self) -> str | None:
         """The precision of the model; None while it is unknown."""
         switches = {name: self.is_on(name) for name in ("bf16", "fp16")}
-        on = [name for name, is_on in switches.items() if is_on]
-        return on[0] if on else None if None in switches.values() else "fp32"
+        for name, is_on in switches.items():
+            if is_on:
+                return name
+        if None in switches.values():
+            return None
+        return "fp32"
 
     def has(self, where: str) -> bool:
         """Whether the config has a key, whatever its value."""
@@ -190,13 +205,17 @@ class Subject:
 
     def nearest(self, where: str) -> str:
         """The key if the config has it, or else its section."""
-        return where if self.has(where) else where.rpartition(".")[0]
+        if self.has(where):
+            return where
+        return where.rpartition(".")[0]
 
     def value(self, where: str) -> Any:
         """The value of a key, or its default; None if the section around it is missing."""
         node: object = self.config
         for part in where.split("."):
-            node = None if node is None else getattr(node, part)
+            if node is None:
+                return None
+            node = getattr(node, part)
         return node
 
 
@@ -282,4 +301,6 @@ def number(value: object, filled: object = None) -> float | None:
     """Read a number; `filled` replaces "auto"."""
     if value == "auto":
         value = filled
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    return None

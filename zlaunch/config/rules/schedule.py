@@ -31,12 +31,16 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     is_default = not subject.has(f"{_PARAMS}.warmup_max_lr")
     open_but_other = is_default and subject.param("lr") == "auto" and rate is None
     if highest is not None and (open_but_other or rate not in (None, highest)):
-        written = "auto" if rate is None else f"{rate:g}"
-        default = ", its default" if is_default else ""
+        ends, written, hint = f"{highest:g}", "auto", 'write `"warmup_max_lr": "auto"`'
+        if is_default:
+            ends += ", its default"
+        if rate is not None:
+            written = f"{rate:g}"
+            hint = f'write `"warmup_max_lr": {written}`'
         yield Violation(
             subject.nearest(f"{_PARAMS}.warmup_max_lr"),
-            f"the schedule warms up to {highest:g}{default}, not to the optimizer's `lr` of {written}",
-            f'write `"warmup_max_lr": {written}`' if rate is not None else 'write `"warmup_max_lr": "auto"`',
+            f"the schedule warms up to {ends}, not to the optimizer's `lr` of {written}",
+            hint,
         )
 
 
@@ -49,9 +53,11 @@ def warmup_outlasts_the_run(subject: Subject) -> Iterator[Violation]:
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR | WarmupCosineLR):
         return
-    asked = subject.argument("max_steps")
-    known = asked if asked is not None and asked > 0 else None
-    total = known if isinstance(scheduler, WarmupLR) else number(scheduler.params.total_num_steps, known)
+    total = subject.argument("max_steps")
+    if total is not None and total <= 0:
+        total = None
+    if not isinstance(scheduler, WarmupLR):
+        total = number(scheduler.params.total_num_steps, total)
     warmup = number(scheduler.params.warmup_num_steps)
     if total is not None and warmup is not None and warmup > total:
         yield Violation(

@@ -52,7 +52,9 @@ def dead_key(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed parses some keys that it no longer uses."""
     for keys, instead in DEAD.items():
         if keys in subject.changed:
-            fix = Fix(FixKind.DELETE) if instead == "delete it" else None
+            fix = None
+            if instead == "delete it":
+                fix = Fix(FixKind.DELETE)
             yield Violation(".".join(keys), f"DeepSpeed no longer uses `{keys[-1]}`", instead, fix)
 
 

@@ -15,7 +15,9 @@ def _with(zenflow: dict[str, object], **zero_keys: object) -> dict[str, object]:
 
 
 def _settings(subject: Subject) -> ZenFlow | None:
-    return subject.zero.zenflow if subject.stage in (1, 2, 3) else None
+    if subject.stage not in (1, 2, 3):
+        return None
+    return subject.zero.zenflow
 
 
 @fails_later(
@@ -92,7 +94,9 @@ def zenflow_offload_needs_overlap(subject: Subject) -> Iterator[Violation]:
 def zenflow_accumulates_otherwise(subject: Subject) -> Iterator[Violation]:
     """ZenFlow replaces `gradient_accumulation_steps` by its `update_interval`."""
     zenflow, steps = _settings(subject), subject.config.gradient_accumulation_steps
-    update = zenflow.update_interval if zenflow else "auto"
+    if zenflow is None:
+        return
+    update = zenflow.update_interval
     if isinstance(steps, int) and isinstance(update, int) and steps != update:
         yield Violation(
             "gradient_accumulation_steps",
@@ -108,11 +112,13 @@ def zenflow_is_adamw(subject: Subject) -> Iterator[Violation]:
     """ZenFlow creates a second AdamW from `optimizer.params`, which may only have AdamW's arguments."""
     if _settings(subject) is None or "offload_optimizer" not in subject.offloads:
         return
-    given = [keys for keys in subject.written if keys[:2] == ("optimizer", "params")]
-    if subject.optimizer not in ("adam", "adamw") or not given:
-        where = "optimizer" if subject.optimizer else zero("zenflow")
+    params = [keys for keys in subject.written if keys[:2] == ("optimizer", "params")]
+    if subject.optimizer not in ("adam", "adamw") or not params:
+        where = zero("zenflow")
+        if subject.optimizer:
+            where = "optimizer"
         hint = 'write `"optimizer": {"type": "AdamW", "params": {"lr": …}}`'
         yield Violation(where, "ZenFlow needs an AdamW `optimizer` with `params` in the ds_config", hint)
-    for keys in given:
+    for keys in params:
         if subject.optimizer in ("adam", "adamw") and keys[2] not in _OF_ADAMW:
             yield Violation(".".join(keys), f"ZenFlow's AdamW has no argument `{keys[2]}`", "delete it")

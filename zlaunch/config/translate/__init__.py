@@ -56,7 +56,9 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     if named is None and reads_default_config(command) and default.is_file():
         named = str(default)
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
-    config = None if named is None else read(Path(named))
+    config = None
+    if named is not None:
+        config = read(Path(named))
     hostfile = command.launcher.hostfile
     found = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
     return replace(found, notes=(*notes, *found.notes))
@@ -84,7 +86,9 @@ def _split(text: str) -> list[str]:
 def config_file(command: Command) -> str | None:
     """The accelerate config that a command line names."""
     named = command.roles().get(Role.CONFIG_FILE)
-    return named.value if named else None
+    if named:
+        return named.value
+    return None
 
 
 def reads_default_config(command: Command) -> bool:
@@ -147,7 +151,9 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
     yield from notes
     winners = command.roles()
     for given in command.given:
-        winner = winners.get(given.flag.becomes) if isinstance(given.flag.becomes, Role) else None
+        winner = None
+        if isinstance(given.flag.becomes, Role):
+            winner = winners.get(given.flag.becomes)
         if winner not in (None, given):
             yield not_needed(given, f"`{winner.said}` comes later and takes precedence")
         yield from _alone(given)

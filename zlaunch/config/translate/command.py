@@ -88,7 +88,9 @@ def _starts_ranks(word: str) -> bool:
 
 def _launcher(rest: deque[str]) -> LauncherSyntax:
     words = [*rest]
-    program = rest.popleft().rpartition("/")[2] if rest else ""
+    program = ""
+    if rest:
+        program = rest.popleft().rpartition("/")[2]
     known = PROGRAMS
     if _PYTHON.fullmatch(program):
         program, known = _module(rest), MODULES
@@ -107,7 +109,9 @@ def _module(rest: deque[str]) -> str:
     while rest and rest[0].startswith("-"):
         option = rest.popleft()
         if _MODULE.fullmatch(option):
-            return rest.popleft() if rest else ""
+            if rest:
+                return rest.popleft()
+            return ""
         if option in ("-X", "-W") and rest:
             rest.popleft()
     return ""
@@ -155,7 +159,9 @@ def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
     marked = bool(rest) and rest[0] == "--"
     if marked:
         rest.popleft()
-    script = rest.popleft() if rest else None
+    script = None
+    if rest:
+        script = rest.popleft()
     if not marked and rest and rest[0] == "--":
         rest.popleft()
     return script, tuple(rest)
@@ -187,7 +193,9 @@ def _matches(
     if name in spellings:
         return [(spellings[name], value)]
     if not word.startswith("--"):
-        return [(spellings[word[:2]], word[2:])] if word[:2] in spellings else []
+        if word[:2] in spellings:
+            return [(spellings[word[:2]], word[2:])]
+        return []
     return [
         (one, value) for spelling, one in spellings.items() if launcher.shortens and spelling.startswith(name)
     ]

@@ -33,7 +33,9 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
     rest, named = command.args.take_ds_config()
     file = roles.get(Role.DS_CONFIG)
     if named is not None:
-        flag = "--deepspeed_config" if "--deepspeed_config" in command.args.words else "--deepspeed"
+        flag = "--deepspeed"
+        if "--deepspeed_config" in command.args.words:
+            flag = "--deepspeed_config"
         yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
         if file:
             yield not_needed(file, "the script's own argument takes precedence")

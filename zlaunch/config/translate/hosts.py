@@ -14,8 +14,12 @@ HOSTFILE = "hosts"
 def num_hosts(roles: Roles) -> int:
     """The number of hosts; of a range, the largest."""
     hosts = roles.get(Role.HOSTS)
-    most = hosts.value.rpartition(":")[2] if hosts else "1"
-    return int(most) if most.isdigit() else 1
+    most = "1"
+    if hosts:
+        most = hosts.value.rpartition(":")[2]
+    if most.isdigit():
+        return int(most)
+    return 1
 
 
 def is_for_several_hosts(roles: Roles) -> bool:
@@ -76,9 +80,15 @@ def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece
 
 def _ranks_per_host(roles: Roles) -> str | None:
     if Role.RANKS in roles:
-        return roles[Role.RANKS].value if roles[Role.RANKS].value.isdigit() else None
-    total = roles[Role.ALL_RANKS].value if Role.ALL_RANKS in roles else ""
-    return str(int(total) // num_hosts(roles)) if total.isdigit() else None
+        if roles[Role.RANKS].value.isdigit():
+            return roles[Role.RANKS].value
+        return None
+    total = ""
+    if Role.ALL_RANKS in roles:
+        total = roles[Role.ALL_RANKS].value
+    if total.isdigit():
+        return str(int(total) // num_hosts(roles))
+    return None
 
 
 def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:

@@ -57,7 +57,9 @@ def uses_deepspeed(distributed_type: str) -> bool | Untranslatable:
     found = _table()[ACCELERATE]["distributed_types"].get(distributed_type)
     if found is None:
         return _OTHER_HARDWARE
-    return found if isinstance(found, bool) else Untranslatable(found["untranslatable"], found.get("hint"))
+    if isinstance(found, bool):
+        return found
+    return Untranslatable(found["untranslatable"], found.get("hint"))
 
 
 @cache

@@ -121,7 +121,9 @@ def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | N
     if "--python" not in options:
         options = [*options, *_python_of(name)]
     if name == "-m":
-        return _of_module(rest[0], ["python", *words], options, rest[1:]) if rest else None
+        if rest:
+            return _of_module(rest[0], ["python", *words], options, rest[1:])
+        return None
     if _PYTHON.fullmatch(Path(name).name):
         return _of_python(words, options, rest)
     module = _module_of(name)
@@ -220,11 +222,15 @@ def _module_of(name: str) -> str | None:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
         found = _CONSOLE_SCRIPT.match(text)
-        return found[1] if found and found[1] in {*PROGRAMS, *LAUNCHERS} else None
+        if found and found[1] in {*PROGRAMS, *LAUNCHERS}:
+            return found[1]
+        return None
     if name != path.name:
         return None
     installed = next(iter(entry_points(group="console_scripts", name=name)), None)
-    return _NAMES.get(name) if installed is None else installed.module
+    if installed is None:
+        return _NAMES.get(name)
+    return installed.module
 
 
 def _of_entry_point(name: str, module: str, options: Sequence[str], rest: Sequence[str]) -> Replacement:
@@ -249,4 +255,7 @@ def _can_run(module: str) -> bool:
 
 
 def _line(options: Sequence[str], program: Sequence[str], args: Sequence[str]) -> str:
-    return shlex.join(["zlaunch", "train", *options, *program, *(["--", *args] if args else [])])
+    words = ["zlaunch", "train", *options, *program]
+    if args:
+        words += ["--", *args]
+    return shlex.join(words)

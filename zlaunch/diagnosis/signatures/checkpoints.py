@@ -51,8 +51,8 @@ def checkpoint_missing(case: Case, line: str) -> Reading:
     place = named_in(
         line, r"(?:checkpoint at|from checkpoint|in output directory|directory:) [('](?!\[)([^\s()']{1,150})"
     ) or named_in(line, r"(?:checkpoint at|from checkpoint) ([^\s()]{1,150})")
-    there = f" at `{place}`" if place else ""
-    return Reading(f"there is no checkpoint{there} to resume from", (line,))
+    what = f"checkpoint at `{place}`" if place else "checkpoint"
+    return Reading(f"there is no {what} to resume from", (line,))
 
 
 @signature(
@@ -74,8 +74,9 @@ def checkpoint_corrupt(case: Case) -> Reading | None:
     if line is None and not ended:
         return None
     what = "checkpoint" if case.phase == phases.RESUMING else "model or checkpoint"
-    file = named_in(case.words, _FILE)
-    facts = (line or "EOFError", file if file and file not in (line or "") else None)
+    facts = [line or "EOFError"]
+    if (file := named_in(case.words, _FILE)) and file not in facts[0]:
+        facts.append(file)
     return Reading(f"a file of the {what} is corrupt", facts)
 
 

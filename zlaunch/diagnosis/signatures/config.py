@@ -21,7 +21,9 @@ def config_disagrees(case: Case) -> Reading | None:
         return None
     pairs = re.findall(r"(?m)^- (ds [^\n]{1,200})$", case.words)
     keys = [found for pair in pairs if (found := named_in(pair, r"^ds ([\w.]+)="))]
-    advice = (f"`--set {keys[0]}=auto`: the Trainer's argument decides",) if len(keys) == 1 else ()
+    advice = []
+    if len(keys) == 1:
+        advice.append(f"`--set {keys[0]}=auto`: the Trainer's argument decides")
     return Reading("the ds_config and the Trainer's arguments disagree", tuple(pairs[:3]), advice)
 
 
@@ -52,10 +54,10 @@ def removed_setting(case: Case) -> Reading | None:
     if error is None or error.type != "DeepSpeedConfigError" or "has been removed" not in error.message:
         return None
     named = re.findall(r"'([a-z_.]{1,60})'", error.message)
-    there = next((key for key in named if setting(case.job.config, *key.split(".")) is not None), None)
-    advice = f"delete `{there}` from the ds_config" if there else None
+    present = [key for key in named if setting(case.job.config, *key.split(".")) is not None]
+    advice = [f"delete `{key}` from the ds_config" for key in present[:1]]
     cause = "the ds_config has a section that this DeepSpeed refuses"
-    return Reading(cause, (tidy(error.message),), (advice,))
+    return Reading(cause, (tidy(error.message),), advice)
 
 
 @signature_of("no-hidden-size", "`config file has neither`, then `hidden_size`")
@@ -64,19 +66,20 @@ def no_hidden_size(case: Case) -> Reading | None:
         return None
     listed = named_in(case.words, r"\[([^\]\n]{1,400})\]")
     keys = re.findall(r"[\w.]+", listed or "")[:3]
-    advice = f"use numbers instead: `--set {keys[0]}=NUMBER`" if keys else None
+    advice = [f"use numbers instead: `--set {key}=NUMBER`" for key in keys[:1]]
     cause = 'the Trainer cannot fill in "auto": the model\'s config has no `hidden_size`'
-    return Reading(cause, tuple(keys) or (matching_line("neither `?hidden_size", case.words),), (advice,))
+    return Reading(cause, keys or (matching_line("neither `?hidden_size", case.words),), advice)
 
 
 @signature("bad-warmup", "`warmup_num_steps must be a positive integer`")
 @quotes(r"warmup_num_steps must be a positive integer")
 def bad_warmup(case: Case, line: str) -> Reading:
     """`warmup_num_steps` of the scheduler must be an integer of at least 1."""
-    no_warmup = "`--set scheduler.params.warmup_num_steps=1`: practically no warmup"
-    advice = no_warmup if line.endswith("got 0") else None
+    advice = []
+    if line.endswith("got 0"):
+        advice.append("`--set scheduler.params.warmup_num_steps=1`: practically no warmup")
     cause = "`warmup_num_steps` of the scheduler is not an integer of at least 1"
-    return Reading(cause, (line,), (advice,))
+    return Reading(cause, (line,), advice)
 
 
 @signature("client-optimizer", "`You are using ZeRO-Offload with a client provided optimizer`")
@@ -85,11 +88,16 @@ def client_optimizer(case: Case) -> Reading | None:
     if "ZeRO-Offload with a client provided optimizer" not in case.words:
         return None
     brought = named_in(case.words, r"client provided optimizer \((.{1,100}?)\) which")
-    own = "create `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script; it takes the same arguments"
-    keep = "`--set zero_force_ds_cpu_optimizer=false` keeps it, but is slow"
-    advice = (own, keep) if brought and "adam" in brought.lower() else (keep,)
+    facts, advice = [], []
+    if brought:
+        facts.append(f"the script's optimizer is {brought}")
+    if brought and "adam" in brought.lower():
+        advice.append(
+            "create `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script; it takes the same arguments"
+        )
+    advice.append("`--set zero_force_ds_cpu_optimizer=false` keeps it, but is slow")
     cause = "the optimizer is offloaded, but DeepSpeed cannot run the script's optimizer on the CPU"
-    return Reading(cause, (f"the script's optimizer is {brought}" if brought else None,), advice)
+    return Reading(cause, facts, advice)
 
 
 @signature(
@@ -118,7 +126,9 @@ def no_optimizer(case: Case, line: str) -> Reading | None:
 @quotes(r"CPU\w+ param is on \S+ and must be 'cpu'")
 def optimizer_on_gpu(case: Case, line: str) -> Reading:
     """DeepSpeed's CPU optimizer received parameters on a GPU."""
-    advice = ("`--stage 2 --offload optimizer:cpu`",) if case.job.stage == 0 else ()
+    advice = []
+    if case.job.stage == 0:
+        advice.append("`--stage 2 --offload optimizer:cpu`")
     return Reading("DeepSpeed's CPU optimizer received parameters on a GPU", (line,), advice)
 
 
@@ -152,12 +162,14 @@ def too_few_buffers(case: Case) -> Reading | None:
     ran_out = "ran out of swap buffers" in case.words
     if not ran_out and not (swapping and "_buffers is not None" in case.story):
         return None
+    facts = [matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)]
     count = whole(setting(case.job.config, ZERO, "offload_optimizer", "buffer_count"))
-    more = f"`--set {ZERO}.offload_optimizer.buffer_count=4`"
-    line = matching_line(r"ran out of swap buffers|assert \w+_buffers is not None", case.story)
-    facts = (line, None if count is None else f"buffer_count: {count}")
-    advice = more if count is not None and count < 4 else None
-    return Reading(broken_rule("too-few-buffers", case.job, _TOO_FEW), facts, (advice,))
+    if count is not None:
+        facts.append(f"buffer_count: {count}")
+    advice = []
+    if count is not None and count < 4:
+        advice.append(f"`--set {ZERO}.offload_optimizer.buffer_count=4`")
+    return Reading(broken_rule("too-few-buffers", case.job, _TOO_FEW), facts, advice)
 
 
 @signature_of(
@@ -184,7 +196,9 @@ def _is_null(case: Case, part: str) -> bool:
 def precision_unsupported(case: Case, line: str) -> Reading:
     """The device does not support the training precision."""
     needs_cpu = case.job.accelerator == "cpu" and "use_cpu" in case.words
-    advice = ("`use_cpu=True` in `TrainingArguments`: bf16 works on a CPU with it",) if needs_cpu else ()
+    advice = []
+    if needs_cpu:
+        advice.append("`use_cpu=True` in `TrainingArguments`: bf16 works on a CPU with it")
     return Reading(f"the device of {case.who} does not support this precision", (line,), advice)
 
 
@@ -192,7 +206,9 @@ def precision_unsupported(case: Case, line: str) -> Reading:
 @quotes("no_sync context manager is incompatible")
 def no_sync(case: Case, line: str) -> Reading:
     """The script uses `no_sync`, which delays gradient reduction; stages 2 and 3 do not support it."""
-    advice = ("`--stage 1` supports it",) if case.job.stage >= 2 else ()
+    advice = []
+    if case.job.stage >= 2:
+        advice.append("`--stage 1` supports it")
     return Reading(f"stage {case.job.stage} does not support `no_sync`", (line,), advice)
 
 
@@ -200,10 +216,12 @@ def no_sync(case: Case, line: str) -> Reading:
 @quotes(r"The parameter .{0,200}? has already been reduced")
 def reduced_twice(case: Case, line: str) -> Reading:
     """A parameter received two gradients in one backward pass, which ZeRO does not support."""
-    advice = "with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
-    known = case.job.gradient_checkpointing is True and case.job.uses_trainer
-    cause = "a parameter received two gradients in one backward pass"
-    return Reading(cause, (line,), (advice if known else None,))
+    advice = []
+    if case.job.gradient_checkpointing is True and case.job.uses_trainer:
+        advice.append(
+            "with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
+        )
+    return Reading("a parameter received two gradients in one backward pass", (line,), advice)
 
 
 @signature(
@@ -222,10 +240,13 @@ def config_refused(case: Case) -> Reading | None:
     )
     if not (ours or (error.type == "ValidationError" and model) or reader):
         return None
-    lines = [tidy(line) for line in error.message.splitlines() if tidy(line)]
-    named = lines[1:3] if model and len(lines) > 2 else lines[:1]
-    line = matching_line(r"(?m)^ +assert ", error.traceback) if not lines else None
-    return Reading("DeepSpeed refused the ds_config", (*named, line))
+    lines = list(filter(None, map(tidy, error.message.splitlines())))
+    facts: list[str | None] = [*lines[:1]]
+    if model and len(lines) > 2:
+        facts = [*lines[1:3]]
+    if not lines:
+        facts = [matching_line(r"(?m)^ +assert ", error.traceback)]
+    return Reading("DeepSpeed refused the ds_config", facts)
 
 
 def _was_raised_in(traceback: str, pattern: str) -> bool:

@@ -30,11 +30,16 @@ def shared_memory_full(case: Case) -> Reading | None:
     crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
     if line is None and not crashed:
         return None
-    room = None if free is None or size is None else f"{free >> 20} of {size >> 20} MiB of /dev/shm were free"
-    died = "SIGBUS" if case.signal == signal.SIGBUS else None
-    is_small = size is not None and size <= 1 << 30
-    advice = "start the container with `--shm-size=8g` or `--ipc=host`" if is_small else None
-    return Reading(f"{case.who} ran out of space in /dev/shm", (room, line, died), (advice,))
+    facts: list[str | None] = []
+    if free is not None and size is not None:
+        facts.append(f"{free >> 20} of {size >> 20} MiB of /dev/shm were free")
+    facts.append(line)
+    if case.signal == signal.SIGBUS:
+        facts.append("SIGBUS")
+    advice = []
+    if size is not None and size <= 1 << 30:
+        advice.append("start the container with `--shm-size=8g` or `--ipc=host`")
+    return Reading(f"{case.who} ran out of space in /dev/shm", facts, advice)
 
 
 @signature(
@@ -53,11 +58,14 @@ def disk_full(case: Case) -> Reading | None:
     if line is None and not crashed and not wordless:
         return None
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
-    room = None if free is None else f"{memory(free)} free on the file system of the run directory"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
     why = "the disk quota is used up" if quota else "the disk is full"
-    silence = "its exception could not be recorded" if line is None and wordless else None
-    return Reading(f"{case.who} could not write {what}: {why}", (line, room, silence))
+    facts = [line]
+    if free is not None:
+        facts.append(f"{memory(free)} free on the file system of the run directory")
+    if line is None and wordless:
+        facts.append("its exception could not be recorded")
+    return Reading(f"{case.who} could not write {what}: {why}", facts)
 
 
 def _is_wordless(case: Case) -> bool:

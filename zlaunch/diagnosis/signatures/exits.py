@@ -27,9 +27,10 @@ def stalled(case: Case) -> Reading | None:
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
     cause = f"no progress for {duration(stall.seconds)} after step {stall.step}"
-    if odd:
-        cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} differs from the others"
-    return Reading(cause, _places(stall), rank=odd[0] if odd else None, is_local=bool(odd))
+    if not odd:
+        return Reading(cause, _places(stall), is_local=False)
+    cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} differs from the others"
+    return Reading(cause, _places(stall), rank=odd[0])
 
 
 def _places(stall: StallEvidence) -> tuple[str, ...]:
@@ -72,17 +73,20 @@ def stopped(case: Case) -> Reading | None:
     if number is None or (case.rank and role_of(case.rank, case.evidence) is RankRole.FAILED):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
-    stall = case.evidence.stall
-    still = () if stall is None else (f"no progress for {duration(stall.seconds)} before", *_places(stall))
     who = "a user" if number == signal.SIGINT else "a user or the system"
-    cause, save = f"{who} stopped the job with {signal_name(number)}", case.evidence.save
+    cause, advice, save = f"{who} stopped the job with {signal_name(number)}", [], case.evidence.save
     if case.evidence.by_command:
         cause = "`zlaunch runs stop` ended the job"
     elif save is not None and number != signal.SIGINT:
         cause = _not_saved(save)
-    advice = () if save is None else (save.advice,)
-    facts = (*((f"at step {step}",) if step else ()), *still)[:3]
-    return Reading(cause, facts, advice, is_local=False)
+    if save is not None:
+        advice.append(save.advice)
+    facts = []
+    if step:
+        facts.append(f"at step {step}")
+    if (stall := case.evidence.stall) is not None:
+        facts += [f"no progress for {duration(stall.seconds)} before", *_places(stall)]
+    return Reading(cause, facts[:3], advice, is_local=False)
 
 
 @signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")
@@ -112,7 +116,9 @@ def crashed(case: Case) -> Reading | None:
 
 
 def _top_of_stack(case: Case) -> str | None:
-    for text in ("" if case.rank is None else case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
+    if case.rank is None:
+        return None
+    for text in (case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
         _, found, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after
         if found and (stack := last_stack(current.partition("\nThread ")[0])):
@@ -125,12 +131,10 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; the sender of the signal is unknown."""
     if case.signal != signal.SIGKILL:
         return None
-    read, unread = (
-        "the kernel counted no out-of-memory kill",
-        "the kernel's `oom_kill` counter could not be read",
-    )
-    facts = (read if case.machine.get("oom_kills") == 0 else unread, _last_said(case))
-    return Reading(f"{case.who} was killed by SIGKILL; its sender is unknown", facts)
+    kills = "the kernel's `oom_kill` counter could not be read"
+    if case.machine.get("oom_kills") == 0:
+        kills = "the kernel counted no out-of-memory kill"
+    return Reading(f"{case.who} was killed by SIGKILL; its sender is unknown", (kills, _last_line(case)))
 
 
 @signature("ended-by-signal", "any other signal")
@@ -139,7 +143,7 @@ def ended_by_signal(case: Case) -> Reading | None:
     if case.signal is None:
         return None
     cause = f"{case.who} was ended by {signal_name(case.signal)}; its sender is unknown"
-    return Reading(cause, (_last_said(case),))
+    return Reading(cause, (_last_line(case),))
 
 
 @signature("rank-lost", "no exit status was recorded: the wrapper process of the script is gone too")
@@ -148,12 +152,13 @@ def rank_lost(case: Case) -> Reading | None:
     if case.rank is None or case.rank.returncode is not None:
         return None
     lost = [rank.rank for rank in case.evidence.ranks if rank.returncode is None]
-    facts = (
-        f"{plural(len(lost), 'rank')} without an exit status" if len(lost) > 1 else None,
-        _launcher_status(case) if case.evidence.launcher_returncode else None,
-        _last_said(case),
-    )
-    return Reading(f"{case.who} and its wrapper process are gone", facts)
+    facts = []
+    if len(lost) > 1:
+        facts.append(f"{plural(len(lost), 'rank')} without an exit status")
+    if number := case.evidence.launcher_returncode:
+        how = f"was killed by {signal_name(-number)}" if number < 0 else f"exited with status {number}"
+        facts.append(f"the launcher {how}")
+    return Reading(f"{case.who} and its wrapper process are gone", (*facts, _last_line(case)))
 
 
 @signature("ended-by-status", "a nonzero exit status without an exception")
@@ -161,7 +166,7 @@ def ended_by_status(case: Case) -> Reading | None:
     """The script exited with a nonzero status."""
     if case.rank is None or not case.rank.returncode:
         return None
-    return Reading(f"the script exited with status {case.rank.returncode} on {case.who}", (_last_said(case),))
+    return Reading(f"the script exited with status {case.rank.returncode} on {case.who}", (_last_line(case),))
 
 
 @signature("launcher-killed", "a signal ended the launcher, and no rank failed by itself")
@@ -170,10 +175,10 @@ def launcher_killed(case: Case) -> Reading | None:
     number = case.evidence.launcher_returncode
     if case.rank is not None or number >= 0:
         return None
-    # DeepSpeed's runner does not say which signal killed its node launcher.
-    other = " or a signal that it does not handle" if case.job.launcher == "deepspeed" else ""
-    cause = f"the launcher was killed by {signal_name(-number)}{other}; the sender is unknown"
-    return Reading(cause, is_local=False)
+    by = signal_name(-number)
+    if case.job.launcher == "deepspeed":  # its runner does not say which signal killed its node launcher
+        by += " or a signal that it does not handle"
+    return Reading(f"the launcher was killed by {by}; the sender is unknown", is_local=False)
 
 
 @signature("launcher-failed", "a nonzero exit status of the launcher, and no failed rank")
@@ -200,18 +205,12 @@ def finished(case: Case) -> Reading | None:
 @signature("unknown", "none of the above")
 def unknown(case: Case) -> Reading:
     """The cause is unknown: no rank left a record of a failure."""
-    left = [rank for rank in case.evidence.ranks if rank.returncode is not None]
-    some = f"{len(left)} of {plural(case.job.world_size, 'rank')} left a record" if left else None
-    cause = "the job ended, and no rank left a record of a failure"
-    return Reading(cause, (some, last_line(case.words)), is_local=False)
+    facts = [last_line(case.words)]
+    if left := sum(rank.returncode is not None for rank in case.evidence.ranks):
+        facts.insert(0, f"{left} of {plural(case.job.world_size, 'rank')} left a record")
+    return Reading("the job ended, and no rank left a record of a failure", facts, is_local=False)
 
 
-def _last_said(case: Case) -> str | None:
+def _last_line(case: Case) -> str | None:
     line = last_line(case.log[-8192:])
-    return f"last line of its log: {line}" if line else None
-
-
-def _launcher_status(case: Case) -> str:
-    number = case.evidence.launcher_returncode
-    how = f"was killed by {signal_name(-number)}" if number < 0 else f"exited with status {number}"
-    return f"the launcher {how}"
+    return line and f"last line of its log: {line}"

@@ -45,18 +45,23 @@ def _killed(case: Case) -> str | None:
     if case.signal == signal.SIGKILL and case.error is None:
         return case.who
     lost = case.rank is None or case.rank.returncode is None
-    return "the launcher" if lost and case.evidence.launcher_returncode == -signal.SIGKILL else None
+    if lost and case.evidence.launcher_returncode == -signal.SIGKILL:
+        return "the launcher"
+    return None
 
 
 def _peaks(case: Case) -> str | None:
-    host = case.rank.host if case.rank is not None else None
-    peaks = {r.rank: r.peak_rss_bytes for r in case.evidence.ranks if r.host == host and r.peak_rss_bytes}
+    if case.rank is None:
+        return None
+    here = [rank for rank in case.evidence.ranks if rank.host == case.rank.host]
+    peaks = [f"{gib(rank.peak_rss_bytes)} (rank {rank.rank})" for rank in here if rank.peak_rss_bytes]
     if not peaks:
         return None
-    said = ", ".join(f"{gib(peak)} (rank {rank})" for rank, peak in [*peaks.items()][:4])
+    text = f"peak RSS in GiB: {', '.join(peaks[:4])}"
     predicted = written_resident(case.job.forecast or {}, case.job.accelerator != "cpu")
-    more = "" if predicted is None else f"; predicted: {gib(predicted)} each"
-    return f"peak RSS in GiB: {said}{more}"
+    if predicted is not None:
+        text += f"; predicted: {gib(predicted)} each"
+    return text
 
 
 def _left(case: Case) -> str | None:
@@ -79,14 +84,16 @@ def pinned_memory(case: Case) -> Reading | None:
     )
     if named_in(case.words, _ASKED) or not (locked or through_pinning):
         return None
-    pinned = [
-        f"--set zero_optimization.{key}.pin_memory=false"
-        for key in ("offload_optimizer", "offload_param")
-        if setting(case.job.config, "zero_optimization", key, "device") in {"cpu", "nvme"}
-        and setting(case.job.config, "zero_optimization", key, "pin_memory") is not False
-    ]
+    pinned = []
+    for key in ("offload_optimizer", "offload_param"):
+        device = setting(case.job.config, "zero_optimization", key, "device")
+        is_pageable = setting(case.job.config, "zero_optimization", key, "pin_memory") is False
+        if device in {"cpu", "nvme"} and not is_pageable:
+            pinned.append(f"--set zero_optimization.{key}.pin_memory=false")
     facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
-    advice = (f"`{' '.join(pinned)}`: use pageable memory",) if pinned else ()
+    advice = []
+    if pinned:
+        advice.append(f"`{' '.join(pinned)}`: use pageable memory")
     cause = f"{case.who} could not allocate page-locked host memory; the GPU is not full"
     return Reading(cause, facts, advice)
 
@@ -99,12 +106,12 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
         r"OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY", case.words
     ):
         return None
-    found = _OF_THE_GPU.search(case.words)
-    total, free = [part for part in found.groups() if part] if found else (None, None)
-    held = _HELD.search(case.words)
+    total = free = None
+    if sizes := _OF_THE_GPU.search(case.words):
+        total, free = filter(None, sizes.groups())
     facts = (
-        _wanted(asked, total, free) if asked else matching_line("out of memory|OutOfMemory", case.words),
-        _torch_holds(held and (held.group(1) or held.group(2)), between, case),
+        _wanted(asked, total, free) or matching_line("out of memory|OutOfMemory", case.words),
+        _torch_holds(case, between),
         matching_line(r"pytorch allocator cache flushes", case.log) or _predicted(case),
     )
     advice = (
@@ -116,20 +123,27 @@ def gpu_out_of_memory(case: Case) -> Reading | None:
     return Reading(f"the GPU of {case.who} ran out of memory", facts, advice[:3])
 
 
-def _wanted(asked: str, total: str | None, free: str | None) -> str:
-    return f"tried to allocate {asked}" + (f"; {free} of {total} were free" if total and free else "")
+def _wanted(asked: str | None, total: str | None, free: str | None) -> str | None:
+    if asked is None:
+        return None
+    if total and free:
+        return f"tried to allocate {asked}; {free} of {total} were free"
+    return f"tried to allocate {asked}"
 
 
-def _torch_holds(held: str | None, between: str | None, case: Case) -> str | None:
-    if held is None:
-        allocated = case.rank.heartbeat.get("gpu_allocated_bytes") if case.rank is not None else None
-        return f"{gib(allocated)} GiB in tensors at the peak" if allocated and allocated > 0 else None
-    return f"torch held {held} in tensors" + (f" and {between} in its cache" if between else "")
+def _torch_holds(case: Case, between: str | None) -> str | None:
+    if held := _HELD.search(case.words):
+        tensors = f"torch held {held.group(1) or held.group(2)} in tensors"
+        return f"{tensors} and {between} in its cache" if between else tensors
+    if case.rank is not None and (allocated := case.rank.heartbeat.get("gpu_allocated_bytes", 0)) > 0:
+        return f"{gib(allocated)} GiB in tensors at the peak"
+    return None
 
 
 def _predicted(case: Case) -> str | None:
-    predicted = written_peak(case.job.forecast or {}, ("gpu",))
-    return f"{gib(predicted)} GiB of tensors predicted" if predicted else None
+    if predicted := written_peak(case.job.forecast or {}, ("gpu",)):
+        return f"{gib(predicted)} GiB of tensors predicted"
+    return None
 
 
 def _fits_unfragmented(
@@ -145,10 +159,10 @@ def _fits_unfragmented(
 def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[str, ...]:
     """Name another process if it holds the missing memory."""
     missing = num_bytes(asked or "0 bytes") - num_bytes(free or "0 bytes")
-    holders = [(pid, held) for pid, held in _OTHERS.findall(words) if num_bytes(held) >= max(missing, 1)]
-    return tuple(
-        f"process {pid} holds {held} of this GPU: end it, or `--exclude` the GPU" for pid, held in holders[:1]
-    )
+    for pid, held in _OTHERS.findall(words):
+        if num_bytes(held) >= max(missing, 1):
+            return (f"process {pid} holds {held} of this GPU: end it, or `--exclude` the GPU",)
+    return ()
 
 
 def _smaller_bucket(case: Case, asked: str | None) -> tuple[str, ...]:

@@ -14,13 +14,10 @@ from zlaunch.diagnosis.signature import quotes, signature
 @quotes("Current loss scale already at minimum")
 def loss_scale_collapsed(case: Case, line: str) -> Reading:
     """Gradients overflowed at every loss scale, down to the smallest."""
-    numbers = _numbers(case.rank)
-    skipped = numbers.get("skipped_steps")
-    facts = (
-        line,
-        f"{skipped} of {case.rank.step} steps were skipped" if case.rank and skipped else None,
-        _in_words(numbers, "loss"),
-    )
+    numbers, facts = _numbers(case.rank), [line]
+    if case.rank is not None and (skipped := numbers.get("skipped_steps")):
+        facts.append(f"{skipped} of {case.rank.step} steps were skipped")
+    facts += _in_words(numbers, "loss")
     cause = "the gradients overflow in fp16, even at the smallest loss scale"
     return Reading(cause, facts, _bf16(case))
 
@@ -37,7 +34,9 @@ def loss_not_a_number(case: Case) -> Reading | None:
     """The loss or the gradient norm is NaN or infinite, so all further steps are useless."""
     rank = case.rank or next(iter(case.evidence.ranks), None)
     # Gradients in fp16 overflow now and then: DeepSpeed skips the step, which is harmless.
-    watched = ("loss",) if _is_fp16(case) else ("loss", "grad_norm")
+    watched = ["loss"]
+    if not _is_fp16(case):
+        watched.append("grad_norm")
     numbers = _numbers(rank)
     numbers["loss"] = numbers.get("step_loss", numbers.get("loss", 0.0))  # a Trainer's logs leave NaN out
     lost = next((name for name in watched if not math.isfinite(numbers.get(name, 0.0))), None)
@@ -50,13 +49,13 @@ def loss_not_a_number(case: Case) -> Reading | None:
     if not is_ended and case.rank is not None and about is None:
         return None  # it died of something else
     word = "gradient norm" if lost == "grad_norm" else "loss"
-    first, skipped = numbers.get(f"{lost}_lost"), numbers.get("skipped_steps")
-    since = "at" if first in (None, rank.step) else f"from step {first} on; last at"
-    facts = (
-        f"{since} step {rank.step}, {_in_words(numbers, lost)}",
-        f"{skipped} steps were skipped" if skipped else None,
-        _in_words(numbers, "learning_rate"),
-    )
+    first, place = numbers.get(f"{lost}_lost"), f"at step {rank.step}"
+    if first not in (None, rank.step):
+        place = f"from step {first} on; last {place}"
+    facts = [", ".join([place, *_in_words(numbers, lost)])]
+    if skipped := numbers.get("skipped_steps"):
+        facts.append(f"{skipped} steps were skipped")
+    facts += _in_words(numbers, "learning_rate")
     return Reading(f"the {word} became {_word(numbers[lost])}", facts, _bf16(case), rank=rank)
 
 
@@ -65,12 +64,15 @@ def _is_fp16(case: Case) -> bool:
 
 
 def _numbers(rank: RankEvidence | None) -> dict[str, float]:
-    heartbeat = {} if rank is None else rank.heartbeat
-    return {name: value for name, value in heartbeat.items() if isinstance(value, int | float)}
+    if rank is None:
+        return {}
+    return {name: value for name, value in rank.heartbeat.items() if isinstance(value, int | float)}
 
 
-def _in_words(numbers: Mapping[str, float], name: str) -> str | None:
-    return f"{name}: {_word(numbers[name])}" if name in numbers else None
+def _in_words(numbers: Mapping[str, float], name: str) -> list[str]:
+    if name not in numbers:
+        return []
+    return [f"{name}: {_word(numbers[name])}"]
 
 
 def _word(value: float) -> str:

@@ -28,23 +28,23 @@ _RUNNING = re.compile(r"Rank (\d+) is running collective: \w+\(SequenceNumber=(\
 @signature("host-lost", "no sign of life from a host, or the end of its ssh, srun or launcher")
 def host_lost(case: Case) -> Reading | None:
     """A host of the job is gone, or could not start its part."""
-    failed = [one for one in case.evidence.hosts if one.has_failed]
-    first = min(failed, key=lambda one: one.ended or 0.0, default=None)
+    failed = [host for host in case.evidence.hosts if host.has_failed]
+    first = min(failed, key=lambda host: host.ended or 0.0, default=None)
     if first is None or case.evidence.stopped_by is not None or _failed_before(case, first):
         return None
-    # A host calls itself otherwise than its line in the hostfile, as often as not.
-    here = [replace(rank, host=first.host) for rank in case.evidence.ranks if rank.node == first.node]
-    others = [one.host for one in failed if one is not first]
-    facts = (first.said, f"also lost: {', '.join(others)}" if others else None)
-    is_joined = first.lost and case.job.reach == Reach.JOINED.value
-    advice = _after_loss(first.host) if is_joined else ()
-    return Reading(_what_went(first), facts, advice, rank=here[0] if here else None, is_local=bool(here))
-
-
-def _after_loss(host: str) -> tuple[str, str]:
-    """Say what may know why the zlaunch of a node ended: it does not tell any more."""
-    may_know = f"{SHOW_OOM_KILLS} on {host}, or the log of its pod or Slurm step, may say what ended zlaunch"
-    return may_know, "then start the job again on every node"
+    facts, advice = [first.said], []
+    if others := [host.host for host in failed if host is not first]:
+        facts.append(f"also lost: {', '.join(others)}")
+    if first.lost and case.job.reach == Reach.JOINED.value:  # its zlaunch cannot say why it ended
+        place = f"on {first.host}, or the log of its pod or Slurm step,"
+        advice += [
+            f"{SHOW_OOM_KILLS} {place} may say what ended zlaunch",
+            "then start the job again on every node",
+        ]
+    for rank in case.evidence.ranks:
+        if rank.node == first.node:  # whose own name for its host often differs from the hostfile's
+            return Reading(_what_went(first), facts, advice, rank=replace(rank, host=first.host))
+    return Reading(_what_went(first), facts, advice, is_local=False)
 
 
 def _failed_before(case: Case, host: HostEvidence) -> bool:
@@ -52,7 +52,9 @@ def _failed_before(case: Case, host: HostEvidence) -> bool:
     rank = case.rank
     if rank is None or role_of(rank, case.evidence) is not RankRole.FAILED:
         return False
-    failed = rank.error.time if rank.error is not None else rank.ended
+    failed = rank.ended
+    if rank.error is not None:
+        failed = rank.error.time
     return failed is not None and host.ended is not None and failed < host.ended
 
 
@@ -69,10 +71,12 @@ def _what_went(host: HostEvidence) -> str:
 def port_taken(case: Case, line: str) -> Reading:
     """The rendezvous port is in use by another program, often by ranks of an earlier run."""
     port = named_in(case.words, r"port: (\d+)") or named_in(case.words, r"\[?::\]?:(\d+)")
-    advice = (f"`ss -ltnp 'sport = :{port}'` shows the program that uses it",) if port else ()
-    which = f"the rendezvous port {port}" if port else "the rendezvous port"
-    said = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
-    return Reading(f"{which} is in use by another program", (said,), advice)
+    advice = []
+    if port:
+        advice.append(f"`ss -ltnp 'sport = :{port}'` shows the program that uses it")
+    which = f"port {port}" if port else "port"
+    fact = named_in(case.words, r"(port: \d+[^\n]{0,120}EADDRINUSE)") or line
+    return Reading(f"the rendezvous {which} is in use by another program", (fact,), advice)
 
 
 @signature("collective-mismatch", "`Detected mismatch between collectives on ranks`")
@@ -100,15 +104,16 @@ def collective_timeout(case: Case) -> Reading | None:
         return None
     first = case.rank if _waited(case.rank) else waiting[0]
     missing = _missing(case, waiting)
-    who = f"rank {', '.join(str(rank.rank) for rank in missing)}" if missing else "another rank"
     operation, waited = _collective(words_of(first))
-    facts = (
-        _whereabouts(case, missing[0]) if missing else None,
-        f"{len(waiting)} ranks waited{waited}" if waited and len(waiting) > 1 else None,
-        matching_line(_TIMEOUT, words_of(first)),
-    )
-    cause = f"{who} did not reach {operation}, where rank {first.rank} was waiting"
-    return Reading(cause, facts, rank=missing[0] if missing else None, is_local=bool(missing))
+    facts = [matching_line(_TIMEOUT, words_of(first))]
+    if waited and len(waiting) > 1:
+        facts.insert(0, f"{len(waiting)} ranks waited{waited}")
+    cause = f"did not reach {operation}, where rank {first.rank} was waiting"
+    if not missing:
+        return Reading(f"another rank {cause}", facts, is_local=False)
+    facts.insert(0, _where(case, missing[0]))
+    names = ", ".join(str(rank.rank) for rank in missing)
+    return Reading(f"rank {names} {cause}", facts, rank=missing[0])
 
 
 def _waited(rank: RankEvidence) -> bool:
@@ -129,31 +134,36 @@ def _collective(words: str) -> tuple[str, str]:
 def _missing(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
     """Find the missing ranks: those that torch or the stall report names, else those with fewer steps."""
     ranks = {rank.rank: rank for rank in case.evidence.ranks}
-    named = {int(number) for rank in waiting for number in _named(words_of(rank))}
-    odd = {*case.evidence.stall.odd} if case.evidence.stall is not None else set()
+    named: set[int] = set()
+    for rank in waiting:
+        named.update(_named(words_of(rank)))
+    if not named and case.evidence.stall is not None:
+        named = set(case.evidence.stall.odd)
+    if named:
+        return [ranks[number] for number in sorted(named) if number in ranks]
     others = [rank for rank in ranks.values() if rank not in waiting]
-    if named or odd:
-        return [ranks[number] for number in sorted(named or odd) if number in ranks]
     if len(others) == 1 and len(ranks) == case.job.world_size:
         return others
-    numbers = {
-        rank.rank: int(found.group(1)) for rank in waiting if (found := _WATCHDOG.search(words_of(rank)))
-    }
+    matches = {rank.rank: _WATCHDOG.search(words_of(rank)) for rank in waiting}
+    numbers = {rank: int(match.group(1)) for rank, match in matches.items() if match}
     if len({*numbers.values()}) > 1:
-        return [ranks[number] for number, count in numbers.items() if count == min(numbers.values())]
+        return [ranks[rank] for rank, number in numbers.items() if number == min(numbers.values())]
     least = min(rank.step for rank in waiting)
     return [rank for rank in others if rank.step < least]
 
 
-def _named(words: str) -> Iterator[str]:
-    for found in _BARRIER.finditer(words):
-        yield from re.findall(r"\d{1,6}", found.group(1))
+def _named(words: str) -> Iterator[int]:
+    for match in _BARRIER.finditer(words):
+        yield from map(int, re.findall(r"\d{1,6}", match.group(1)))
 
 
-def _whereabouts(case: Case, rank: RankEvidence) -> str:
-    place = case.evidence.stall.where.get(rank.rank) if case.evidence.stall is not None else None
-    phase = f" was in `{rank.phase}` at step {rank.step}" if rank.phase else ""
-    return f"rank {rank.rank}{phase}" + (f": {clip(place, 60)}" if place else "")
+def _where(case: Case, rank: RankEvidence) -> str:
+    text, stall = f"rank {rank.rank}", case.evidence.stall
+    if rank.phase:
+        text += f" was in `{rank.phase}` at step {rank.step}"
+    if stall is not None and (place := stall.where.get(rank.rank)):
+        text += f": {clip(place, 60)}"
+    return text
 
 
 @signature(
@@ -167,8 +177,11 @@ def rendezvous_failed(case: Case, line: str) -> Reading:
     """Ranks could not connect: rank 0 was not running or not reachable, or some ranks were missing."""
     address = named_in(line, r"connect to \(([^()]{1,80})\)")
     joined = named_in(line, r"(\d+/\d+) clients joined")
-    where = f"no answer from {address.replace(', ', ':')}" if address else "the ranks could not connect"
-    cause = f"only {joined} ranks joined the rendezvous" if joined else where
+    cause = "the ranks could not connect"
+    if joined:
+        cause = f"only {joined} ranks joined the rendezvous"
+    elif address:
+        cause = f"no answer from {address.replace(', ', ':')}"
     return Reading(cause, (line,))
 
 
@@ -180,8 +193,9 @@ def connection_lost(case: Case, line: str) -> Reading | None:
     """A rank lost its connection to another one, and no rank recorded a failure of its own."""
     if case.rank is None or role_of(case.rank, case.evidence) is not RankRole.CUT_OFF:
         return None
-    others = sum(part == RankRole.CUT_OFF for part in roles(case.evidence).values()) - 1
-    facts = (line, f"the same on {plural(others, 'other rank')}" if others else None)
+    facts = [line]
+    if others := sum(role == RankRole.CUT_OFF for role in roles(case.evidence).values()) - 1:
+        facts.append(f"the same on {plural(others, 'other rank')}")
     return Reading(f"{case.who} lost its connection to another rank; no rank recorded why", facts)
 
 
@@ -202,12 +216,14 @@ def host_unreachable(case: Case) -> Reading | None:
     line = matching_line(
         r"was not reachable via ssh|Permission denied \(publickey|Host key verification failed"
         r"|ssh: connect to host|ssh: Could not resolve",
-        f"{case.words}\n{case.evidence.launcher_log}" if _is_before_ranks(case) else "",
+        f"{case.words}\n{case.evidence.launcher_log}",
     )
-    if line is None:
+    if line is None or not _is_before_ranks(case):
         return None
     host = named_in(line, r"host=(\S{1,80}) was not") or named_in(line, r"connect to host (\S{1,80})")
-    advice = (f"`ssh {host} true` must work without a prompt",) if host else ()
+    advice = []
+    if host:
+        advice.append(f"`ssh {host} true` must work without a prompt")
     return Reading(f"ssh cannot connect to {host or 'a host'}", (line,), advice, is_local=False)
 
 

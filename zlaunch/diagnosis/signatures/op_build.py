@@ -25,21 +25,18 @@ _ROOT = r"Using (\S+) as PyTorch extensions root"
 def stale_build_lock(case: Case) -> Reading | None:
     """All ranks wait for a build that is not running: a killed build left its lock."""
     stall = case.evidence.stall
-    failed = any(part in {RankRole.FAILED, RankRole.LOST} for part in roles(case.evidence).values())
+    failed = any(role in {RankRole.FAILED, RankRole.LOST} for role in roles(case.evidence).values())
     if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
         return None
-    waiting = [
-        rank for rank in case.evidence.ranks if _waits_for_a_build(rank, stall.where.get(rank.rank, ""))
-    ]
-    if not waiting or len(waiting) < len(case.evidence.ranks):
+    ranks = case.evidence.ranks
+    if not ranks or not all(_waits_for_a_build(rank, stall.where.get(rank.rank, "")) for rank in ranks):
         return None
-    root = named_in(waiting[0].log, _ROOT)
-    advice = (
-        f"`find {root} -name lock -delete`, if no compiler is running" if root and len(root) < 120 else None
-    )
-    facts = (f"no progress for {duration(stall.seconds)}", matching_line(_ROOT, waiting[0].log))
-    cause = f"rank {waiting[0].rank} waits for a native op, but no process seems to build it"
-    return Reading(cause, (*facts, stall.where.get(waiting[0].rank)), (advice,), rank=waiting[0])
+    first, advice = ranks[0], []
+    if (root := named_in(first.log, _ROOT)) and len(root) < 120:
+        advice.append(f"`find {root} -name lock -delete`, if no compiler is running")
+    facts = (f"no progress for {duration(stall.seconds)}", matching_line(_ROOT, first.log))
+    cause = f"rank {first.rank} waits for a native op, but no process seems to build it"
+    return Reading(cause, (*facts, stall.where.get(first.rank)), advice, rank=first)
 
 
 def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
@@ -91,7 +88,9 @@ def libaio_missing(case: Case) -> Reading | None:
         return None
     package = named_in(printed, r"install the (libaio\S*) package with (?:apt|yum|pacman)")
     tool = named_in(printed, r"install the libaio\S* package with (apt|yum|pacman)")
-    advice = (f"`{tool} install {package}`",) if tool in {"apt", "yum"} else ()
+    advice = []
+    if tool in {"apt", "yum"}:
+        advice.append(f"`{tool} install {package}`")
     return Reading("offload to NVMe needs libaio and its headers", (line,), advice)
 
 
@@ -107,16 +106,21 @@ def op_build_failed(case: Case) -> Reading | None:
     """An op did not compile; later errors, such as one about `ds_opt_adam`, follow from it."""
     text = f"{case.story}\n{case.log}"
     followed = matching_line(_AFTERWARDS, case.story)
-    found = _FAILED.search(case.story) or (_FAILED.search(case.log) if followed else None)
-    if found is None and followed is None:
+    failed = _FAILED.search(case.story)
+    if failed is None and followed:
+        failed = _FAILED.search(case.log)
+    if failed is None and followed is None:
         return None
-    op = next((part for part in found.groups() if part), "") if found else ""
-    facts = (
+    facts = [
         compiler_error(text) or matching_line(r"/bin/sh: [^\n]*not found|No such file or directory: '", text),
         matching_line(r"(?m)^Unable to JIT load|compatible due to hardware", text),
-        followed if found is None else None,
-    )
-    return Reading(f"the native op {op or 'of the optimizer'} could not be built", facts)
+    ]
+    op = "of the optimizer"
+    if failed is None:
+        facts.append(followed)
+    else:
+        op = "".join(filter(None, failed.groups()))
+    return Reading(f"the native op {op} could not be built", facts)
 
 
 @signature(
@@ -129,5 +133,7 @@ def op_build_failed(case: Case) -> Reading | None:
 def op_not_loadable(case: Case, line: str) -> Reading:
     """A compiled library does not match the installed packages."""
     folder = named_in(line, r"((?:/[\w.+-]+)*/torch_extensions/[\w.+-]+/\w+)/\w+\.so")
-    advice = (f"`rm -r {folder}`: it will be rebuilt",) if folder else ()
+    advice = []
+    if folder:
+        advice.append(f"`rm -r {folder}`: it will be rebuilt")
     return Reading(f"a compiled library does not match the packages that {case.who} uses", (line,), advice)

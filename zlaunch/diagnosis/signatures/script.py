@@ -17,7 +17,9 @@ from zlaunch.units import plural, whole
 @quotes(r"unrecognized arguments:[^\n]*--local[-_]rank")
 def local_rank_refused(case: Case, line: str) -> Reading:
     """The script does not define `--local_rank`, which DeepSpeed's launcher adds."""
-    other = ("`--launcher torchrun`: it adds no arguments",) if case.job.launcher == "deepspeed" else ()
+    other = []
+    if case.job.launcher == "deepspeed":
+        other.append("`--launcher torchrun`: it adds no arguments")
     own = 'or read `os.environ["LOCAL_RANK"]` in the script, without an argument'
     cause = "the script does not define `--local_rank`, which DeepSpeed's launcher adds"
     return Reading(cause, (line,), (*other, own))
@@ -38,9 +40,11 @@ def wrong_arguments(case: Case) -> Reading | None:
     status = None if case.rank is None else case.rank.returncode
     said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
-        rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
         cause = "the script does not define an argument"
-        return Reading(cause, (f"unrecognized: {rejected}" if rejected else error, *_appended(case, error)))
+        rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
+        if rejected:
+            return Reading(cause, (f"unrecognized: {rejected}", *_appended(case, error)))
+        return Reading(cause, (error, *_appended(case, error)))
     is_usage = case.error is None or case.error.type == "SystemExit"
     if status != 2 or said is None or not is_usage:
         return None
@@ -97,7 +101,9 @@ def module_missing(case: Case) -> Reading | None:
         if name is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
             return None
     package = name.partition(".")[0]
-    advice = (f"`pip install {_PACKAGES[package]}`",) if package in _PACKAGES and "." not in name else ()
+    advice = []
+    if package in _PACKAGES and "." not in name:
+        advice.append(f"`pip install {_PACKAGES[package]}`")
     cause = f"`{name}` is not installed in the Python of {case.who}"
     return Reading(cause, (where(error), words.strip()[:200]), advice)
 
@@ -162,9 +168,12 @@ def gpu_fault(case: Case, line: str) -> Reading:
 
 def _memory_errors(case: Case) -> str | None:
     """Say how many errors the GPU counted in its memory since its driver was loaded, if any."""
-    gpu = None if case.rank is None else case.rank.sample.get("gpu")
-    counted = whole(gpu.get("uncorrected_errors")) if isinstance(gpu, dict) else None
-    return f"uncorrected errors of its memory since the driver was loaded: {counted}" if counted else None
+    if case.rank is None:
+        return None
+    gpu = case.rank.sample.get("gpu") or {}
+    if counted := whole(gpu.get("uncorrected_errors")):
+        return f"uncorrected errors of its memory since the driver was loaded: {counted}"
+    return None
 
 
 @signature("hub-refused", "`gated repo`, `401 Client Error`, `403 Client Error`")
@@ -172,8 +181,11 @@ def _memory_errors(case: Case) -> str | None:
 def hub_refused(case: Case, line: str) -> Reading:
     """The Hugging Face Hub denied this user access to a model or dataset."""
     repo = named_in(case.words, r"huggingface\.co/([\w.-]+/[\w.-]*\w)")
-    facts = (line, repo if repo and repo not in line else None)
-    advice = (f"ask for access at `https://huggingface.co/{repo}`, then `hf auth login`",) if repo else ()
+    facts, advice = [line], []
+    if repo and repo not in line:
+        facts.append(repo)
+    if repo:
+        advice.append(f"ask for access at `https://huggingface.co/{repo}`, then `hf auth login`")
     return Reading("the Hugging Face Hub denied access to what the script loads", facts, advice)
 
 
@@ -212,17 +224,16 @@ def script_exception(case: Case) -> Reading | None:
     error = case.error
     if error is None or error.type in {"SystemExit", "KeyboardInterrupt"}:  # a status and a signal say more
         return None
-    same = [
-        rank
-        for rank in case.evidence.ranks
-        if (e := error_of(rank)) and (e.type, e.message) == (error.type, error.message)
-    ]
-    said = tidy(f"{error.type}: {error.message}" if error.message else error.type)
-    others = f"the same on {plural(len(same) - 1, 'other rank')}" if len(same) > 1 else None
+    facts = [tidy(str(error))]
+    if root := raised_from(error):
+        facts.append(f"caused by {tidy(root)}")
+    if place := where(error):
+        facts.append(place)
+    errors = [str(other) for rank in case.evidence.ranks if (other := error_of(rank))]
+    if (others := errors.count(str(error)) - 1) > 0:
+        facts.append(f"the same on {plural(others, 'other rank')}")
     article = "an" if error.type[:1] in "AEIOU" else "a"
-    cause = f"the script raised {article} {error.type} on {case.who}"
-    root = raised_from(error)
-    return Reading(cause, (said, f"caused by {tidy(root)}" if root else None, where(error), others))
+    return Reading(f"the script raised {article} {error.type} on {case.who}", facts)
 
 
 _LINK = "\nThe above exception was the direct cause of the following exception:\n"
@@ -230,18 +241,28 @@ _LINK = "\nThe above exception was the direct cause of the following exception:\
 
 def raised_from(error: ErrorEvidence | None) -> str:
     """Return the exception that this one was raised from, as Python prints it; empty if there is none."""
-    first, linked, _ = ("" if error is None else error.traceback).partition(_LINK)
-    raised = re.findall(r"^[\w.]+(?:: .*)?$", first, re.MULTILINE) if linked else []
-    return raised[-1] if raised else ""
+    if error is None or _LINK not in error.traceback:
+        return ""
+    first, _, _ = error.traceback.partition(_LINK)
+    raised: list[str] = re.findall(r"^[\w.]+(?:: .*)?$", first, re.MULTILINE)
+    return "".join(raised[-1:])
 
 
 def where(error: ErrorEvidence | None) -> str | None:
     """Say where in the user's own code an exception was raised."""
     if error is None:
         return None
-    if error.frame is not None and error.frame.get("file"):
-        file, line, function = (error.frame.get(key) for key in ("file", "line", "function"))
-        return tidy(f"{file}:{line}" + (f" in {function}" if function else ""))
+    if error.frame is not None and (file := error.frame.get("file")):
+        return _place(file, error.frame.get("line"), error.frame.get("function"))
     places = re.findall(r'File "([^"\n]+)", line (\d+)(?:, in ([^\n]+))?', error.traceback)
-    own = next((place for place in reversed(places) if not LIBRARY.search(place[0])), None)
-    return tidy(f"{own[0]}:{own[1]}" + (f" in {own[2]}" if own[2] else "")) if own else None
+    for file, line, function in reversed(places):
+        if not LIBRARY.search(file):
+            return _place(file, line, function)
+    return None
+
+
+def _place(file: str, line: int | str | None, function: str | None) -> str:
+    place = f"{file}:{line}"
+    if function:
+        place += f" in {function}"
+    return tidy(place)

@@ -103,7 +103,9 @@ def _moved(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention 
     if parent and key in DsConfig.model_fields and _fits(whole, (key,), value_at(whole, (*parent, key))):
         return Intention(f"move `{key}` to the top level", Fix(FixKind.MOVE, ""), (key,), is_key=True)
     if not parent and key in known_keys(whole, (ZERO,)):
-        move = Fix(FixKind.MOVE, ZERO) if isinstance(whole.get(ZERO, {}), dict) else None
+        move = None
+        if isinstance(whole.get(ZERO, {}), dict):
+            move = Fix(FixKind.MOVE, ZERO)
         return Intention(f"move `{key}` into `{ZERO}`", move, (ZERO, key), is_key=True)
     return None
 
@@ -154,18 +156,24 @@ def _at(
 
 def _rename(key: str, name: str) -> Fix | None:
     is_sure = difflib.SequenceMatcher(None, key, name).ratio() >= SURE
-    return Fix(FixKind.RENAME, name) if is_sure else None
+    if is_sure:
+        return Fix(FixKind.RENAME, name)
+    return None
 
 
 def _or(names: Iterable[str]) -> str:
     *first, last = [f"`{name}`" for name in names]
-    return f"{', '.join(first)} or {last}" if first else last
+    if first:
+        return f"{', '.join(first)} or {last}"
+    return last
 
 
 def _remark(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     """Recognize a comment, for which no key was meant."""
     is_remark = not key.strip() or key.startswith(("_", "//", "#")) or key.lower() in REMARKS
-    return Intention("delete it: JSON has no comments", is_remark=True) if is_remark else None
+    if is_remark:
+        return Intention("delete it: JSON has no comments", is_remark=True)
+    return None
 
 
 def _flat(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
@@ -184,7 +192,9 @@ def _joined() -> Mapping[str, tuple[KeyPath, ...]]:
     found: dict[str, tuple[KeyPath, ...]] = {}
     for path, _ in fields():
         name = "_".join(map(str, path[-2:]))
-        found[name] = (*found.get(name, ()), *([path] if len(path) > 1 else []))
+        found.setdefault(name, ())
+        if len(path) > 1:
+            found[name] += (path,)
     return found
 
 

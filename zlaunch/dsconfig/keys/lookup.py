@@ -14,7 +14,9 @@ from zlaunch.dsconfig.text.document import KeyPath, value_at
 def known_keys(whole: Mapping[str, object], path: KeyPath) -> list[str]:
     """List the keys that DeepSpeed knows in the object at `path`."""
     section = section_at(whole, path)
-    return [] if section is None else list(section.model_fields)
+    if section is None:
+        return []
+    return list(section.model_fields)
 
 
 def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | None:
@@ -35,7 +37,9 @@ def section_at(whole: Mapping[str, object], path: KeyPath) -> type[Section] | No
 def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     """Find the field of the key at `path`."""
     section = section_at(whole, path[:-1])
-    return None if section is None else section.model_fields.get(str(path[-1]))
+    if section is None:
+        return None
+    return section.model_fields.get(str(path[-1]))
 
 
 def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
@@ -49,8 +53,11 @@ def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[t
 def parts(annotation: object) -> Iterator[object]:
     """List a type and everything in it, with the words of a `Literal`."""
     yield annotation
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+        return
     for part in get_args(annotation):
-        yield from (part,) if get_origin(annotation) is Literal else parts(part)
+        yield from parts(part)
 
 
 def section_in(annotation: object, value: object = None) -> type[Section] | None:
@@ -64,4 +71,4 @@ def section_in(annotation: object, value: object = None) -> type[Section] | None
             if isinstance(note, Discriminator) and callable(note.discriminator):
                 tag = Tag(str(note.discriminator(value)))
                 arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
-    return next((found for arm in arms if (found := section_in(arm, value))), None)
+    return next(filter(None, (section_in(arm, value) for arm in arms)), None)

@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+from itertools import chain
 
 from zlaunch.dsconfig.json_schema import catalog
 from zlaunch.dsconfig.releases import ALL, NEWEST
@@ -11,9 +12,9 @@ from zlaunch.dsconfig.text.document import dotted
 @functools.cache
 def older_keys() -> frozenset[str]:
     """List the keys that only older releases read."""
-    names = {dotted(path) for release in ALL for path in release.keys}
-    kept = {dotted(path) for path in NEWEST.keys}
-    return frozenset(names - kept - {*catalog().keys} - {*catalog().other_names})
+    known = chain.from_iterable(release.keys for release in ALL)
+    older = {*known} - {*NEWEST.keys}
+    return frozenset({*map(dotted, older)} - {*catalog().keys} - {*catalog().other_names})
 
 
 def find(text: str) -> list[str]:

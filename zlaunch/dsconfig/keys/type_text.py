@@ -34,8 +34,10 @@ def in_words(node: Node) -> str:
             exact = []
         else:
             exact.append(words)
-    named = [f"{', '.join(any_case)} in any case"] if any_case else []
-    return " or ".join([*named, *dict.fromkeys(exact)])
+    values = list(dict.fromkeys(exact))
+    if any_case:
+        values.insert(0, f"{', '.join(any_case)} in any case")
+    return " or ".join(values)
 
 
 def _alternatives(node: Node) -> Iterator[str]:
@@ -44,24 +46,32 @@ def _alternatives(node: Node) -> Iterator[str]:
         for arm in node["anyOf"]:
             yield from _alternatives(arm)
         return
-    words = next((words for key, words in _WORDS.items() if key in node), None)
-    yield words(node) if words else "anything"
+    yield next((words(node) for key, words in _WORDS.items() if key in node), "anything")
 
 
 def _quoted(word: Any) -> str:
-    return f'"{word}"' if isinstance(word, str) else str(word)
+    if isinstance(word, str):
+        return f'"{word}"'
+    return str(word)
 
 
 def _of_type(node: Node) -> str:
     if node["type"] not in ("integer", "number"):
         return _PLAIN.get(str(node["type"]), "anything")
     bounds = " and ".join(f"{words} {node[bound]}" for bound, words in _BOUNDS.items() if bound in node)
-    kind = "whole number" if node["type"] == "integer" else "number"
+    kind = "number"
+    if node["type"] == "integer":
+        kind = "whole number"
     return f"{kind} {bounds}".strip()
 
 
-def _several(words: str) -> str:
-    return f"{words}s" if words.endswith("number") else words
+def _of_items(node: Node) -> str:
+    if not node["items"]:
+        return "a list of anything"
+    words = in_words(node["items"])
+    if words.endswith("number"):
+        words += "s"
+    return f"a list of {words}"
 
 
 _WORDS: Mapping[str, Callable[[Node], str]] = {
@@ -69,6 +79,6 @@ _WORDS: Mapping[str, Callable[[Node], str]] = {
     "const": lambda node: _quoted(node["const"]),
     "enum": lambda node: ", ".join(map(_quoted, node["enum"])),
     "properties": lambda _: "a section",
-    "items": lambda node: f"a list of {_several(in_words(node['items'])) if node['items'] else 'anything'}",
+    "items": _of_items,
     "type": _of_type,
 }

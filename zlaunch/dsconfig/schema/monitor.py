@@ -115,4 +115,4 @@ class ThroughputTimer(Section):
 class Timers(Section):
     """Timers."""
 
-    throughput: ThroughputTimer = ThroughputTimer()
+    throughput: ThroughputTimer = ThroughputTimer.model_construct()

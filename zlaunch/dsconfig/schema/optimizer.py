@@ -32,6 +32,11 @@ TorchOptimizerName = Literal[
 """The other classes of `torch.optim`, which need their exact spelling."""
 
 
+def is_one_bit(name: object) -> bool:
+    """Whether it is the name of an optimizer that only older releases have."""
+    return str(name).lower() in {one.lower() for one in ONE_BIT}
+
+
 class _Params(Section):
     lr: MaybeAuto[Rates] = 1e-3
     """Learning rate."""
@@ -178,31 +183,31 @@ class _Optimizer(Section):
 class AdamOptimizer(_Optimizer):
     """`Adam` or `AdamW`."""
 
-    params: AdamParams = AdamParams()
+    params: AdamParams = AdamParams.model_construct()
 
 
 class LionOptimizer(_Optimizer):
     """`Lion`."""
 
-    params: LionParams = LionParams()
+    params: LionParams = LionParams.model_construct()
 
 
 class AdagradOptimizer(_Optimizer):
     """`Adagrad`."""
 
-    params: AdagradParams = AdagradParams()
+    params: AdagradParams = AdagradParams.model_construct()
 
 
 class LambOptimizer(_Optimizer):
     """`Lamb`."""
 
-    params: LambParams = LambParams()
+    params: LambParams = LambParams.model_construct()
 
 
 class MuonOptimizer(_Optimizer):
     """`Muon`."""
 
-    params: MuonParams = MuonParams()
+    params: MuonParams = MuonParams.model_construct()
     """Settings of both parts."""
 
 

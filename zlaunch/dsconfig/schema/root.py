@@ -55,12 +55,12 @@ class DsConfig(Section):
     gradient_clipping: MaybeAuto[float] = 1.0
     """Largest gradient norm; 0 turns clipping off. The default was 0 before 0.19."""
 
-    zero_optimization: Zero = Zero()
-    fp16: Fp16 = Fp16()
+    zero_optimization: Zero = Zero.model_construct()
+    fp16: Fp16 = Fp16.model_construct()
     bf16: Bf16 | None = None
     bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
     torch_autocast: Absent[TorchAutocast] = None
-    data_types: DataTypes = DataTypes()
+    data_types: DataTypes = DataTypes.model_construct()
 
     steps_per_print: Positive | None = None
     """Steps between progress lines; the Trainer always turns them off."""
@@ -124,23 +124,23 @@ class DsConfig(Section):
 
     activation_checkpointing: Absent[ActivationCheckpointing] = None
     aio: Aio | None = None
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: Checkpoint = Checkpoint.model_construct()
 
     datastates_ckpt: dict[str, object] | bool | None = None
     """The DataStates checkpoint engine's settings; any value but false turns it on."""
 
-    tensorboard: TensorBoard = TensorBoard()
-    wandb: Wandb = Wandb()
-    csv_monitor: CsvMonitor = CsvMonitor()
-    comet: Comet = Comet()
-    comms_logger: CommsLogger = CommsLogger()
-    flops_profiler: FlopsProfiler = FlopsProfiler()
-    timers: Timers = Timers()
-    compile: Compile = Compile()
-    tensor_parallel: TensorParallel = TensorParallel()
+    tensorboard: TensorBoard = TensorBoard.model_construct()
+    wandb: Wandb = Wandb.model_construct()
+    csv_monitor: CsvMonitor = CsvMonitor.model_construct()
+    comet: Comet = Comet.model_construct()
+    comms_logger: CommsLogger = CommsLogger.model_construct()
+    flops_profiler: FlopsProfiler = FlopsProfiler.model_construct()
+    timers: Timers = Timers.model_construct()
+    compile: Compile = Compile.model_construct()
+    tensor_parallel: TensorParallel = TensorParallel.model_construct()
     expert_parallel: ExpertParallel | None = None
     pipeline: Absent[Pipeline] = None
-    hybrid_engine: HybridEngine = HybridEngine()
+    hybrid_engine: HybridEngine = HybridEngine.model_construct()
     weight_quantization: Absent[WeightQuantization] = None
     data_efficiency: Absent[DataEfficiency] = None
     autotuning: Absent[Autotuning] = None

@@ -158,7 +158,9 @@ class TorchScheduler(_Scheduler[TorchSchedulerName, dict[str, object]]):
 
 def _kind(value: object) -> str:
     name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{name}>" if name in DEEPSPEED_SCHEDULERS else "<torch>"
+    if name in DEEPSPEED_SCHEDULERS:
+        return f"<{name}>"
+    return "<torch>"
 
 
 Scheduler = Annotated[

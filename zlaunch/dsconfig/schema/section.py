@@ -15,7 +15,11 @@ ZERO = "zero_optimization"
 
 
 class Section(BaseModel):
-    """One JSON object of a ds_config: frozen, strict, closed."""
+    """One JSON object of a ds_config: frozen, strict, closed.
+
+    A default that is a section is made by `model_construct`: it needs no validator, whose construction takes
+    milliseconds.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
@@ -25,7 +29,9 @@ class Section(BaseModel):
 def spellings(section: type[Section], key: str) -> list[str]:
     """List the names under which DeepSpeed reads a key, its own first."""
     alias = section.model_fields[key].validation_alias
-    return [str(name) for name in alias.choices] if isinstance(alias, AliasChoices) else [key]
+    if isinstance(alias, AliasChoices):
+        return [str(name) for name in alias.choices]
+    return [key]
 
 
 class Switched(Section):
@@ -36,7 +42,9 @@ class Switched(Section):
 
 
 def _auto_or_value(value: object) -> str:
-    return "<auto>" if value == "auto" else "<value>"
+    if value == "auto":
+        return "<auto>"
+    return "<value>"
 
 
 MaybeAuto = Annotated[
@@ -51,7 +59,9 @@ The tags are in angle brackets so that `check` can tell them from keys in pydant
 
 def in_lower_case(value: object) -> object:
     """Lower the case of a word, as DeepSpeed does for some keys."""
-    return value.lower() if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.lower()
+    return value
 
 
 AnyCase = Annotated[T, BeforeValidator(in_lower_case)]

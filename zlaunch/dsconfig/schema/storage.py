@@ -77,7 +77,7 @@ class Checkpoint(Section):
     use_node_local_storage: bool = False
     """Each host saves to its own disk."""
 
-    parallel_write: ParallelWrite = ParallelWrite()
+    parallel_write: ParallelWrite = ParallelWrite.model_construct()
 
     checkpoint_serialization: bool = True
     """Use PyTorch's newer file format."""

@@ -265,7 +265,7 @@ class Zero(Section):
     save_muon_momentum_buffer_in_memory: Stage3[bool] = False
     """Keep Muon's momentum buffers in memory (stage 3 with offload)."""
 
-    leaf_module: Stage3[LeafModule] = LeafModule()
+    leaf_module: Stage3[LeafModule] = LeafModule.model_construct()
 
     @property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:

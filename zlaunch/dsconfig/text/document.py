@@ -55,9 +55,12 @@ class Document:
         while path not in self.spans:
             path = path[:-1]
         span = self.spans[path]
-        is_one_line = "\n" not in self.text[span.key : span.end]
-        end = span.end if is_one_line else span.key_end
-        return place_at(self.file, self.text, span.key, end - span.key if end else None)
+        end, length = span.end, None
+        if "\n" in self.text[span.key : span.end]:
+            end = span.key_end
+        if end:
+            length = end - span.key
+        return place_at(self.file, self.text, span.key, length)
 
     def locate(self, finding: Finding) -> Finding:
         """Add its place to a finding."""
@@ -65,7 +68,9 @@ class Document:
             return finding
         path, hint, beside = self.path_to(finding), finding.hint, finding.beside
         if beside is not None and beside in self.spans:
-            together = "merge the two" if isinstance(value_at(self.value, path), dict) else "keep one of them"
+            together = "keep one of them"
+            if isinstance(value_at(self.value, path), dict):
+                together = "merge the two"
             hint = f"{together}: `{dotted(beside)}` is already on line {self.place(beside).line}"
         return replace(finding, place=self.place(path), hint=hint)
 
@@ -105,8 +110,11 @@ def put(value: dict[str, Any], path: KeyPath, leaf: object) -> None:
 def value_at(value: object, path: KeyPath) -> object:
     """Follow a path into a plain value; None where it leads nowhere."""
     for part in path:
-        inside = dict(enumerate(value)) if isinstance(value, list) else value
-        value = inside.get(part) if isinstance(inside, dict) else None
+        if isinstance(value, list):
+            value = dict(enumerate(value))
+        if not isinstance(value, dict):
+            return None
+        value = value.get(part)
     return value
 
 
@@ -119,7 +127,9 @@ def place_at(file: str, text: str, offset: int, length: int | None = 1) -> Place
     """Turn an offset into a place; without a length it covers the name that starts there."""
     begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)
     begin += text.startswith(BYTE_ORDER_MARK) and begin == 0
-    line = text[begin : len(text) if end < 0 else end].rstrip("\r")
+    if end < 0:
+        end = len(text)
+    line = text[begin:end].rstrip("\r")
     column = max(0, offset - begin)
     if length is None:
         length = len(line[column:].partition(":")[0].rstrip())

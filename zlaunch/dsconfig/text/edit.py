@@ -19,29 +19,30 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
     """Apply a fix to one key and return the new text; raise KeyError if the text lacks the key."""
     if fix.kind.is_textual:
-        is_plain = fix.kind is FixKind.PLAIN
-        return apply(document.text, document.plain_edits if is_plain else document.comment_edits)
+        if fix.kind is FixKind.PLAIN:
+            return apply(document.text, document.plain_edits)
+        return apply(document.text, document.comment_edits)
     span = document.spans[path]
     match fix.kind:
         case FixKind.RENAME:
-            edits = [_renamed(span, str(fix.to))]
+            edits = [_key_edit(span, str(fix.to))]
         case FixKind.WRITE:
             edits = [Edit(span.start, span.end, json.dumps(fix.to))]
         case FixKind.REPLACE:
             key, value = fix.to
-            edits = [_renamed(span, key), Edit(span.start, span.end, json.dumps(value))]
+            edits = [_key_edit(span, key), Edit(span.start, span.end, json.dumps(value))]
         case FixKind.DELETE:
-            edits = _without(document, path)
+            edits = _deletion(document, path)
         case FixKind.MOVE:
-            return _moved(document, path, fix.to)
+            return _move(document, path, fix.to)
     return apply(document.text, edits)
 
 
-def _renamed(span: Span, key: str) -> Edit:
+def _key_edit(span: Span, key: str) -> Edit:
     return Edit(span.key, span.key_end, json.dumps(key))
 
 
-def _without(document: Document, path: KeyPath) -> list[Edit]:
+def _deletion(document: Document, path: KeyPath) -> list[Edit]:
     """Delete a member with one comma, and with its line if it is alone on it; comments stay."""
     text, span = document.text, document.spans[path]
     after, before = _after(document, span.end), _before(document, span.key)
@@ -49,7 +50,9 @@ def _without(document: Document, path: KeyPath) -> list[Edit]:
         if text[span.end : after].strip():
             return [_cut(text, span.key, span.end), Edit(after, after + 1, "")]
         return [_cut(text, span.key, after + 1)]
-    comma = before - 1 if text[before - 1 : before] == "," else before
+    comma = before
+    if text[before - 1 : before] == ",":
+        comma -= 1
     if not text[before : span.key].strip():
         return [Edit(comma, span.end, "")]
     return [Edit(comma, before, ""), _cut(text, span.key, span.end)]
@@ -68,7 +71,7 @@ def _after(document: Document, offset: int) -> int:
     text = document.text
     while True:
         offset += len(text[offset:]) - len(text[offset:].lstrip())
-        ends = [one.end for one in document.comment_edits if one.start <= offset < one.end]
+        ends = [comment.end for comment in document.comment_edits if comment.start <= offset < comment.end]
         if not ends:
             return offset
         offset = ends[0]
@@ -78,18 +81,22 @@ def _before(document: Document, offset: int) -> int:
     """Skip whitespace and comments backwards."""
     while True:
         offset = len(document.text[:offset].rstrip())
-        starts = [one.start for one in document.comment_edits if one.start < offset <= one.end]
+        starts = [
+            comment.start for comment in document.comment_edits if comment.start < offset <= comment.end
+        ]
         if not starts:
             return offset
         offset = starts[0]
 
 
-def _moved(document: Document, path: KeyPath, section: str) -> str:
+def _move(document: Document, path: KeyPath, section: str) -> str:
     """Move a member into a section, which is created if missing."""
     text, span = document.text, document.spans[path]
     member = text[span.key : span.end]
-    rest = parse(apply(text, _without(document, path)), document.file)
-    target: KeyPath = (section,) if section else ()
+    rest = parse(apply(text, _deletion(document, path)), document.file)
+    target: KeyPath = ()
+    if section:
+        target = (section,)
     if target in rest.spans:
         return _added(rest, target, member)
     return _added(rest, (), f"{json.dumps(section)}: {{{member}}}")
@@ -104,10 +111,10 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     """Append a member to an object, indented like the others, after a comment about the last one."""
     text, span = document.text, document.spans[target]
     members = [s for path, s in document.spans.items() if path[:-1] == target and path]
+    if not members and not text[span.start + 1 : span.end - 1].strip():
+        return apply(text, [Edit(span.start, span.end, f"{{{member}}}")])
     if not members:
-        is_empty = not text[span.start + 1 : span.end - 1].strip()
-        end = span.end if is_empty else span.start + 1
-        return apply(text, [Edit(span.start, end, f"{{{member}}}" if is_empty else f"{{{member}")])
+        return apply(text, [Edit(span.start, span.start + 1, f"{{{member}")])
     last = members[-1]
     line = text[text.rfind("\n", 0, last.key) + 1 : last.key]
     if line.strip():
@@ -115,25 +122,33 @@ def _added(document: Document, target: KeyPath, member: str) -> str:
     line_end = last.end + len(text[last.end :].split("\n", 1)[0].rstrip("\r"))
     comma = _after(document, last.end)
     has_comma = text[comma : comma + 1] == ","
-    added = ("\r\n" if text[line_end : line_end + 1] == "\r" else "\n") + line + member
+    added = f"\n{line}{member}"
+    if text[line_end : line_end + 1] == "\r":
+        added = f"\r{added}"
     if last.end == line_end or _after(document, comma + has_comma) < line_end:
         return apply(text, [Edit(last.end, last.end, f",{added}")])
-    commas = [] if has_comma else [Edit(last.end, last.end, ",")]
-    return apply(text, [*commas, Edit(line_end, line_end, added)])
+    edits = [Edit(line_end, line_end, added)]
+    if not has_comma:
+        edits.append(Edit(last.end, last.end, ","))
+    return apply(text, edits)
 
 
 def fix_value(value: dict[str, Any], path: KeyPath, fix: Fix | None, instead: str | None = None) -> None:
     """Apply a fix to a plain value; without a fix the key is replaced by `instead` or deleted."""
     whole = next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))
-    path, fix = path[:whole], fix if whole == len(path) else None
+    if whole < len(path):
+        path, fix = path[:whole], None
     node = value_at(value, path[:-1])
     if not path or not isinstance(node, dict):
         return
     key, old = str(path[-1]), node.pop(path[-1], None)
     if fix is None:
-        node |= {} if instead is None else {key: instead}
+        if instead is not None:
+            node[key] = instead
     elif fix.kind is FixKind.MOVE:
-        target = value.setdefault(fix.to, {}) if fix.to else value
+        target = value
+        if fix.to:
+            target = value.setdefault(fix.to, {})
         if isinstance(target, dict):
             target.setdefault(key, old)
     else:

@@ -68,10 +68,9 @@ class _Parser:
             assert isinstance(value, dict), "an object begins with a brace"
         elif self._token.kind in ("word", "string"):
             self.notes.remark("no-braces", "an object without braces is", start)
-            end = len(self.text)
-            closing = (
-                "}\n" if self.text.endswith("\n") else "\n}\n"
-            )  # a comment in the last line ends with it
+            end, closing = len(self.text), "}\n"
+            if not self.text.endswith("\n"):  # a comment in the last line ends with it
+                closing = "\n}\n"
             self.notes.edits += [Edit(start, start, "{\n"), Edit(end, end, closing)]
             value = self._object((), closing="")
         else:
@@ -106,7 +105,11 @@ class _Parser:
             self._fail(f"nested more than {MAX_DEPTH} levels deep")
         if token.text in ("{", "["):
             self._next()
-            value = self._object(path, closing="}") if token.text == "{" else self._array(path)
+            value: object
+            if token.text == "{":
+                value = self._object(path, closing="}")
+            else:
+                value = self._array(path)
             self._next()
             return value
         if token.kind in ("mark", "end"):
@@ -116,7 +119,9 @@ class _Parser:
         is_plain = token.kind == "number" or token.text in _WORDS
         if is_plain and (self._ends_value(token.end) or isinstance(path[-1], int)):
             self._next()
-            return _WORDS[token.text] if token.text in _WORDS else self._number(token)
+            if token.text in _WORDS:
+                return _WORDS[token.text]
+            return self._number(token)
         if token.kind in ("string", "lines"):
             self._next()
             return self._string(token)
@@ -205,16 +210,16 @@ class _Parser:
     def _number(self, token: Token) -> int | float:
         if len(token.text) > MAX_DIGITS or math.isinf(value := float(token.text)):
             self._fail("this number is too large", offset=token.start)
-        whole = re.fullmatch(r"[+-]?\d+", token.text) is not None
-        number = int(token.text) if whole else narrowed(value)
+        number = narrowed(value)
+        if re.fullmatch(r"[+-]?\d+", token.text):
+            number = int(token.text)
         if not _JSON_NUMBER.fullmatch(token.text):
             self.notes.misread(token, number, f"is not a JSON number: {_TEXT_TO_DEEPSPEED}")
         return number
 
     def _bare_value(self, token: Token) -> object:
         """Read text without quotes: hjson takes the whole line, the writer meant it up to the next mark."""
-        line_end = self.text.find("\n", token.start)
-        line = self.text[token.start : line_end if line_end >= 0 else len(self.text)].rstrip()
+        line = self.text[token.start :].partition("\n")[0].rstrip()
         bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
         meant = Token("word", bare, token.start)
         self._advance(meant.end)
@@ -238,5 +243,7 @@ class _Parser:
         return value
 
     def _fail(self, message: str, hint: str | None = None, offset: int | None = None) -> NoReturn:
-        place = place_at(self.file, self.text, self._token.start if offset is None else offset)
+        if offset is None:
+            offset = self._token.start
+        place = place_at(self.file, self.text, offset)
         raise Refused([Finding("not-json", message, hint, place=place)])

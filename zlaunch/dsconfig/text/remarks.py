@@ -51,8 +51,9 @@ class ParseRemarks:
         line_start = self.text.rfind("\n", 0, start) + 1
         begin = start - len(self.text[line_start:start]) + len(self.text[line_start:start].rstrip(" \t"))
         line_end = re.match(r"\r?\n|\Z", self.text[end : end + 2])
-        alone = begin == line_start and line_end is not None
-        self.comments.append(Edit(begin, end + line_end.end() if alone and line_end else end, ""))
+        if begin == line_start and line_end is not None:
+            end += line_end.end()
+        self.comments.append(Edit(begin, end, ""))
 
     def lenient(self, code: str, what: str, token: Token, value: str) -> None:
         """Report text that is not in double quotes; the edit quotes it."""

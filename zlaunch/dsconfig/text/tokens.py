@@ -30,12 +30,14 @@ class Token:
     @property
     def end(self) -> int:
         """The offset of its end."""
-        return self.start + len(self.text) if self.kind != "end" else self.start
+        return self.start + len(self.text)
 
     @property
     def quoted(self) -> str:
         """Write it for a message."""
-        return "the end of the file" if self.kind == "end" else f"`{self.text}`"
+        if self.kind == "end":
+            return "the end of the file"
+        return f"`{self.text}`"
 
 
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -54,7 +56,9 @@ def unescape(text: str) -> str:
 
     def plain(match: re.Match[str]) -> str:
         code = match.group(1)
-        return chr(int(code[1:], 16)) if len(code) == 5 else _ESCAPED.get(code, code)
+        if len(code) == 5:
+            return chr(int(code[1:], 16))
+        return _ESCAPED.get(code, code)
 
     try:
         read = str(json.loads(f'"{text}"', strict=False))

@@ -41,21 +41,21 @@ class Rehearsal:
     """The results of one rehearsal, incomplete if it failed."""
 
     log: AllocationLog = field(default_factory=AllocationLog)
-    found: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
+    facts: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
     """What is known besides the log."""
     is_text: bool = True
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
 
-    def add(self, **found: Any) -> None:
+    def add(self, **facts: Any) -> None:
         """Add fields of the forecast."""
-        self.found = replace(self.found, **found)
+        self.facts = replace(self.facts, **facts)
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
         phases, curve = self.log.phases(), self.log.curve()
         parts = parts_at_peak(phases)
-        return replace(self.found, phases=phases, parts=parts, curve=curve, seconds=seconds)
+        return replace(self.facts, phases=phases, parts=parts, curve=curve, seconds=seconds)
 
 
 def describe_error(error: BaseException, phase: str) -> str:

@@ -1,4 +1,4 @@
-"""Talk to the program `zlaunch.hosts.agent.host` on many hosts at once.
+"""Start a program on many hosts at once, that of `zlaunch.hosts.agent.program` or another, and talk to it.
 
 Every host is asked at the same moment, and answers are read as they come: nobody waits for another host.
 """
@@ -13,21 +13,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zlaunch.hosts.agent.host import MARK
 from zlaunch.hosts.agent.ssh import remote_line, with_python_variables
+from zlaunch.hosts.json_lines import answers_in
 from zlaunch.process import start_with_pipes_at_once
 
 ANSWER_SECONDS = 60.0
+"""Python may have to be read over a network file system first."""
 _REACHED, _ENDED = b"zlaunch asks\n", b"zlaunch heard "
 _HEAR_ALL = f'timeout --foreground "$0" "$@" 2>&1; echo "{_ENDED.decode()}$?"'
 """The shell keeps the output however ssh ends; an ssh master process holds no pipe of ours."""
 _END_SECONDS = 1.0
+_TOO_LATE, _BROKEN = 124, 255
+"""Exit statuses of `timeout`, and of ssh for an error of its own."""
 
 
 class Conversation:
     """One host: the program there, and what it said."""
 
     def __init__(self, name: str, argv: Sequence[str], seconds: float) -> None:
+        """Start a command, which is ended after so many seconds."""
         shell = ["sh", "-c", _HEAR_ALL, str(seconds), *argv]
         self.name = name
         self.started = time.monotonic()
@@ -48,17 +52,29 @@ class Conversation:
         return self.status is not None or self.process.stdout is None or self.process.stdout.closed
 
     @property
-    def before(self) -> str | None:
-        """What was said before the host was reached; None if it was."""
-        return None if _REACHED in self.text else self._shown()
-
-    def _shown(self) -> str:
-        return self.text.rpartition(_ENDED)[0].decode("utf-8", "replace").strip() or "it printed nothing"
+    def has_reached(self) -> bool:
+        """Whether a shell has started on the host."""
+        return _REACHED in self.text
 
     @property
-    def last_words(self) -> str:
-        """The last line that the host printed."""
-        return self._shown().rpartition("\n")[2]
+    def is_too_late(self) -> bool:
+        """Whether time is up."""
+        return self.status in (None, _TOO_LATE)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection was lost."""
+        return self.status == _BROKEN
+
+    @property
+    def printed(self) -> str:
+        """All that ssh and the host have printed."""
+        return self.text.rpartition(_ENDED)[0].decode("utf-8", "replace").strip()
+
+    @property
+    def last_line(self) -> str:
+        """The last line of it."""
+        return self.printed.rpartition("\n")[2] or "it printed nothing"
 
     def hear(self) -> None:
         """Read what has come."""
@@ -66,18 +82,16 @@ class Conversation:
         if not (chunk := os.read(self.process.stdout.fileno(), 1 << 16)):
             self.process.stdout.close()
             return
-        now, before = time.monotonic(), self.text.count(b"\n")
+        now, known = time.monotonic(), self.text.rfind(b"\n") + 1
         self.text += chunk
-        for line in self.text.split(b"\n")[before:-1]:
-            if line.startswith(MARK.encode()):
-                with contextlib.suppress(ValueError):
-                    self.answers.append((now, json.loads(line.removeprefix(MARK.encode()))))
+        complete = self.text[known : self.text.rfind(b"\n") + 1]
+        self.answers += [(now, one) for one in answers_in(complete.decode("utf-8", "replace"))]
 
-    def say(self, line: str) -> float:
-        """Send a command; return when."""
+    def request(self, words: Sequence[object]) -> float:
+        """Send a request; return when."""
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
-            self.process.stdin.write(f"{line}\n".encode())
+            self.process.stdin.write(json.dumps(words).encode() + b"\n")
             self.process.stdin.flush()
         return time.monotonic()
 
@@ -113,13 +127,13 @@ class Conversations:
         count: int,
         seconds: float,
         only: Iterable[Conversation] | None = None,
-        told: Callable[[list[str]], None] = lambda _: None,
+        waiting: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
-        """Wait until each has given this many answers, or is over; `told` gets the names of the others."""
+        """Wait until each has given this many answers, or is over; `waiting` gets the names of the others."""
         asked = self.all if only is None else [*only]
         deadline = time.monotonic() + seconds
-        while waiting := [one for one in asked if len(one.answers) < count and not one.is_over]:
-            told([one.name for one in waiting])
+        while silent := [one for one in asked if len(one.answers) < count and not one.is_over]:
+            waiting([one.name for one in silent])
             if (left := deadline - time.monotonic()) <= 0:
                 return
             for key, _ in self._selector.select(min(left, 0.5)):
@@ -132,11 +146,13 @@ class Conversations:
         if one.is_over:
             self._selector.unregister(number)
 
-    def ask(self, lines: Mapping[str, str], seconds: float) -> dict[str, tuple[Any, float, float]]:
-        """Send each host a line, and wait for the answers: what it is, when it was sent, when it came."""
-        asked = [one for one in self.all if one.name in lines and not one.is_over]
+    def ask(
+        self, requests: Mapping[str, Sequence[object]], seconds: float
+    ) -> dict[str, tuple[Any, float, float]]:
+        """Send each host a request, and wait for the answers: what it is, when it was sent, when it came."""
+        asked = [one for one in self.all if one.name in requests and not one.is_over]
         before = {one.name: len(one.answers) for one in asked}
-        sent = {one.name: one.say(lines[one.name]) for one in asked}
+        sent = {one.name: one.request(requests[one.name]) for one in asked}
         for one in asked:  # each has answered equally often, except those that were not asked before
             self.wait_for(before[one.name] + 1, max(0.0, sent[one.name] + seconds - time.monotonic()), [one])
         answered = [one for one in asked if len(one.answers) > before[one.name]]

@@ -11,7 +11,11 @@ from zlaunch.hosts.cluster.topology import Host, Reach
 
 def remote_command(host: Host, argv: Sequence[str], directory: Path, reach: Reach) -> list[str]:
     """Run a program in a directory of a host, whose stdin and stdout are those of this command."""
-    line = remote_line(with_python_variables(argv), str(directory))
+    return shell_command(host, remote_line(with_python_variables(argv), str(directory)), reach)
+
+
+def shell_command(host: Host, line: str, reach: Reach) -> list[str]:
+    """Run a line of shell on a host."""
     return srun_command(host, line) if reach is Reach.SRUN else ssh_command(host, line)
 
 
@@ -21,6 +25,7 @@ def srun_command(host: Host, line: str) -> list[str]:
     The step gets all that the job has on that node: `--overlap` shares it with other steps, and without
     `--cpu-bind=none` its task would be bound to one CPU.
     """
-    options = ("--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--cpu-bind=none")
-    cpus = cpus_on(host.name, os.environ)
-    return ["srun", *options, *([f"--cpus-per-task={cpus}"] if cpus else []), "--quiet", "sh", "-c", line]
+    argv = ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={host.name}", "--overlap", "--cpu-bind=none"]
+    if cpus := cpus_on(host.name, os.environ):
+        argv.append(f"--cpus-per-task={cpus}")
+    return [*argv, "--quiet", "sh", "-c", line]

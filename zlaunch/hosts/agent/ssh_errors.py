@@ -6,37 +6,37 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from zlaunch.hosts.agent.ssh import destination
+from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.process import output_of
 
-CONNECT_SECONDS = 10
 _SSH = Path("~/.ssh")
 
 
 class SshTarget(NamedTuple):
     """A host as ssh's own configuration resolves it."""
 
-    name: str
-    """As the user wrote it."""
-    host: str
+    asked: Host
+    address: str
     port: str
-    typed: str
-    """How ssh is told the host, with its user and port if the hostfile has them."""
+
+    @property
+    def typed(self) -> str:
+        """How ssh is told the host, with its user and port if the hostfile has them."""
+        return shlex.join(destination(self.asked))
 
     @property
     def scan(self) -> str:
         """The command that takes note of its host key; ssh-keyscan reads no configuration."""
         port = "" if self.port == "22" else f"-p {self.port} "
-        return f"`ssh-keyscan -H {port}{self.host} >> ~/.ssh/known_hosts`"
+        return f"`ssh-keyscan -H {port}{self.address} >> ~/.ssh/known_hosts`"
 
 
 def target_of(host: Host) -> SshTarget:
     """Ask ssh where a host is."""
-    name, words = host.name, destination(host)
-    said = output_of(["ssh", "-G", *words], CONNECT_SECONDS) or ""
-    found = dict(line.split(" ", 1) for line in said.splitlines() if " " in line)
-    return SshTarget(name, found.get("hostname", name), found.get("port", "22"), shlex.join(words))
+    printed = output_of(["ssh", "-G", *destination(host)], CONNECT_SECONDS) or ""
+    settings = dict(line.split(" ", 1) for line in printed.splitlines() if " " in line)
+    return SshTarget(host, settings.get("hostname", host.name), settings.get("port", "22"))
 
 
 class SshFailure(NamedTuple):
@@ -52,13 +52,13 @@ def explain(said: str, host: Host) -> SshFailure:
     for pattern, write in _CAUSES:
         if re.search(pattern, said, re.IGNORECASE):
             return write(target, said)
-    last = said.strip().rpartition("\n")[2].strip() or "ssh ended without a word"
+    last = said.strip().rpartition("\n")[2].strip() or "ssh printed nothing"
     return SshFailure(last, f"`ssh -v -o BatchMode=yes {target.typed} true` may show why")
 
 
 def _changed_key(target: SshTarget, said: str) -> SshFailure:
     own = re.search(r"ssh-keygen -f .*", said)
-    remove = own[0].strip() if own else f"ssh-keygen -R {target.host}"
+    remove = own[0].strip() if own else f"ssh-keygen -R {target.address}"
     message = "its host key has changed: it was installed anew, or another machine answers"
     return SshFailure(message, f"if it was installed anew: `{remove}`, then {target.scan}")
 
@@ -73,29 +73,33 @@ def _denied(target: SshTarget, _: str) -> SshFailure:
     has_key = any(_SSH.expanduser().glob("id_*.pub"))
     first = "" if has_key else "`ssh-keygen -t ed25519`, then "
     return SshFailure(
-        "it asks for a password: it accepts no key of yours", f"{first}`ssh-copy-id {target.typed}`"
+        "the host asks for a password: it accepts none of your ssh keys",
+        f"{first}`ssh-copy-id {target.typed}`",
     )
 
 
 def _refused(target: SshTarget, _: str) -> SshFailure:
-    hint = f"start sshd there (`systemctl start ssh`), or set `Port` for {target.name} in ~/.ssh/config"
+    where = f"set `Port` for {target.asked.name} in ~/.ssh/config"
+    if target.asked.port:
+        where = "correct `port=` in the hostfile"
+    hint = f"start sshd there (`systemctl start ssh`), or {where}"
     return SshFailure(f"connection refused: no ssh server listens on port {target.port}", hint)
 
 
 def _timeout(target: SshTarget, _: str) -> SshFailure:
-    hint = f"check that it is on, and that no firewall drops port {target.port}: `ping {target.host}`"
-    return SshFailure(f"no answer from {target.host} within {CONNECT_SECONDS} s", hint)
+    hint = f"check that it is on, and that no firewall drops port {target.port}: `ping {target.address}`"
+    return SshFailure(f"no answer from {target.address} within {CONNECT_SECONDS} s", hint)
 
 
 def _no_route(target: SshTarget, _: str) -> SshFailure:
     return SshFailure(
-        f"there is no route to {target.host}", f"`ip route get {target.host}` shows the way taken"
+        f"there is no route to {target.address}", f"`ip route get {target.address}` shows the way taken"
     )
 
 
 def _no_name(target: SshTarget, _: str) -> SshFailure:
-    hint = f"check the spelling, or set `HostName` for {target.name} in ~/.ssh/config"
-    return SshFailure(f"the name {target.host} cannot be resolved", hint)
+    hint = f"check the spelling, or set `HostName` for {target.asked.name} in ~/.ssh/config"
+    return SshFailure(f"the name {target.address} cannot be resolved", hint)
 
 
 def _open_key(_: SshTarget, said: str) -> SshFailure:
@@ -105,7 +109,7 @@ def _open_key(_: SshTarget, said: str) -> SshFailure:
 
 
 def _dropped(target: SshTarget, _: str) -> SshFailure:
-    hint = f"try again; if it stays, raise `MaxStartups` in /etc/ssh/sshd_config of {target.name}"
+    hint = f"try again; if it stays, raise `MaxStartups` in /etc/ssh/sshd_config of {target.asked.name}"
     return SshFailure("its ssh server closed the connection before the login", hint)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from zlaunch.errors import Finding, Unavailable, WrongUsage
+from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, select
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
@@ -36,21 +36,6 @@ def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> t
         return replace(host, devices=tuple(range(count)))
 
     return tuple(line if line.host.devices else replace(line, host=counted(line.host)) for line in lines)
-
-
-def gpus_used_twice(topology: Topology, machines: Mapping[str, Machine]) -> list[Finding]:
-    """Find hosts that are one machine under two names, where the job would use a GPU twice."""
-    first: dict[str, str] = {}
-    found: dict[tuple[str, str], Finding] = {}
-    for host in topology.hosts:
-        ids = {gpu.index: gpu.uuid for gpu in machines[host.name].gpus} if host.name in machines else {}
-        for uuid in filter(None, map(ids.get, host.devices)):
-            other = first.setdefault(uuid, host.name)
-            if other != host.name:
-                message = f"`{other}` and `{host.name}` are the same machine: both have `{uuid}`"
-                hint = f"delete one of the two, or choose other devices: `--exclude {host.name}:0`"
-                found.setdefault((other, host.name), Finding("same-machine", message, hint))
-    return [*found.values()]
 
 
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:

@@ -79,8 +79,10 @@ def known_gpus() -> Mapping[str, GpuModel]:
 
 @cache
 def _aliases() -> Mapping[str, str]:
-    table = json.loads(FILE.read_text("utf-8"))
-    return {alias: row["name"] for row in table["gpus"] for alias in row.get("also", ())}
+    aliases: dict[str, str] = {}
+    for row in json.loads(FILE.read_text("utf-8"))["gpus"]:
+        aliases |= dict.fromkeys(row.get("also", ()), row["name"])
+    return aliases
 
 
 def _gpu(row: Mapping[str, Any], host_links: Mapping[str, float]) -> GpuModel:
@@ -108,9 +110,13 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     name = match["name"] if match else text
     gpu = _named(name) or _of_memory(name)
     if gpu is None or not match:
-        counted = text.strip()[: -len(name)] if match else ""
+        counted = ""
+        if match:
+            counted = text.strip()[: -len(name)]
         raise WrongUsage(f"unknown GPU `{text}`", _hint(name, counted))
-    count = int(match["count"]) if match["count"] else None
+    count = None
+    if match["count"]:
+        count = int(match["count"])
     if count == 0:
         raise WrongUsage(f"`{text}` is not a GPU", f"use at least one: `1x{name}`")
     return count, gpu

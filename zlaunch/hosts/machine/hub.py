@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 SECONDS = 5.0
@@ -12,20 +12,30 @@ _PROXIES = ("https_proxy", "http_proxy", "all_proxy")
 _TRUE = frozenset({"1", "on", "yes", "true"})
 
 
-def reach_hub(environ: Mapping[str, str], seconds: float = SECONDS) -> dict[str, Any]:
-    """Try to open a connection to the hub, or to the proxy in front of it, and ask for a page.
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """The way to the model hub."""
 
-    The answer names the `endpoint`, the variable that forbids it (`offline`), the `proxy`, and the `error`.
-    """
+    endpoint: str
+    offline: str | None = None
+    """The variable that forbids to use it."""
+    proxy: str | None = None
+    error: str | None = None
+    """Why it cannot be reached."""
+    seconds: float = 0.0
+
+
+def reach_hub(environ: Mapping[str, str], seconds: float = SECONDS) -> Hub:
+    """Try to open a connection to the hub, or to the proxy in front of it, and ask for a page."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = next((name for name in OFFLINE if environ.get(name, "").lower() in _TRUE), None)
     proxy = _proxy(endpoint, environ)
-    found = {"endpoint": endpoint, "offline": offline, "proxy": proxy and _bare(proxy), "error": None}
+    shown = None if proxy is None else _bare(proxy)
     if offline is not None:
-        return found
+        return Hub(endpoint, offline, shown)
     started = time.monotonic()
-    found["error"] = _connect(proxy or endpoint, seconds) or _ask(endpoint, proxy, seconds)
-    return {**found, "seconds": time.monotonic() - started}
+    error = _connect(proxy or endpoint, seconds) or _ask(endpoint, proxy, seconds)
+    return Hub(endpoint, None, shown, error, time.monotonic() - started)
 
 
 def _bare(url: str) -> str:
@@ -41,11 +51,12 @@ def _proxy(endpoint: str, environ: Mapping[str, str]) -> str | None:
     host = parts.hostname or ""
     if any(one and (one in {"*", host} or host.endswith(f".{one}")) for one in excluded):
         return None
-    usable = [
-        name for name in _PROXIES if name != ("http_proxy" if parts.scheme == "https" else "https_proxy")
-    ]
-    found = next((given[name] for name in usable if name in given), None)
-    return found if found is None or "://" in found else f"http://{found}"
+    other_scheme = "http_proxy" if parts.scheme == "https" else "https_proxy"
+    for name in _PROXIES:
+        if name in given and name != other_scheme:
+            proxy = given[name]
+            return proxy if "://" in proxy else f"http://{proxy}"
+    return None
 
 
 def _connect(url: str, seconds: float) -> str | None:

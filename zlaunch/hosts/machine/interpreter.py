@@ -6,7 +6,6 @@ module in it: `zlaunch.hosts.machine.interpreter QUESTION NAME…` answers as JS
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -15,12 +14,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.hosts.json_lines import answer, answers_in
 from zlaunch.job.module_files import find_module
 from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.process import is_start_program, ours, words_of
@@ -38,7 +38,6 @@ ESTIMATING = (*TRAINING, "transformers")
 
 _LAUNCHERS: Mapping[str, str] = {"torch": "torch.distributed.run", "deepspeed": "deepspeed.launcher.runner"}
 """Package → the module of it that starts ranks."""
-_MARK = "zlaunch: "
 _ANSWER_SECONDS = 60
 """Python may have to be read over a network file system first."""
 
@@ -70,6 +69,11 @@ class Interpreter:
     """The directory of the program of its package `ninja`, if that is another one."""
     packages: Mapping[str, Package | None]
     """Name → the package; None for one that it does not see."""
+
+    @property
+    def missing(self) -> frozenset[str]:
+        """The packages that were looked up and that it does not see."""
+        return frozenset(name for name, package in self.packages.items() if package is None)
 
     @property
     def programs(self) -> tuple[str, ...]:
@@ -182,17 +186,17 @@ def is_own(path: Path | None) -> bool:
 def _ask(python: Path, question: str, *names: str) -> Any:
     """Run this module in an interpreter, and return its answer; raise Unavailable without one."""
     argv = ours("zlaunch.hosts.machine.interpreter", question, *names, python=str(python))
-    said = words_of(argv, _ANSWER_SECONDS) or ""
-    answers = [line.removeprefix(_MARK) for line in said.splitlines() if line.startswith(_MARK)]
+    printed = words_of(argv, _ANSWER_SECONDS) or ""
+    answers = answers_in(printed)
     if not answers:
-        last = said.strip().rpartition("\n")[2] or "it printed nothing"
+        last = printed.strip().rpartition("\n")[2] or "it printed nothing"
         raise Unavailable(f"`{python}` cannot run zlaunch's programs: {last}")
-    return json.loads(answers[-1])
+    return answers[-1]
 
 
 def _answer(question: str, *names: str) -> object:
     if question == "describe":
-        return asdict(describe(names))
+        return describe(names)
     (name,) = names
     sys.path.insert(0, "")  # in place of the directory of zlaunch's program
     try:
@@ -263,12 +267,13 @@ def check_packages(python: Interpreter, needed: Sequence[str]) -> None:
 def _lacking(python: Interpreter, needed: Sequence[str]) -> Unavailable:
     missing = [name for name in needed if python.packages[name] is None]
     *some, last = missing
-    names = f"{', '.join(some)} and {last}" if some else last
-    other = next(_pythons_with(needed), None)
+    names, them = last, "it"
+    if some:
+        names, them = f"{', '.join(some)} and {last}", "all of them"
     pip = f"`{python.executable} -m pip install {' '.join(missing)}`"
     hint = f"{pip}, or name another Python: `--python PATH`"
-    if other is not None:
-        hint = f"`--python {other}` has {'all of them' if len(missing) > 1 else 'it'}"
+    if (other := next(_pythons_with(needed), None)) is not None:
+        hint = f"`--python {other}` has {them}"
     return Unavailable(f"`{python.executable}` lacks {names}", hint)
 
 
@@ -288,4 +293,4 @@ def _pythons_of_the_shell() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"\n{_MARK}{json.dumps(_answer(*sys.argv[1:]))}\n")
+    answer(_answer(*sys.argv[1:]))

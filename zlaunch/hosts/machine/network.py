@@ -1,4 +1,7 @@
-"""The network interfaces of a host, and which of them leads to an address. Linux only, without programs."""
+"""The network of a host: its interfaces, which of them leads to an address, and how it was reached.
+
+Linux only, without programs.
+"""
 
 import contextlib
 import fcntl
@@ -6,37 +9,103 @@ import os
 import shutil
 import socket
 import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from zlaunch.process import answer_of
+from zlaunch.whereabouts import Whereabouts, whereabouts
 
 _SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU = 0x8915, 0x8913, 0x8921
 _NET = Path("/sys/class/net")
 _UP = 1
-_HEADERS = {4: 28, 6: 48}
+_HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}
 """Bytes of the IP and ICMP headers."""
 PING_SECONDS = 5.0
 
 
-def interfaces() -> list[dict[str, Any]]:
-    """List the interfaces that are up: `name`, `address` (IPv4), `mtu`, `speed` in Mbit/s if it is known.
+SOCKET_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+"""Variables that choose an interface."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that is up."""
+
+    name: str
+    address: str | None
+    """Its IPv4 address."""
+    mtu: int
+    speed: int | None = None
+    """In Mbit/s, if it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The network of a host, as its ranks find it."""
+
+    hostname: str
+    interfaces: tuple[Interface, ...]
+    chosen: Mapping[str, str] = field(default_factory=dict)
+    """Variable that chooses an interface → its value."""
+    identity: Whereabouts | None = None
+
+    @property
+    def first_address(self) -> str | None:
+        """The address that DeepSpeed's runner gives to ranks: the first word of `hostname -I`."""
+        addresses = (one.address for one in self.interfaces if one.name != "lo")
+        return next(filter(None, addresses), None)
+
+
+class Connection(NamedTuple):
+    """Both ends of the connection by which a program was started; None for what is not known."""
+
+    seen_from: str | None
+    """The address of the machine that asked."""
+    reached_at: str | None
+    """The address of this host, as the other machine knows it."""
+
+
+UNKNOWN = Connection(None, None)
+
+
+def connection(environ: Mapping[str, str]) -> Connection:
+    """Read the variables of sshd, or those of Slurm: a step also has the variables of a login elsewhere."""
+    words = environ.get("SSH_CONNECTION", "").split()
+    if len(words) == 4 and "SLURM_STEP_ID" not in environ:
+        return Connection(words[0], words[2])
+    return Connection(environ.get("SLURM_LAUNCH_NODE_IPADDR"), None)
+
+
+def find_network(environ: Mapping[str, str]) -> Network:
+    """Describe the network as a program with this environment finds it."""
+    chosen = {name: environ[name] for name in SOCKET_VARIABLES if name in environ}
+    return Network(socket.gethostname(), tuple(interfaces()), chosen, whereabouts())
+
+
+def interfaces() -> list[Interface]:
+    """List the interfaces that are up.
 
     The kernel is asked: in a network namespace, /sys may be that of another one.
     """
-    found = [_interface(name) for _, name in sorted(socket.if_nameindex())]
-    return [one for one in found if one.pop("flags") & _UP]
+    names = sorted(name for _, name in socket.if_nameindex())
+    return [_interface(name) for name in names if _is_up(name)]
 
 
-def _interface(name: str) -> dict[str, Any]:
-    address, flags, mtu = (_ask(name, what) for what in (_SIOCGIFADDR, _SIOCGIFFLAGS, _SIOCGIFMTU))
-    return {
-        "name": name,
-        "address": address and socket.inet_ntoa(address[4:8]),
-        "mtu": struct.unpack("i", mtu[:4])[0] if mtu else 0,
-        "flags": struct.unpack("h", flags[:2])[0] if flags else 0,
-        "speed": _speed(_NET / name / "speed"),
-    }
+def _is_up(name: str) -> bool:
+    flags = _ask(name, _SIOCGIFFLAGS)
+    return flags is not None and bool(struct.unpack("h", flags[:2])[0] & _UP)
+
+
+def _interface(name: str) -> Interface:
+    address, mtu = _ask(name, _SIOCGIFADDR), _ask(name, _SIOCGIFMTU)
+    return Interface(
+        name=name,
+        address=None if address is None else socket.inet_ntoa(address[4:8]),
+        mtu=0 if mtu is None else struct.unpack("i", mtu[:4])[0],
+        speed=_speed(_NET / name / "speed"),
+    )
 
 
 def _speed(file: Path) -> int | None:
@@ -54,11 +123,14 @@ def _ask(name: str, what: int) -> bytes | None:
 
 def source_towards(address: str) -> str | None:
     """The own address from which packets to another one leave; None without a route. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
+    with socket.socket(_family(address), socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
         asking.connect((address, 9))
         return str(asking.getsockname()[0])
     return None
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def measure_mtu(address: str) -> tuple[int, str]:
@@ -68,12 +140,13 @@ def measure_mtu(address: str) -> tuple[int, str]:
     `no answer` even to a small one, `no ping`, or the error of `ping`.
     """
     source = source_towards(address)
-    mtu = next((int(one["mtu"]) for one in interfaces() if source and one["address"] == source), 0)
+    mtu = next((one.mtu for one in interfaces() if source and one.address == source), 0)
     ping = shutil.which("ping", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin:/sbin")
-    if ping is None or not mtu:
-        return mtu, "no ping" if ping is None else "no answer"
-    headers = _HEADERS[6 if ":" in address else 4]
-    if _answer(ping, address, mtu - headers) is None:
+    if ping is None:
+        return mtu, "no ping"
+    if not mtu:
+        return mtu, "no answer"
+    if _answer(ping, address, mtu - _HEADERS[_family(address)]) is None:
         return mtu, "arrives"
     return mtu, _answer(ping, address, 8) or "lost"
 

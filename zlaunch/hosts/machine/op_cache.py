@@ -17,7 +17,8 @@ from zlaunch.files import identities
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.probe import torch_release
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.process import output_of, whereabouts
+from zlaunch.process import output_of
+from zlaunch.whereabouts import whereabouts
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 
@@ -58,8 +59,10 @@ def find_op_cache(python: Interpreter, machine: Machine, environ: Mapping[str, s
 def _conditions(python: Interpreter, machine: Machine, environ: Mapping[str, str]) -> Iterator[str]:
     yield f"python {python.tag} {python.include}"
     for name in ("torch", "deepspeed"):
-        package = python.packages[name]
-        yield f"{name} {package.version} {package.folder}" if package is not None else f"no {name}"
+        if (package := python.packages[name]) is None:
+            yield f"no {name}"
+        else:
+            yield f"{name} {package.version} {package.folder}"
     yield f"{torch_release(python)}, {machine.accelerator}"
     yield f"GPUs {sorted({gpu.compute_capability for gpu in machine.gpus})}"
     yield f"CPU {_cpu()}"
@@ -126,8 +129,10 @@ def is_stale(lock: Path) -> bool:
 def _would_be_seen(lock: Path) -> bool:
     """Whether a process that has the lock open would be found."""
     is_readable = os.getuid() in (0, lock.stat().st_uid)
+    if not is_readable:
+        return False
     signed = lock.read_text("utf-8", "replace")
-    return is_readable and (signed == " ".join(whereabouts()) if signed else not _is_on_network(lock))
+    return signed == " ".join(whereabouts()) if signed else not _is_on_network(lock)
 
 
 def _is_on_network(file: Path) -> bool:

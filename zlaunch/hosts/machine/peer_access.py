@@ -3,12 +3,11 @@
 Runs in the Python of the ranks, in a process of its own: it makes a CUDA context.
 """
 
-import json
-import sys
+from zlaunch.hosts.json_lines import answer
 
 
 def main() -> None:
-    """Print a matrix of booleans as JSON: row reads column."""
+    """Print a matrix of booleans: row reads column."""
     import torch
 
     numbers = range(torch.cuda.device_count())
@@ -16,7 +15,7 @@ def main() -> None:
         [one == other or torch.cuda.can_device_access_peer(one, other) for other in numbers]
         for one in numbers
     ]
-    sys.stdout.write(f"\n{json.dumps(access)}\n")
+    answer(access)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import (
     Cgroup,
     Disk,
+    Driver,
     FreeResources,
     Gpu,
     GpuProcess,
@@ -30,7 +31,7 @@ from zlaunch.job.stack import TESTED, SoftwareStack
 
 def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
     """What this machine has; raise Unavailable if an interpreter's torch cannot use its GPUs."""
-    gpus = [] if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
+    gpus, driver = ([], None) if environ.get("DS_ACCELERATOR") == "cpu" else _gpus()
     visible = _visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
     if visible and not torch_release(python).startswith("cu"):
         version = python.versions(["torch"])["torch"]
@@ -45,16 +46,27 @@ def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
         gpus=tuple(visible),
         hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
         cpu_fp16=has_fp16_kernels(_text(Path("/proc/cpuinfo")), platform.machine()),
+        driver=driver,
     )
 
 
 def torch_release(python: Interpreter) -> str:
     """What an interpreter's torch was built for, as torch names it in its cache: `cu128`, `rocm63`, `cpu`."""
-    source = (python.folder("torch") / "version.py").read_text("utf-8")
     for name, short in (("hip", "rocm"), ("cuda", "cu")):
-        if found := re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE):
-            return short + found[1].replace(".", "")
+        if (release := _torch_was_built_for(name, python)) is not None:
+            return short + release.replace(".", "")
     return "cpu"
+
+
+def cuda_of_torch(python: Interpreter) -> str | None:
+    """The CUDA release that an interpreter's torch was built for, as `12.8`; None for another build."""
+    return _torch_was_built_for("cuda", python)
+
+
+def _torch_was_built_for(name: str, python: Interpreter) -> str | None:
+    source = (python.folder("torch") / "version.py").read_text("utf-8")
+    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE)
+    return found[1] if found else None
 
 
 def model_types(python: Interpreter) -> frozenset[str]:
@@ -102,28 +114,37 @@ def installed_stack() -> SoftwareStack:
     return stack_of(inspect_python(None))
 
 
-def _gpus() -> list[Gpu]:
-    """All GPUs that NVML knows; none without an NVIDIA driver."""
+def _gpus() -> tuple[list[Gpu], Driver | None]:
+    """All GPUs that NVML knows, and their driver; none without an NVIDIA driver."""
     has_device = Path("/dev/nvidiactl").exists()
     try:
         import pynvml
     except ImportError:
         if not has_device:
-            return []
+            return [], None
         hint = f"`{sys.executable} -m pip install nvidia-ml-py`"
         raise Unavailable("cannot list the GPUs: zlaunch's own Python lacks pynvml", hint) from None
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         if not has_device:
-            return []
+            return [], None
         raise _silent(error) from None
     try:
-        return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())], _driver()
     except pynvml.NVMLError as error:
         raise _silent(error) from None
     finally:
         pynvml.nvmlShutdown()
+
+
+def _driver() -> Driver | None:
+    import pynvml
+
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):  # old releases of pynvml ask for less
+        cuda = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        return Driver(str(pynvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}")
+    return None
 
 
 def _silent(error: Exception) -> Unavailable:
@@ -222,7 +243,8 @@ def disk_of(path: Path) -> Disk | None:
         space, device = os.statvfs(found), found.stat().st_dev
     except OSError:
         return None
-    return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail)
+    is_writable = os.access(found, os.W_OK | os.X_OK)
+    return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail, is_writable)
 
 
 _UNLIMITED = 1 << 60

@@ -4,9 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable
-from zlaunch.job.spec import Precision
+
+if TYPE_CHECKING:  # other hosts need none of it
+    from zlaunch.job.spec import Precision
 
 IDLE_BYTES = 2 << 30
 """More than a driver holds on an idle GPU."""
@@ -46,6 +49,15 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Driver:
+    """The driver of the GPUs."""
+
+    release: str
+    cuda: str
+    """The newest CUDA release whose programs it runs, as `12.8`."""
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """One machine."""
 
@@ -59,6 +71,8 @@ class Machine:
     """The GPUs that it hides."""
     cpu_fp16: bool | None = None
     """Whether DeepSpeed trains in fp16 on its CPU; None if that is unknown."""
+    driver: Driver | None = None
+    """None without GPUs, and if it does not tell its release."""
 
     @property
     def accelerator(self) -> str:
@@ -71,7 +85,7 @@ class Machine:
         return True if self.gpus else self.cpu_fp16
 
     @property
-    def best_precision(self) -> Precision:
+    def best_precision(self) -> "Precision":
         """The best training precision: bf16 from Ampere on and on CPUs, fp16 from Volta on.
 
         Source: `deepspeed/accelerator/cuda_accelerator.py` (compute capability 8 and 7) and
@@ -80,7 +94,9 @@ class Machine:
         if not self.gpus:
             return "bf16"
         capability = min(gpu.compute_capability for gpu in self.gpus)
-        return "bf16" if capability >= (8, 0) else "fp16" if capability >= (7, 0) else "fp32"
+        if capability >= (8, 0):
+            return "bf16"
+        return "fp16" if capability >= (7, 0) else "fp32"
 
 
 def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
@@ -115,7 +131,9 @@ def weakest(machines: Sequence[Machine]) -> Machine:
 
 
 def _all_have(answers: Set[bool | None]) -> bool | None:
-    return False if False in answers else None if None in answers else True
+    if False in answers:
+        return False
+    return None if None in answers else True
 
 
 def _weakest_gpu(machine: Machine) -> tuple[tuple[int, int], int]:
@@ -151,6 +169,7 @@ class Disk:
     """Paths with the same number share their free space."""
     total_bytes: int
     free_bytes: int
+    is_writable: bool = True
 
 
 @dataclass(frozen=True)
@@ -170,15 +189,7 @@ class FreeResources:
     has_infiniband: bool = False
     disks: Mapping[Path, Disk] = field(default_factory=dict)
     """Path → its file system."""
-    missing: frozenset[str] = frozenset()
-    """Packages of the request that the interpreter of the ranks does not see."""
     user: str = ""
-    files: Mapping[Path, tuple[int, int]] = field(default_factory=dict)
-    """Existing path of the request → inode and time of change, which are equal on hosts that share it."""
-    looked_for: frozenset[Path] | None = None
-    """Paths of the request, which a node with a zlaunch of its own makes itself; None if not known."""
-    left_locks: frozenset[Path] = frozenset()
-    """Locks of killed builds of native ops: ranks that need the op wait for them forever."""
 
     @property
     def available_bytes(self) -> int | None:

@@ -17,18 +17,17 @@ def build_argv(target: Target, topology: Topology, accelerator: str, port: int) 
     On a CPU the runner counts NUMA nodes as devices, so ranks are asked for by number; GPUs are
     named, because the runner ignores CUDA_VISIBLE_DEVICES as soon as it gets any selection.
     """
-    counts_ranks = accelerator == "cpu" and not topology.spans_hosts
-    return (
-        MODULE,
-        f"--hostfile={target.hostfile or NO_HOSTFILE}",
-        f"--num_gpus={topology.world_size}" if counts_ranks else f"--include={topology.selection}",
-        f"--master_port={port}",
-        *(() if target.wants_local_rank else ("--no_local_rank",)),
-        *(("--force_multi",) if topology.spans_hosts else ()),
-        *_FLAGS[target.kind],
-        target.name,
-        *target.args,
-    )
+    words = [MODULE, f"--hostfile={target.hostfile or NO_HOSTFILE}"]
+    if accelerator == "cpu" and not topology.spans_hosts:
+        words.append(f"--num_gpus={topology.world_size}")
+    else:
+        words.append(f"--include={topology.selection}")
+    words.append(f"--master_port={port}")
+    if not target.wants_local_rank:
+        words.append("--no_local_rank")
+    if topology.spans_hosts:
+        words.append("--force_multi")
+    return (*words, *_FLAGS[target.kind], target.name, *target.args)
 
 
 BACKEND = Backend(build_argv, starter=PDSH, is_of_deepspeed=True)

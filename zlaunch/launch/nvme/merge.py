@@ -20,7 +20,9 @@ def merge_aio(file: Path, aio: Mapping[str, object]) -> Path | None:
     """
     document = read(file)
     merged = merged_aio(document, aio)
-    return None if merged.text == document.text else write_back(file, merged.text, keep=True)
+    if merged.text == document.text:
+        return None
+    return write_back(file, merged.text, keep=True)
 
 
 def merged_aio(document: Document, aio: Mapping[str, object]) -> Document:

@@ -72,7 +72,9 @@ def check_drive(request: TuneRequest) -> None:
     disk, needed = disk_of(request.folder), FILES * request.num_bytes + SPARE_BYTES
     if disk is not None and disk.free_bytes < needed:
         left = (disk.free_bytes - SPARE_BYTES) // FILES >> 20
-        hint = f"`--size {left}M` fits" if left >= 16 else "free some space, or choose another drive"
+        hint = "free some space, or choose another drive"
+        if left >= 16:
+            hint = f"`--size {left}M` fits"
         text = f"`{request.folder}` has {memory(disk.free_bytes)} free, but {memory(needed)} are needed"
         raise Unavailable(f"{text}: the test files, and {memory(SPARE_BYTES)} to spare", hint)
     check_packages(request.python, ("torch", "deepspeed"))

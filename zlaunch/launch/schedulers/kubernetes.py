@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import typer
-import yaml
 
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import SAVED, JobStatus, Scheduler, SubmitRequest, ask
@@ -116,9 +115,9 @@ def check(request: KubernetesRequest) -> list[str]:
             raise WrongUsage(
                 f"`{claim}` is not a valid name of a claim", "use lower-case letters, digits, `-` and `.`"
             )
-        if ":" in path or (path.rstrip("/") or "/") in (*taken, "/"):
-            why = "holds a `:`" if ":" in path else "is already mounted" if path.strip("/") else "is the root"
-            raise WrongUsage(f"`--volume {claim}:{path}`: the path {why}", f"write `--volume {claim}:/data`")
+        if (wrong := _wrong_mount(path, taken)) is not None:
+            message = f"`--volume {claim}:{path}`: the path {wrong}"
+            raise WrongUsage(message, f"write `--volume {claim}:/data`")
         taken.append(path.rstrip("/"))
     notes = request.without_gpus()
     if request.env:
@@ -127,40 +126,40 @@ def check(request: KubernetesRequest) -> list[str]:
     return notes
 
 
+def _wrong_mount(path: str, taken: Sequence[str]) -> str | None:
+    if ":" in path:
+        return "holds a `:`"
+    if not path.strip("/"):
+        return "is the root"
+    if path.rstrip("/") in taken:
+        return "is already mounted"
+    return None
+
+
 def render(request: KubernetesRequest) -> str:
     """Write the manifest of a job."""
-    manifest = _trainjob(request) if request.kind == "trainjob" else _jobset(request)
-    text: str = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-    return text
+    from zlaunch.launch.manifest_text import manifest_text  # YAML is needed for a manifest alone
 
+    manifest = _jobset(request)
+    if request.kind == "trainjob":
+        manifest = _trainjob(request)
 
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes texts of several lines as they are, and the items of lists below their key."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
+    return manifest_text(manifest)
 
 
 def _metadata(request: KubernetesRequest) -> dict[str, Any]:
     """Name the job; the name is a part of the names of its pods, which are short."""
     plain = re.sub(r"[^a-z0-9]+", "-", request.name.lower()).strip("-")[:30] or "zlaunch"
-    start = plain if plain[0].isalpha() else f"job-{plain}"
-    name = {"name": f"{start}-{time.strftime('%m%d-%H%M%S')}"}
-    return name if request.namespace is None else {**name, "namespace": request.namespace}
+    if not plain[0].isalpha():
+        plain = f"job-{plain}"
+    metadata = {"name": f"{plain}-{time.strftime('%m%d-%H%M%S')}"}
+    if request.namespace is not None:
+        metadata["namespace"] = request.namespace
+    return metadata
 
 
 def _jobset(request: KubernetesRequest) -> dict[str, Any]:
-    container = {
+    container: dict[str, Any] = {
         "name": "train",
         "image": request.image,
         "command": ["sh", "-c", _script(request)],
@@ -171,9 +170,10 @@ def _jobset(request: KubernetesRequest) -> dict[str, Any]:
             _variable("MASTER_PORT", str(PORT)),
             _from_field("RESTART", "labels", f"{_JOBSET}/restart-attempt"),
         ],
-        **_resources(request),
-        "volumeMounts": _mounts(request),
     }
+    if request.gpus:
+        container["resources"] = _limits(request.gpus)
+    container["volumeMounts"] = _mounts(request)
     pod = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": _grace_seconds(request),
@@ -227,21 +227,23 @@ def _trainjob(request: KubernetesRequest) -> dict[str, Any]:
         "containers": [{"name": "node", "volumeMounts": _mounts(request)}],
         "volumes": _volumes(request),
     }
-    resources = _resources(request).get("resources")
+    trainer: dict[str, Any] = {
+        "image": request.image,
+        "command": ["sh", "-c", _script(request)],
+        "env": [_from_field("RESTART", "labels", f"{_JOBSET}/restart-attempt")],
+        "numNodes": request.nodes,
+    }
+    if request.gpus is not None:
+        trainer["numProcPerNode"] = request.gpus
+    if request.gpus:
+        trainer["resourcesPerNode"] = _limits(request.gpus)
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": _metadata(request),
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
-            "trainer": {
-                "image": request.image,
-                "command": ["sh", "-c", _script(request)],
-                "env": [_from_field("RESTART", "labels", f"{_JOBSET}/restart-attempt")],
-                "numNodes": request.nodes,
-                **({} if request.gpus is None else {"numProcPerNode": request.gpus}),
-                **({} if resources is None else {"resourcesPerNode": resources}),
-            },
+            "trainer": trainer,
             "runtimePatches": [
                 {
                     "manager": "zlaunch.submit/train",
@@ -261,33 +263,37 @@ def _trainjob(request: KubernetesRequest) -> dict[str, Any]:
 
 
 def _script(request: KubernetesRequest) -> str:
-    """Write the shell script of each pod, where RESTART is the number of restarts."""
-    enters = [] if request.workdir is None else [f"cd {shlex.quote(request.workdir)}"]
-    words = shlex.join(["zlaunch", "train", *request.words, *_save_within(request)])
-    behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
-    return _unexpanded("\n".join([*enters, *_start(request, words, behind), ""]))
+    """Write the shell script of each pod, where RESTART is the number of restarts.
+
+    A restart has a run directory of its own, and resumes.
+    """
+    lines, first, again = [], [], []
+    if request.workdir is not None:
+        lines.append(f"cd {shlex.quote(request.workdir)}")
+    if request.is_resumable:
+        again.append("--resume latest")
+    if request.run_dir is not None:
+        first.append(f"set -- --run-dir {shlex.quote(str(request.run_dir))}")
+        again.append(f'--run-dir {shlex.quote(f"{request.run_dir}-attempt-")}"$((RESTART + 1))"')
+    if again:
+        first += ['if [ "${RESTART:-0}" -gt 0 ]; then', f"    set -- {' '.join(again)}", "fi"]
+    words = ["exec", shlex.join(["zlaunch", "train", *request.words, *_save_within(request)])]
+    if first:
+        words.append('"$@"')
+    if request.script_args:
+        words.append(shlex.join(request.script_words))
+    return _unexpanded("\n".join([*lines, *first, " ".join(words), ""]))
 
 
 def _save_within(request: KubernetesRequest) -> list[str]:
     """Let the ranks take the time that a pod has; zlaunch alone would assume 30 seconds."""
-    return [] if request.save_within is not None else ["--save-within", str(GRACE_SECONDS - END_SECONDS)]
+    if request.save_within is not None:
+        return []
+    return ["--save-within", str(GRACE_SECONDS - END_SECONDS)]
 
 
 def _grace_seconds(request: KubernetesRequest) -> int:
     return max(GRACE_SECONDS, math.ceil(request.save_within or 0) + END_SECONDS)
-
-
-def _start(request: KubernetesRequest, words: str, behind: str) -> list[str]:
-    """Give a restart a run directory of its own, and let it resume."""
-    first, again = [], ["--resume latest"] if request.is_resumable else []
-    if request.run_dir is not None:
-        first = [f"set -- --run-dir {shlex.quote(str(request.run_dir))}"]
-        again.append(f'--run-dir {shlex.quote(f"{request.run_dir}-attempt-")}"$((RESTART + 1))"')
-    lines = list(first)
-    if again:
-        lines += ['if [ "${RESTART:-0}" -gt 0 ]; then', f"    set -- {' '.join(again)}", "fi"]
-    given = ' "$@"' if lines else ""
-    return [*lines, f"exec {words}{given}{behind}"]
 
 
 def _unexpanded(text: str) -> str:
@@ -295,8 +301,8 @@ def _unexpanded(text: str) -> str:
     return re.sub(r"\$(?=[$(])", "$$", text)
 
 
-def _resources(request: KubernetesRequest) -> dict[str, Any]:
-    return {} if not request.gpus else {"resources": {"limits": {"nvidia.com/gpu": request.gpus}}}
+def _limits(gpus: int) -> dict[str, Any]:
+    return {"limits": {"nvidia.com/gpu": gpus}}
 
 
 def _variable(name: str, value: str) -> dict[str, Any]:
@@ -330,7 +336,9 @@ def submit(text: str, request: KubernetesRequest) -> str:
 
 
 def _kubectl(request: KubernetesRequest) -> list[str]:
-    return ["kubectl", *([] if request.namespace is None else ["--namespace", request.namespace])]
+    if request.namespace is None:
+        return ["kubectl"]
+    return ["kubectl", "--namespace", request.namespace]
 
 
 def cancel_command(job: str, request: KubernetesRequest) -> str:
@@ -352,8 +360,9 @@ def look(job: str, request: KubernetesRequest) -> JobStatus:
         output = (*_kubectl(request), "logs", "--follow", first["metadata"]["name"])
     for name, is_success in _ENDED.items():
         if name in conditions:
-            exit_status = 0 if is_success else _exit_status(pods)
-            reason = None if is_success else conditions[name].get("message")
+            exit_status, reason = 0, None
+            if not is_success:
+                exit_status, reason = _exit_status(pods), conditions[name].get("message")
             return JobStatus(
                 name.lower(), reason, is_over=True, exit_status=exit_status, restarts=restarts, output=output
             )

@@ -23,19 +23,16 @@ def check(request: SubmitRequest) -> list[str]:
 
 def render(request: SubmitRequest) -> str:
     """Write the command line; Ray uploads the working directory, and counts the GPUs."""
-    behind = ["--", *request.script_args] if request.script_args else []
-    run_dir = [] if request.run_dir is None else ["--run-dir", str(request.run_dir)]
-    gpus = [] if not request.gpus else [f"--entrypoint-num-gpus={request.gpus}"]
-    name = "".join(one if one.isalnum() or one in "-_" else "-" for one in request.name)
-    words = [
-        *("ray", "job", "submit", "--no-wait"),
-        f"--submission-id={name}-{time.strftime('%Y%m%d-%H%M%S')}",
-        f"--working-dir={request.directory}",
-        *gpus,
-        "--",
-        *("zlaunch", "train", *request.words, *run_dir, *behind),
-    ]
-    return f"{shlex.join(words)}\n"
+    name = re.sub(r"[^\w-]", "-", request.name)
+    words = ["ray", "job", "submit", "--no-wait"]
+    words += [f"--submission-id={name}-{time.strftime('%Y%m%d-%H%M%S')}"]
+    words += [f"--working-dir={request.directory}"]
+    if request.gpus:
+        words += [f"--entrypoint-num-gpus={request.gpus}"]
+    words += ["--", "zlaunch", "train", *request.words]
+    if request.run_dir is not None:
+        words += ["--run-dir", str(request.run_dir)]
+    return f"{shlex.join([*words, *request.script_words])}\n"
 
 
 def submit(text: str, request: SubmitRequest) -> str:
@@ -53,14 +50,16 @@ def cancel_command(job: str, request: SubmitRequest) -> str:
 
 def look(job: str, request: SubmitRequest) -> JobStatus:
     """Ask for the state of a job."""
-    said = _COLOURS.sub("", ask(["ray", "job", "status", job]))
-    if found := re.search(rf"Job '{re.escape(job)}' (?:was )?(succeeded|failed|stopped)", said):
-        code = re.search(r"exit code (\d+)", said) if found[1] == "failed" else None
-        status = int(code[1]) if code else _OVER[found[1]]
-        return JobStatus(found[1], is_over=True, exit_status=status, output=_logs(job))
-    running = re.search(rf"Status for job '{re.escape(job)}': (\w+)", said)
-    state = running[1].lower() if running else "pending"
-    return JobStatus(state, output=None if state == "pending" else _logs(job))
+    text = _COLOURS.sub("", ask(["ray", "job", "status", job]))
+    if over := re.search(rf"Job '{re.escape(job)}' (?:was )?(succeeded|failed|stopped)", text):
+        status = _OVER[over[1]]
+        if over[1] == "failed" and (code := re.search(r"exit code (\d+)", text)):
+            status = int(code[1])
+        return JobStatus(over[1], is_over=True, exit_status=status, output=_logs(job))
+    state = re.search(rf"Status for job '{re.escape(job)}': (\w+)", text)
+    if state is None or state[1].lower() == "pending":
+        return JobStatus("pending")
+    return JobStatus(state[1].lower(), output=_logs(job))
 
 
 def _logs(job: str) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Slurm: one sbatch script, which starts one zlaunch on each node."""
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,6 @@ from typing import Annotated, NamedTuple
 import typer
 
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.agent.handshake import SECRET
 from zlaunch.launch.scheduler import (
     SAVED,
     JobStatus,
@@ -21,6 +21,7 @@ from zlaunch.launch.scheduler import (
     own_program,
 )
 from zlaunch.rundir.layout import RUNS
+from zlaunch.secrets import SECRET
 
 SIGNAL_SECONDS = 90
 """How long before the time limit the job is asked to save."""
@@ -112,8 +113,9 @@ def parse_option(text: str) -> SbatchOption:
             "leave it out; `--gpus 8` is the number of ranks of each node",
         )
     if (instead := _INSTEAD.get(key)) is not None:
-        typed = instead if value is None else f"{instead} {value}"
-        raise WrongUsage(f"`--slurm {text}`: this is an option of zlaunch itself", f"write `{typed}`")
+        if value is not None:
+            instead = f"{instead} {value}"
+        raise WrongUsage(f"`--slurm {text}`: this is an option of zlaunch itself", f"write `{instead}`")
     return SbatchOption(key, value)
 
 
@@ -157,7 +159,9 @@ def check(request: SlurmRequest) -> list[str]:
     for word in (*_directives(request), *request.words, *request.script_args, str(request.directory)):
         if "\n" in str(word):
             raise WrongUsage(f"an sbatch script cannot contain a line break: {str(word)!r}")
-    return [] if _has_own_gpus(request) else request.without_gpus()
+    if _has_own_gpus(request):
+        return []
+    return request.without_gpus()
 
 
 def render(request: SlurmRequest) -> str:
@@ -190,33 +194,49 @@ def _has_own_gpus(request: SlurmRequest) -> bool:
 
 def _directives(request: SlurmRequest) -> list[str]:
     """Write the options of the job; options of `--slurm` replace those of zlaunch."""
-    limit = request.time_limit
-    own: dict[str, str | None] = {
+    limit, signal_at, log = None, None, RUNS / "slurm-%j.log"
+    if request.time_limit is not None:
+        limit = _clock(request.time_limit)
+        signal_at = f"USR1@{min(SIGNAL_SECONDS, request.time_limit // 2)}"
+    if request.array is not None:
+        log = RUNS / "slurm-%A_%a.log"
+    gpus = None
+    if request.gpus and not _has_own_gpus(request):
+        gpus = str(request.gpus)
+    directives: dict[str, str | None] = {
         "job-name": request.name,
         "account": request.account,
         "partition": request.partition,
         "nodes": str(request.nodes),
         "ntasks-per-node": "1",
         "gres": request.gres,
-        "gpus-per-node": None if _has_own_gpus(request) or not request.gpus else str(request.gpus),
+        "gpus-per-node": gpus,
         "array": request.array,
-        "time": None if limit is None else _clock(limit),
-        "signal": None if limit is None else f"USR1@{min(SIGNAL_SECONDS, limit // 2)}",
+        "time": limit,
+        "signal": signal_at,
         "chdir": str(request.directory),
-        "output": str(RUNS / ("slurm-%j.log" if request.array is None else "slurm-%A_%a.log")),
+        "output": str(log),
         "open-mode": "append",
     }
-    switches = ["requeue" if request.requeue else "no-requeue"]
     lines = [
         f"#SBATCH --{key}={_quoted(value)}"
-        for key, value in own.items()
+        for key, value in directives.items()
         if value and key not in request.options
     ]
-    lines += [f"#SBATCH --{switch}" for switch in switches]
-    for key, text in request.options.items():
-        dashes, between = ("-", " ") if len(key) == 1 else ("--", "=")
-        lines.append(f"#SBATCH {dashes}{key}{'' if text is None else between + _quoted(text)}")
-    return lines
+    if request.requeue:
+        lines.append("#SBATCH --requeue")
+    else:
+        lines.append("#SBATCH --no-requeue")
+    return [*lines, *(_directive(key, text) for key, text in request.options.items())]
+
+
+def _directive(key: str, text: str | None) -> str:
+    flag, equals = f"--{key}", "="
+    if len(key) == 1:
+        flag, equals = f"-{key}", " "
+    if text is None:
+        return f"#SBATCH {flag}"
+    return f"#SBATCH {flag}{equals}{_quoted(text)}"
 
 
 def _clock(seconds: int) -> str:
@@ -224,7 +244,9 @@ def _clock(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     minutes = f"{rest // 60:02}:{rest % 60:02}"
-    return f"{days}-{hours:02}:{minutes}" if days else f"{hours}:{minutes}"
+    if days:
+        return f"{days}-{hours:02}:{minutes}"
+    return f"{hours}:{minutes}"
 
 
 def _quoted(text: str) -> str:
@@ -240,8 +262,10 @@ def _run_directory(request: SlurmRequest) -> Iterator[str]:
     if request.run_dir is None:
         yield f'run_dir={shlex.quote(str(RUNS / request.run_name))}-"$SLURM_JOB_ID"'
     else:
-        task = '-"$SLURM_ARRAY_TASK_ID"' if request.array is not None else ""
-        yield f"run_dir={shlex.quote(str(request.run_dir))}{task}"
+        run_dir = shlex.quote(str(request.run_dir))
+        if request.array is not None:
+            run_dir += '-"$SLURM_ARRAY_TASK_ID"'
+        yield f"run_dir={run_dir}"
     if request.is_resumable:
         yield "again=()"
     yield 'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then'
@@ -253,14 +277,19 @@ def _run_directory(request: SlurmRequest) -> Iterator[str]:
 
 def _step(request: SlurmRequest) -> Iterator[str]:
     """Start one zlaunch on each node; a failed one ends the others itself."""
+    # Without `none`, it may bind all ranks of a node to one core.
+    step = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none"
     cores = request.options.get("cpus-per-task")
-    # srun does not take it from sbatch. Without `none`, it may bind all ranks of a node to one core.
-    width = [] if cores is None else [f"--cpus-per-task={shlex.quote(cores)}"]
-    yield " ".join(["srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none", *width, "\\"])
+    if cores is not None:  # which srun does not take from sbatch
+        step += f" --cpus-per-task={shlex.quote(cores)}"
+    yield f"{step} \\"
     yield f"    {shlex.join([*own_program(), 'train', *request.words])} \\"
-    behind = f" -- {shlex.join(request.script_args)}" if request.script_args else ""
-    again = ' "${again[@]}"' if request.is_resumable else ""
-    yield f'    --run-dir "$run_dir"{again}{behind}'
+    line = ['    --run-dir "$run_dir"']
+    if request.is_resumable:
+        line.append('"${again[@]}"')
+    if request.script_args:
+        line.append(shlex.join(request.script_words))
+    yield " ".join(line)
     yield "status=$?"
 
 
@@ -284,38 +313,51 @@ def look(job: str, request: SlurmRequest) -> JobStatus:
             raise
         return _from_accounting(job)
     states = [_state(record, request) for record in records]
-    return states[0] if len(states) == 1 else _together(states)
+    if len(states) == 1:
+        return states[0]
+    return _together(states)
 
 
 def _state(record: str, request: SlurmRequest) -> JobStatus:
     """Read one record of `scontrol show job`."""
-
-    def member(name: str) -> str | None:
-        found = re.search(rf"(?:^|\s){name}=(\S+)", record)
-        return None if found is None or found[1] in ("(null)", "None", "N/A", "Unknown") else found[1]
-
-    name, number, restarts = member("JobState") or "", member("JobId") or "", int(member("Restarts") or 0)
-    output = re.search(r"^\s*StdOut=(.*)$", record, re.MULTILINE)
-    is_over = name in _OVER
+    name, number = _member(record, "JobState") or "", _member(record, "JobId") or ""
+    restarts = int(_member(record, "Restarts") or 0)
+    reason = exit_status = output = None
+    if name != _RUNNING:
+        reason = _explained(_member(record, "Reason"))
+    if name in _OVER:
+        exit_status = _exit_status(name, _member(record, "ExitCode") or "")
+    log = re.search(r"^\s*StdOut=(.*)$", record, re.MULTILINE)
+    if log and (restarts or name not in (_PENDING, "CONFIGURING")):
+        output = Path(log[1])
     return JobStatus(
         name.lower(),
-        None if name == _RUNNING else _explained(member("Reason")),
-        member("NodeList"),
-        is_over,
-        _exit_status(name, member("ExitCode") or "") if is_over else None,
+        reason,
+        _member(record, "NodeList"),
+        name in _OVER,
+        exit_status,
         restarts,
-        Path(output[1]) if output and (name not in (_PENDING, "CONFIGURING") or restarts) else None,
-        (_run_dir(request, number, member("ArrayTaskId"), restarts),),
+        output,
+        (_run_dir(request, number, _member(record, "ArrayTaskId"), restarts),),
     )
+
+
+def _member(record: str, name: str) -> str | None:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", record)
+    if found is None or found[1] in ("(null)", "None", "N/A", "Unknown"):
+        return None
+    return found[1]
 
 
 def _explained(reason: str | None) -> str | None:
     if reason is None:
         return None
     words = _REASONS.get(reason)
-    return (
-        reason.replace("_", " ") if words is None else f"{words} ({reason})" if "_" not in reason else words
-    )
+    if words is None:
+        return reason.replace("_", " ")
+    if "_" in reason:
+        return words
+    return f"{words} ({reason})"
 
 
 def _exit_status(name: str, code: str) -> int:
@@ -330,25 +372,30 @@ def _exit_status(name: str, code: str) -> int:
 
 def _run_dir(request: SlurmRequest, number: str, task: str | None, restarts: int) -> Path:
     """Name the run directory as the script does."""
-    chosen, own = request.run_dir, f"{RUNS / request.run_name}-{number}"
-    name = own if chosen is None else f"{chosen}-{task}" if request.array is not None else str(chosen)
-    again = f"-attempt-{restarts + 1}" if restarts else ""
-    return request.directory / f"{name}{again}"
+    name = f"{RUNS / request.run_name}-{number}"
+    if request.run_dir is not None:
+        name = str(request.run_dir)
+        if request.array is not None:
+            name += f"-{task}"
+    if restarts:
+        name += f"-attempt-{restarts + 1}"
+    return request.directory / name
 
 
 def _together(states: list[JobStatus]) -> JobStatus:
     """Summarize the states of the tasks of an array."""
     names = [state.name for state in states]
     counts = ", ".join(f"{names.count(name)} {name}" for name in dict.fromkeys(names))
-    is_over = all(state.is_over for state in states)
-    failed = [state.exit_status for state in states if state.exit_status]
+    is_over, exit_status = all(state.is_over for state in states), None
+    if is_over:
+        exit_status = next((state.exit_status for state in states if state.exit_status), 0)
     return JobStatus(
         counts,
         next((state.reason for state in states if state.reason), None),
         is_over=is_over,
-        exit_status=next(iter(failed), 0) if is_over else None,
+        exit_status=exit_status,
         restarts=sum(state.restarts for state in states),
-        runs=tuple(run for state in states for run in state.runs),
+        runs=tuple(itertools.chain.from_iterable(state.runs for state in states)),
     )
 
 
@@ -357,15 +404,16 @@ def _from_accounting(job: str) -> JobStatus:
     lines = ask(["sacct", "-j", job, "-n", "-P", "-X", "-o", "State,ExitCode"]).splitlines()
     if not lines:
         return JobStatus("unknown", "Slurm has no record of the job any more", is_over=True, exit_status=1)
-    states = [(line.partition("|")[0].split(" ")[0], line.partition("|")[2]) for line in lines]
-    return _together(
-        [
-            JobStatus(name.lower(), is_over=True, exit_status=_exit_status(name, code))
-            if name in _OVER
-            else JobStatus(name.lower())
-            for name, code in states
-        ]
-    )
+    return _together([_accounted(line) for line in lines])
+
+
+def _accounted(line: str) -> JobStatus:
+    """Read a line of sacct, such as `CANCELLED by 0|0:15`."""
+    state, _, code = line.partition("|")
+    name = state.split(" ")[0]
+    if name in _OVER:
+        return JobStatus(name.lower(), is_over=True, exit_status=_exit_status(name, code))
+    return JobStatus(name.lower())
 
 
 SCHEDULER = Scheduler(

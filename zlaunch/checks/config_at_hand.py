@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from zlaunch.checks.host import JobNeeds
+from zlaunch.checks.disks import HERE, TEMPORARY
+from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, ConfigAtHand, DiskUse, Requirements
 from zlaunch.config.find_configs import find_configs
 from zlaunch.config.resolve.compose import compose, to_json
 from zlaunch.config.resolve.resolve import resolve_values
@@ -29,61 +30,66 @@ _OPTIMIZER = "adamw_torch"
 class AtHand:
     """What a job here would read, and need."""
 
-    subject: JobNeeds
+    needs: Requirements
     ops: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Accelerator → names of native ops."""
-    paths: dict[str, str] = field(default_factory=dict)
-    """Name → a directory that it writes to."""
 
 
-def find_at_hand(
-    ds_config: Path | None, job: JobSpec | None, job_file: Path | None, over_network: bool
-) -> AtHand:
+def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | None) -> AtHand:
     """Find the ds_config: a named one, that of `zlaunch.yaml`, or the only one of this directory.
 
     The options of `zlaunch.yaml` count as in `train`. Raises InputMissing if a named file cannot be read.
     """
-    named = ds_config or (None if job is None else job.ds_config)
-    if named is None and not _decides(job):
+    named, decides = ds_config, job is not None and _decides(job)
+    if named is None and job is not None:
+        named = job.ds_config
+    if named is None and not decides:
         found = find_configs(Path())
-        named = found[0] if len(found) == 1 else None
-    if named is None and not _decides(job):
-        return without_config(JobNeeds(over_network=over_network))
-    files = [shown(one) for one in (named, job_file if _decides(job) else None) if one is not None]
-    command = "zlaunch train --dry-run" if _decides(job) else None
-    needs = JobNeeds(" and ".join(files), (), command, over_network=over_network)
+        if len(found) != 1:
+            return AtHand(_any_job())
+        named = found[0]
+    config = _config_at_hand(named, job_file if decides else None)
     try:
         document = None if named is None else read(named)
         context = Context(world_size=None)
         written = compose(job or _NO_JOB, document)
-        if document is None or _decides(job):
-            document = parse(to_json(written.config()), needs.ds_config or "")
+        if document is None or decides:
+            document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
         findings = tuple(one for one in checked if one.severity in FATAL)
         value = resolve_values(written, context).values.config()
     except Refused as error:
-        return without_config(replace(needs, findings=tuple(error.findings)))
+        return with_mistakes(replace(config, findings=tuple(error.findings)))
     except WrongUsage as error:
-        return without_config(replace(needs, findings=(Finding("bad-option", error.message),)))
-    ops, nvme = _needs(value)
-    paths = {**_paths(), **({"NVMe offload": nvme[0]} if nvme else {})}
-    return AtHand(replace(needs, findings=findings, needs_nvme=bool(nvme)), ops, paths)
+        return with_mistakes(replace(config, findings=(Finding("bad-option", error.message),)))
+    ops, nvme = _ops_and_nvme(value)
+    needs = replace(_any_job(), config=replace(config, findings=findings))
+    if nvme:
+        directories = {**needs.directories, "NVMe offload": Path(nvme[0])}
+        needs = replace(needs, directories=directories, locked_bytes=None)
+    return AtHand(needs, ops)
 
 
-def without_config(needs: JobNeeds) -> AtHand:
-    """What is examined whatever the ds_config is."""
-    return AtHand(needs, paths=_paths())
+def _config_at_hand(ds_config: Path | None, job_file: Path | None) -> ConfigAtHand:
+    """Name the files that a ds_config comes from, and what shows its mistakes."""
+    name = " and ".join(shown(file) for file in (ds_config, job_file) if file is not None)
+    return ConfigAtHand(name, shown_by=None if job_file is None else "zlaunch train --dry-run")
 
 
-def _decides(job: JobSpec | None) -> bool:
+def with_mistakes(config: ConfigAtHand) -> AtHand:
+    """What is examined if the ds_config cannot be read."""
+    return AtHand(replace(_any_job(), config=config))
+
+
+def _decides(job: JobSpec) -> bool:
     """Whether a job says more about its ds_config than which file it is."""
-    return job is not None and (job.stage, job.offload, job.overrides) != (None, None, ())
+    return (job.stage, job.offload, job.overrides) != (None, None, ())
 
 
 _NO_JOB = JobSpec(Path("train.py"))
 
 
-def _needs(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+def _ops_and_nvme(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The ops on each accelerator, and the directories of NVMe offload; none if it is broken."""
     try:
         config = DsConfig.model_validate(value)
@@ -97,9 +103,11 @@ def _needs(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], list[str]
     return ops, [str(one.nvme_path) for one in offloads if one.device == "nvme" and one.nvme_path]
 
 
-def _paths() -> dict[str, str]:
+def _any_job() -> Requirements:
     """What every job writes to."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    hub = os.environ.get("HF_HOME") or str(home / "huggingface")
+    hub = os.environ.get("HF_HOME") or home / "huggingface"
     temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the default
-    return {"this directory": str(Path.cwd()), "model cache": hub, "temporary files": temporary}
+    directories = {HERE: Path.cwd(), "model cache": Path(hub), TEMPORARY: Path(temporary)}
+    run = DiskUse(Path.cwd(), RUN_BYTES, "the run directory", "`--run-dir DIR`")
+    return replace(ANY_JOB, directories=directories, writes=(run,))

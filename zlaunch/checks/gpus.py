@@ -1,0 +1,156 @@
+"""Checks of the GPUs of a host: who uses them, their driver and CUDA, and how they are connected."""
+
+from collections.abc import Iterator, Sequence
+
+from zlaunch.checks.gpu_links import slow_pairs, unreachable_pairs
+from zlaunch.checks.requirements import Requirements
+from zlaunch.checks.result import CheckResult, Status, judged
+from zlaunch.errors import Finding, Severity
+from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.hosts.machine.resources import Gpu, GpuProcess
+from zlaunch.job.trainer_releases import numbers_of
+from zlaunch.units import gib, memory
+
+
+def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
+    """Find GPUs that others use; whether an idle one is large enough is for the memory estimate."""
+    if facts.hardware is None:
+        return
+    if not facts.hardware.gpus:
+        yield CheckResult("GPUs", Status.NOTE, "none; jobs train on the CPU")
+    for gpu in facts.hardware.gpus:
+        if gpu.is_busy:
+            yield _busy(gpu, facts, needs)
+        else:
+            yield CheckResult(_name(gpu), Status.OK, _size(gpu))
+
+
+def _name(gpu: Gpu) -> str:
+    return f"GPU {gpu.index}"
+
+
+def _size(gpu: Gpu) -> str:
+    total = memory(gpu.memory_bytes)
+    if gpu.free_bytes is None:
+        return f"{gpu.name}, {total}"
+    return f"{gpu.name}, {memory(gpu.free_bytes)} of {total} free"
+
+
+def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
+    hint = "`nvidia-smi` shows when it is free"
+    if pids := " ".join(str(process.pid) for process in gpu.processes if process.command):
+        hint = f"`kill {pids}` if it is yours"
+    text = f"{_size(gpu)}; in use: {_users(gpu)}"
+    if needs.devices is not None and gpu.index not in needs.devices:
+        return CheckResult(_name(gpu), Status.WARNING, text, hint)
+    return judged(_name(gpu), text, _in_use(gpu, facts, needs), hint)
+
+
+def _users(gpu: Gpu) -> str:
+    return ", ".join(map(_user, gpu.processes)) or "a process that is not visible from here"
+
+
+def _user(process: GpuProcess) -> str:
+    name = f"`{process.command}`" if process.command else "an unknown process"
+    owner = f" of {process.user}" if process.user else ""
+    text = f"{name}{owner} (pid {process.pid})"
+    return text if process.used_bytes is None else f"{text} uses {gib(process.used_bytes)} GiB"
+
+
+def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
+    need, left = needs.gpu_bytes, gpu.free_bytes
+    parts = [f"GPU {gpu.index} is in use: {_users(gpu)}"]
+    if left is not None:
+        parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
+    if need is not None:
+        parts.append(f"this job needs at least {gib(need)}")
+    is_short = need is not None and left is not None and need > left
+    severity = Severity.FAILS_LATER if is_short else Severity.ADVICE
+    return Finding("gpu-busy", "; ".join(parts), _another(gpu, facts, needs), severity=severity)
+
+
+def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
+    user = "" if facts.free is None else facts.free.user
+    words = []
+    if own := [str(process.pid) for process in gpu.processes if process.command and process.user == user]:
+        words.append(f"`kill {' '.join(own)}` ends your processes")
+    used = needs.devices or ()
+    idle = [one.index for one in facts.machine.gpus if not one.is_busy and one.index not in used]
+    if used and len(idle) >= len(used) and not needs.over_ssh:
+        devices = ",".join(map(str, idle[: len(used)]))
+        words.append(f"`--gpus {devices}{',' * (len(used) == 1)}` uses idle GPUs")
+    return ", ".join(words) or "wait until `nvidia-smi` shows that it is free"
+
+
+def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
+    """Compare the driver with what torch was built for, and that with the toolkit.
+
+    A driver runs programs of its own major release of CUDA and older ones (CUDA compatibility guide), and
+    DeepSpeed builds ops with a toolkit of torch's major release alone (`op_builder/builder.py`,
+    `assert_no_cuda_mismatch`).
+    """
+    if facts.cuda is None or facts.hardware is None:
+        return
+    torch, has_gpus, driver = facts.cuda.torch, bool(facts.hardware.gpus), facts.hardware.driver
+    if torch is None and not has_gpus:
+        return
+    if has_gpus and driver is None:
+        yield CheckResult("driver", Status.NOTE, "it does not tell its version")
+    if driver is not None:
+        text = f"{driver.release}, up to CUDA {driver.cuda}"
+        if torch is not None and numbers_of(torch)[0] > numbers_of(driver.cuda)[0]:
+            yield judged("driver", text, _old_driver(torch, driver.cuda))
+        else:
+            yield CheckResult("driver", Status.OK, text)
+    if torch is not None:
+        yield CheckResult("torch's CUDA", Status.OK, torch)
+    if torch is not None and facts.compilers is not None:
+        yield _toolkit(torch, facts.compilers.nvcc)
+    if facts.cuda.nccl is not None:
+        yield CheckResult("NCCL", Status.OK, facts.cuda.nccl)
+
+
+def _old_driver(torch: str, driver: str) -> Finding:
+    return Finding(
+        "old-driver",
+        f"torch was built for CUDA {torch}, but the driver of the GPUs runs programs up to CUDA {driver}",
+        f"update the driver, or install a torch that was built for CUDA {driver} or older",
+        severity=Severity.FAILS_LATER,
+    )
+
+
+def _toolkit(torch: str, nvcc: str | None) -> CheckResult:
+    major = numbers_of(torch)[0]
+    hint = f"install the CUDA {major} toolkit, and set CUDA_HOME to its directory"
+    if not nvcc:
+        text = "no `nvcc`: native ops for GPUs cannot be compiled"
+        return CheckResult("CUDA toolkit", Status.WARNING, text, hint)
+    if numbers_of(nvcc)[0] != major:
+        text = f"{nvcc}, but torch was built for {torch}: DeepSpeed compiles no ops for GPUs"
+        return CheckResult("CUDA toolkit", Status.WARNING, text, hint)
+    return CheckResult("CUDA toolkit", Status.OK, nvcc)
+
+
+def links(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
+    """Find pairs of GPUs that are slow to reach each other."""
+    if facts.links is None:
+        return
+    peers, matrix = facts.links.peers, facts.links.matrix
+    if peers is None:
+        yield CheckResult("GPU peer access", Status.NOTE, "unknown: torch gives no answer")
+    elif pairs := unreachable_pairs(peers):
+        text = f"not between {_pairs(pairs)}: NCCL goes through the memory of the host"
+        yield CheckResult("GPU peer access", Status.WARNING, text, "`nvidia-smi topo -p2p r` says why")
+    else:
+        yield CheckResult("GPU peer access", Status.OK, f"between all {len(peers)} GPUs")
+    if matrix is None:
+        return
+    if slow := slow_pairs(matrix):
+        yield CheckResult("NVLink", Status.NOTE, f"no NVLink between {_pairs(slow)}")
+    else:
+        yield CheckResult("NVLink", Status.OK, "NVLink between all GPUs")
+
+
+def _pairs(pairs: Sequence[tuple[int, int]]) -> str:
+    more = f" and {len(pairs) - 3} more pairs" if len(pairs) > 3 else ""
+    return ", ".join(f"{one} and {other}" for one, other in pairs[:3]) + more

@@ -1,0 +1,159 @@
+"""Ask many hosts at once for their facts, over ssh or srun; where there are none, find out why."""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
+
+from zlaunch import __version__
+from zlaunch.errors import Unavailable
+from zlaunch.hosts.agent.conversation import (
+    ANSWER_SECONDS,
+    Conversation,
+    conversations,
+    local_words,
+    remote_words,
+)
+from zlaunch.hosts.agent.python_of_host import is_here, own_program, path_here
+from zlaunch.hosts.agent.remote import shell_command
+from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
+from zlaunch.hosts.agent.ssh_errors import explain
+from zlaunch.hosts.cluster.topology import Host, Reach
+from zlaunch.hosts.environment import forwarded
+from zlaunch.hosts.machine.facts import Failure, MachineFacts
+from zlaunch.hosts.machine.question import Question
+
+PROGRAM = "zlaunch.hosts.agent.program"
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Why there are no facts of a host."""
+
+    subject: str
+    """What does not work: `ssh`, `srun`, `zlaunch`, or the `Python` of the ranks there."""
+    message: str
+    hint: str | None
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether zlaunch runs there, and has said itself what is wrong."""
+        return self.subject == "Python"
+
+
+def starting(host: Host, program: Sequence[str], reach: Reach) -> list[str]:
+    """Write the command line that starts a program on a host, on this machine without ssh."""
+    if not is_remote(host, reach):
+        return local_words(program)
+    return shell_command(host, remote_words(program), reach)
+
+
+def is_remote(host: Host, reach: Reach) -> bool:
+    """Whether a host is reached over ssh or srun; srun starts programs everywhere."""
+    return reach is Reach.SRUN or not is_here(host)
+
+
+def asking(host: Host, question: Question, reach: Reach) -> list[str]:
+    """Write the program that asks a host, with the Python that the hostfile names for it."""
+    if is_remote(host, reach):
+        question = replace(question, environ=forwarded(os.environ))
+    if host.python is not None and is_here(host):
+        question = replace(question, python=path_here(host, None))
+    elif host.python is not None:  # the program runs in it
+        question = replace(question, python=None)
+    return own_program(host, PROGRAM, question.to_json())
+
+
+def ask_hosts(
+    hosts: Sequence[Host],
+    question: Question,
+    reach: Reach = Reach.SSH,
+    waiting: Callable[[list[str]], None] = lambda _: None,
+) -> dict[str, MachineFacts]:
+    """Return the facts of all hosts by name, except for this machine under any of its names.
+
+    Raises Unavailable with all hosts that do not tell them, and why.
+    """
+    others = {host.name: host for host in hosts if not is_here(host)}
+    if not others:
+        return {}
+    commands = {name: starting(host, asking(host, question, reach), reach) for name, host in others.items()}
+    seconds = CONNECT_SECONDS + ANSWER_SECONDS
+    with conversations(commands, seconds) as talks:
+        talks.wait_for(1, seconds, waiting=waiting)
+        answers = {talk.name: _of_use(answer_of(talk, others[talk.name], reach)) for talk in talks.all}
+    if missing := {name: one for name, one in answers.items() if isinstance(one, NoAnswer)}:
+        raise _unavailable(missing)
+    return {name: one for name, one in answers.items() if isinstance(one, MachineFacts)}
+
+
+def _of_use(answer: MachineFacts | NoAnswer) -> MachineFacts | NoAnswer:
+    """Nothing can be planned for a host without its hardware."""
+    if isinstance(answer, NoAnswer) or (failure := answer.failures.get("hardware")) is None:
+        return answer
+    return NoAnswer("Python", failure.message, failure.hint)
+
+
+def _unavailable(missing: Mapping[str, NoAnswer]) -> Unavailable:
+    """Name all hosts, those with the same reason together; the hint is that of the first."""
+    named: dict[str, list[str]] = {}
+    for name, one in missing.items():
+        named.setdefault(one.message, []).append(name)
+    parts = [f"{', '.join(names)}: {message}" for message, names in named.items()]
+    name, first = next(iter(missing.items()))
+    hint = first.hint
+    if hint is not None and first.has_reached:
+        hint = f"on {name}: {hint}"
+    return Unavailable("; ".join(parts), hint)
+
+
+def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | NoAnswer:
+    """Read the first answer of a host, or find out why there is none."""
+    if not talk.has_reached:
+        return _not_reached(talk, host, reach)
+    if not talk.answers:
+        return _not_started(talk, host, reach)
+    answer = talk.answers[0][1]
+    try:
+        if "failure" in answer:
+            failure = TypeAdapter(Failure).validate_python(answer["failure"])
+            return NoAnswer("Python", failure.message, failure.hint)
+        facts = TypeAdapter(MachineFacts).validate_python(answer["facts"])
+    except (ValueError, TypeError, KeyError):
+        return NoAnswer("zlaunch", "has another release of zlaunch", _same_everywhere(host))
+    if facts.hardware is None:
+        return facts
+    return replace(facts, hardware=replace(facts.hardware, hostname=host.name))
+
+
+def _not_reached(talk: Conversation, host: Host, reach: Reach) -> NoAnswer:
+    if reach is Reach.SRUN and is_remote(host, reach):
+        return NoAnswer("srun", f"srun cannot start a task: {talk.last_line}", _trial(host, reach))
+    failure = explain("timed out" if talk.is_too_late else talk.printed, host)
+    return NoAnswer("ssh", failure.message, failure.hint)
+
+
+def _not_started(talk: Conversation, host: Host, reach: Reach) -> NoAnswer:
+    if talk.is_too_late:
+        again = "try again: files are cached after the first read"
+        return NoAnswer("zlaunch", f"no answer within {ANSWER_SECONDS:.0f} s", again)
+    if talk.is_broken:
+        return NoAnswer(reach.value, "the connection was lost", _trial(host, reach))
+    python = host.python or sys.executable
+    return NoAnswer("zlaunch", f"cannot run zlaunch with {python}: {talk.last_line}", _same_everywhere(host))
+
+
+def _trial(host: Host, reach: Reach) -> str:
+    """What shows why a host cannot be reached."""
+    if reach is Reach.SRUN:
+        return f"`srun --nodes=1 --nodelist={shlex.quote(host.name)} --overlap true` may show why"
+    return f"`ssh -v {shlex.join(destination(host))} true` may show why"
+
+
+def _same_everywhere(host: Host) -> str:
+    if host.python is not None:
+        return f"install zlaunch {__version__} for that Python, or correct `python=` in the hostfile"
+    return "the same Python environment and directory must be at the same path on every host"

@@ -1,6 +1,5 @@
 """What `zlaunch train` does with its options."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Member
@@ -86,18 +86,22 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
+    config_flags: tuple[str, ...] = ()
+    if args != typed:  # it named a ds_config
+        config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
         "script": _program(given["script"], given["module"], given["python"]),
         "args": args,
         "stage": STAGES.get(given["stage"]),
-        "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
         "ds_config": ds_config,
         "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
-        "config_flags": () if args == typed else typed.config_flags,
+        "config_flags": config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
+    if given["nvme"] is not None:
+        read_otherwise["nvme_dir"] = given["nvme"].absolute()
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
 
 
@@ -134,7 +138,7 @@ def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> N
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
-        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))
         return
     for name, typed in lines:
         console.data(f"# on {name}", typed)

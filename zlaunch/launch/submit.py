@@ -69,7 +69,7 @@ class SubmitReporter(Protocol):
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job continues without being followed."""
+        """The job keeps running and is no longer watched."""
 
 
 @dataclass(frozen=True, slots=True)

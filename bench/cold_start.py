@@ -7,8 +7,8 @@ Counts user and system time of the whole process, which other work on the machin
 The commands take turns, and the result is the median of the ratios of each round. zlaunch is compiled
 first, as it is after an installation.
 
-With --imports, lists for each command of zlaunch the modules that it imports without a call of any function in
-them: those may have constants, types and classes that it needs, or may not be needed.
+With --imports, lists for each command of zlaunch the modules that it imports without a call of any function.
+They may have constants, types and classes that the command needs, or may not be needed.
 """
 
 import resource

@@ -90,7 +90,9 @@ class _Host:
     def _take(self, channel: Channel, message: Message) -> None:
         if isinstance(marker := message.get("marker"), str):
             is_shared = (self._run_dir.ranks / Path(marker).name).exists()
-            self.changes = None if is_shared else Changes(self._run_dir)
+            self.changes = None
+            if not is_shared:
+                self.changes = Changes(self._run_dir)
             channel.send({"shared": is_shared})
         if isinstance(by := message.get("save"), str):
             ask_for_save(self._run_dir, by)
@@ -101,25 +103,23 @@ class _Host:
                 _say(f"{self.name}: {line}")
             channel.send({"goodbye": True})
             stopped_by = message.get("stopped_by")
-            self._note(
-                {
-                    "returncode": returncode,
-                    "stopped_by": stopped_by if isinstance(stopped_by, int) else None,
-                    "ended": time.time(),
-                }
-            )
+            if not isinstance(stopped_by, int):
+                stopped_by = None
+            self._note({"returncode": returncode, "stopped_by": stopped_by, "ended": time.time()})
         if is_rank_file(str(message.get("file", "")), self.plan["ranks"]):
             write_part(self._run_dir, message)
 
     def _why_lost(self) -> str:
         assert self.channel is not None
         silent = f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
-        if self.process is None:
-            return silent if self.channel.silent_seconds > ALIVE_SECONDS * 2 else "it closed the connection"
-        if (status := self.process.wait(1)) is None:
+        if self.process is None and self.channel.silent_seconds <= ALIVE_SECONDS * 2:
+            return "it closed the connection"
+        if self.process is None or (status := self.process.wait(1)) is None:
             return silent
-        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"`{Path(self.plan['start'][0]).name}` {how}"
+        program = Path(self.plan["start"][0]).name
+        if status < 0:
+            return f"`{program}` killed by {signal.Signals(-status).name}"
+        return f"`{program}` ended with status {status}"
 
     def _fail(self, why: str) -> None:
         """Record that nothing can be started there."""
@@ -128,13 +128,18 @@ class _Host:
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
-        said = [line for line in self._errors() if line.strip()]
-        _say(f"zlaunch: lost {self.name}: {why}{f': {said[-1]}' if said else ''}")
-        self._note({"lost": why, "said": said[-1] if said else "", "ended": time.time()})
+        errors = ["", *(line for line in self._errors() if line.strip())]
+        text = f"zlaunch: lost {self.name}: {why}"
+        if errors[-1]:
+            text += f": {errors[-1]}"
+        _say(text)
+        self._note({"lost": why, "said": errors[-1], "ended": time.time()})
 
     def _errors(self) -> list[str]:
         log = self._run_dir.node_log(self.number)
-        return log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+        if not log.exists():
+            return []
+        return log.read_text("utf-8", "replace").splitlines()
 
     def _note(self, news: NodeRecord) -> None:
         self.record.update(news)
@@ -144,6 +149,9 @@ class _Host:
 def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     files = [file for file in run_dir.order_files if file.exists()]
+    rendezvous: list[str] = []
+    if number > 0:
+        rendezvous = job.get("rendezvous", [])
     return {
         "node": number,
         "run_directory": str(run_dir.root),
@@ -153,7 +161,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
         "shielded": job.get("shielded", False),
-        "rendezvous": job.get("rendezvous", []) if number else [],
+        "rendezvous": rendezvous,
     }
 
 
@@ -162,8 +170,10 @@ def main(run_dir: RunDir) -> int:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
     token, port = os.environ.pop(TOKEN, ""), job["control_port"]
+    listener = None
     try:
-        listener = HandshakeListener(port, token) if port and token else None
+        if port and token:
+            listener = HandshakeListener(port, token)
     except OSError as error:
         why = os.strerror(error.errno or 0)
         _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
@@ -175,7 +185,9 @@ def main(run_dir: RunDir) -> int:
             host.channel.beat()
     first = _until_all_are_over(run_dir, hosts, listener)
     _end(hosts)
-    return 0 if first is None else first.record.get("returncode", 1)
+    if first is None:
+        return 0
+    return first.record.get("returncode", 1)
 
 
 def _admit(listener: HandshakeListener | None, hosts: Sequence[_Host]) -> None:

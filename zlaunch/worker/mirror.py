@@ -27,17 +27,20 @@ def control_files(run_dir: RunDir) -> list[Path]:
 
 def rank_files(run_dir: RunDir, ranks: Collection[int]) -> list[Path]:
     """The files that these ranks write."""
-    logs = [run_dir.rank_log(rank) for rank in ranks]
-    records = [file for rank in ranks for file in sorted(run_dir.ranks.glob(f"rank-{rank}.*"))]
-    return [*logs, *records, *([run_dir.steps] if 0 in ranks else [])]
+    files = [run_dir.rank_log(rank) for rank in ranks]
+    for rank in ranks:
+        files += sorted(run_dir.ranks.glob(f"rank-{rank}.*"))
+    if 0 in ranks:
+        files.append(run_dir.steps)
+    return files
 
 
 def is_rank_file(name: str, ranks: Collection[int]) -> bool:
     """Whether a path in a run directory is one that these ranks write."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:logs/rank-(\d{1,6})\.log|ranks/rank-(\d{1,6})\.[a-z.]{1,20}|steps\.jsonl)", name
     )
-    return found is not None and int(found[1] or found[2] or 0) in ranks
+    return match is not None and int(match[1] or match[2] or 0) in ranks
 
 
 class Changes:
@@ -60,8 +63,9 @@ class Changes:
                     yield from self._parts(file, status.st_size)
 
     def _parts(self, file: Path, size: int) -> Iterator[Mapping[str, object]]:
-        name, is_appended = file.relative_to(self._root).as_posix(), file.name.endswith(_APPENDED)
-        offset = self._sent.get(file, 0) if is_appended else 0
+        name, offset = file.relative_to(self._root).as_posix(), 0
+        if file.name.endswith(_APPENDED):
+            offset = self._sent.get(file, 0)
         with file.open("rb") as source:
             source.seek(offset)
             for _ in range(MOST_BYTES // CHUNK_BYTES):
@@ -88,7 +92,8 @@ def write_part(run_dir: RunDir, message: Mapping[str, object]) -> None:
     with contextlib.suppress(OSError, binascii.Error):
         content = base64.b64decode(data)
         if offset or file.name.endswith(_APPENDED):
-            with file.open("r+b" if file.exists() else "w+b") as target:
+            file.touch()
+            with file.open("r+b") as target:
                 target.seek(offset)
                 target.write(content)
             return

@@ -174,7 +174,9 @@ class _Node:
     def say_goodbye(self, returncode: int, log: str) -> None:
         """Report the end, and wait until the coordinator has read it."""
         deadline, waiting = time.monotonic() + GOODBYE_SECONDS, -1
-        stopped_by = None if self.child is None else self.child.stopped_by
+        stopped_by = None
+        if self.child is not None:
+            stopped_by = self.child.stopped_by
         while not self._channel.closed and time.monotonic() < deadline:
             self.send_changes()
             if waiting == 0 == self._channel.waiting_bytes:
@@ -202,8 +204,10 @@ def main(channel: Channel) -> int:
                 check_reachable(rendezvous[0], int(rendezvous[1]))
             returncode = node.run(log)
         except OSError as error:
-            file = "" if isinstance(error, Unreachable) else f": {error.filename}"
-            channel.send({"failed": f"{error.strerror}{file}"})
+            failed = f"{error.strerror}: {error.filename}"
+            if isinstance(error, Unreachable):
+                failed = str(error.strerror)
+            channel.send({"failed": failed})
             returncode = 1
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
         node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))
@@ -230,5 +234,8 @@ def own_streams() -> Channel:
 
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
-    words = sys.argv[1:]
-    sys.exit(main(_connected(words[0], int(words[1])) if words else own_streams()) and 1)
+    if sys.argv[1:]:
+        channel = _connected(sys.argv[1], int(sys.argv[2]))
+    else:
+        channel = own_streams()
+    sys.exit(main(channel) and 1)

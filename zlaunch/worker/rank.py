@@ -105,13 +105,16 @@ class _Attendant:
         compiling = self._is_quiet() and is_compiling(self._process)
         self.has_compiled |= compiling
         if process or not self._run_dir.rank_sample(self._rank).exists():
+            machine = None
+            if _local_rank() == 0:
+                machine = machine_sample(self._run_dir.root)
             sample: SampleRecord = {
                 "time": time.time(),
                 "host": os.uname().nodename,
                 **process,
                 "compiling": compiling,
                 "gpu": self._gpu.sample(),
-                "machine": machine_sample(self._run_dir.root) if _local_rank() == 0 else None,
+                "machine": machine,
             }
             write_record(self._run_dir.rank_sample(self._rank), sample, indent=None)
 
@@ -123,9 +126,12 @@ class _Attendant:
 
     def _flush(self) -> None:
         """Make files of the script visible on other hosts: a network file system may delay that by 30 s."""
+        if not self._over_ssh:
+            return
         files = [self._run_dir.rank_heartbeat(self._rank), self._run_dir.rank_stacks(self._rank)]
-        files += [self._run_dir.steps] if self._rank == 0 else []
-        for file in files if self._over_ssh else ():
+        if self._rank == 0:
+            files.append(self._run_dir.steps)
+        for file in files:
             with contextlib.suppress(FileNotFoundError), file.open("r+b") as written:
                 os.fsync(written.fileno())
 
@@ -165,40 +171,53 @@ def main(run_dir: RunDir) -> int:
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child(_program(job, host.get("python")), environment, log, GRACE_SECONDS)
+        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
     returncode = child.wait(attendant)
-    # That of the largest process below this one, maybe a compiler; the samples are of the script alone.
-    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    peak = kills = None
+    if not attendant.has_compiled:
+        # That of the largest process below this one, maybe a compiler; the samples are of the script alone.
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    if killed_before is not None:
+        kills = (oom_kills() or 0) - killed_before
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
-        "peak_rss_bytes": None if attendant.has_compiled else largest,
-        "oom_kills": None if killed_before is None else (oom_kills() or 0) - killed_before,
+        "peak_rss_bytes": peak,
+        "oom_kills": kills,
     }
     record.add(ending)
-    delete(job["swap_dirs"] if job["over_ssh"] and _local_rank() == 0 else (), [buffer])
+    swap_dirs: Sequence[str] = ()
+    if job["over_ssh"] and _local_rank() == 0:
+        swap_dirs = job["swap_dirs"]
+    delete(swap_dirs, [buffer])
     return returncode
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:
     """What `mpirun` tells a rank, under the names that torch reads; nothing where another launcher has."""
     names = {"RANK": "RANK", "LOCAL_RANK": "LOCAL_RANK", "WORLD_SIZE": "SIZE"}
-    told = {name: environ.get(f"OMPI_COMM_WORLD_{own}") for name, own in names.items()}
-    if "RANK" in environ or None in told.values() or len(rendezvous) != 2:
+    values = {name: environ.get(f"OMPI_COMM_WORLD_{theirs}") for name, theirs in names.items()}
+    if "RANK" in environ or None in values.values() or len(rendezvous) != 2:
         return {}
-    found = {name: str(value) for name, value in told.items()}
-    return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
+    variables = {name: str(value) for name, value in values.items()}
+    return {**variables, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
-def _program(job: JobRecord, own: str | None) -> list[str]:
-    python, module, (file, *args) = own or job.get("python", sys.executable), job.get("module"), job["script"]
-    local_rank = [f"--local_rank={_local_rank()}"] if job.get("passes_local_rank") else []
-    return [python, "-u", *(["-m", module] if module else [file]), *local_rank, *args]
+def _script_command(job: JobRecord, python: str | None) -> list[str]:
+    file, *args = job["script"]
+    words = [python or job.get("python", sys.executable), "-u"]
+    if module := job.get("module"):
+        words += ["-m", module]
+    else:
+        words.append(file)
+    if job.get("passes_local_rank"):
+        words.append(f"--local_rank={_local_rank()}")
+    return [*words, *args]
 
 
 def _host_of(job: JobRecord, rank: int) -> NodePlanRecord:

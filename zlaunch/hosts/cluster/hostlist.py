@@ -24,7 +24,12 @@ def _names(text: str) -> Iterator[str]:
         parts = _PART.findall(term)
         if not term or "".join(parts) != term:
             raise WrongUsage(f"`{text}` is not a list of hosts")
-        choices = [_numbers(part, text) if part.startswith("[") else [part] for part in parts]
+        choices = []
+        for part in parts:
+            if part.startswith("["):
+                choices.append(_numbers(part, text))
+            else:
+                choices.append([part])
         yield from ("".join(words) for words in itertools.product(*choices))
 
 

@@ -71,7 +71,9 @@ class SaveAndStop:
         self._plan, self._layout, self._options = plan, plan.layout, options
         self._stop, self._reporter = stop, reporter
         self._sigterm_saves = saves_at_sigterm(options, environ)
-        self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
+        self._latency = LATENCY_SECONDS
+        if plan.topology.spans_hosts:
+            self._latency = SHARED_LATENCY_SECONDS
         self._known = plan.training.save_directory
         self._by: str | None = None
         self._is_limit = False
@@ -114,17 +116,21 @@ class SaveAndStop:
         elif self._step is None and not self._why_not:
             self._choose(now, progress)
         elif now > self._deadline:
-            took = f"within {duration(self._within)}"
-            done = "the ranks have not ended" if self._step is None else f"step {self._step} is not saved"
-            self._end(f"{done} {took}: ending the job")
+            missing = "the ranks have not ended"
+            if self._step is not None:
+                missing = f"step {self._step} is not saved"
+            self._end(f"{missing} within {duration(self._within)}: ending the job")
 
     def evidence(self) -> SaveEvidence | None:
         """Return the outcome of the request, after the end of the job."""
         if self._by is None:
             return None
-        found = None if self._step is None or self._is_trained() else self._saved()
-        checkpoint = None if found is None else shown(found.checkpoint.folder)
-        if found is None and not self._is_over:
+        saved = checkpoint = None
+        if self._step is not None and not self._is_trained():
+            saved = self._saved()
+        if saved is not None:
+            checkpoint = shown(saved.checkpoint.folder)
+        elif not self._is_over:
             self._explain_end()
         resumed_step = read_record(self._layout.job, JobRecord).get("resumed_step")
         return SaveEvidence(
@@ -164,7 +170,8 @@ class SaveAndStop:
         """Note when the last step was first seen, and how long a save takes."""
         step, not_before, looked = self._seen
         if progress.last.time > looked:
-            not_before = looked if progress.step != step else not_before
+            if progress.step != step:
+                not_before = looked
             self._seen = (progress.step, not_before, progress.last.time)
         phase, since = progress.first.get("phase"), progress.first.get("since", 0.0)
         if phase == phases.SAVING:
@@ -175,7 +182,7 @@ class SaveAndStop:
     def _choose(self, now: float, progress: Progress) -> None:
         heartbeats = read_rank_records(self._layout, HeartbeatRecord)
         first = heartbeats.get(0, HeartbeatRecord())
-        last = max((one.get("step", 0) for one in heartbeats.values()), default=0)
+        last = max((heartbeat.get("step", 0) for heartbeat in heartbeats.values()), default=0)
         if first.get("trained"):
             self._why_not = "its training was over, but the script had not ended"
             self._say(f"the training is over, and its script has {duration(self._within)} to end")
@@ -184,8 +191,10 @@ class SaveAndStop:
         elif (directory := self._directory()) is None:
             self._cannot("it is not known where its script saves", self._plan.program.how_to_save)
         else:
-            step, not_before, looked = self._seen
-            elapsed = now - (looked if last > step else not_before)
+            step, began, looked = self._seen
+            if last > step:
+                began = looked
+            elapsed = now - began
             each = progress.seconds_per_step
             if each is None and elapsed < 2 * self._latency:
                 return  # until it is known whether steps are fast
@@ -206,7 +215,9 @@ class SaveAndStop:
         program = read_record(self._layout.rank_program(0), ProgramRecord)
         if program.get("trainer_args") or program.get("saved_checkpoint"):
             return ""
-        return None if self._known is None else str(self._known)
+        if self._known is None:
+            return None
+        return str(self._known)
 
     def _explain_end(self) -> None:
         """Record why the ranks ended without a checkpoint before the time for saving was over."""

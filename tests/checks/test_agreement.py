@@ -15,6 +15,7 @@ from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, Amount, DiskUse, Req
 from zlaunch.checks.result import Status
 from zlaunch.errors import FATAL, Unavailable
 from zlaunch.hosts.agent.examination import Examined
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING
 from zlaunch.hosts.machine.resources import weakest
@@ -57,7 +58,10 @@ def train_refuses(facts: dict[str, MachineFacts], needs: Requirements) -> bool:
 
 
 def doctor_errs(facts: dict[str, MachineFacts], needs: Requirements) -> bool:
-    return judge([Examined(name, 0.1, one) for name, one in facts.items()], needs).status is Status.ERROR
+    return (
+        judge([Examined(Host(name, ()), 0.1, one) for name, one in facts.items()], needs).status
+        is Status.ERROR
+    )
 
 
 @pytest.mark.parametrize("needs", JOBS.values(), ids=JOBS.keys())

@@ -278,7 +278,7 @@ def test_the_command_says_what_to_do(saved: Path, tmp_path: Path) -> None:
     assert zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path).status == 0
     other = zlaunch("checkpoint", "can-resume", folder, "--ranks", "4", cwd=tmp_path)
     assert other.status == 65
-    assert "its optimizer is cut for 2 ranks, not for 4" in other.out
+    assert "its optimizer is partitioned for 2 ranks, not for 4" in other.out
     assert "--ranks 4` converts it" in " ".join(other.out.split())
     for stage, device, way in ((3, "cpu", "universal"), (2, "none", "as it is"), (3, "nvme", "weights")):
         zero = {"stage": stage, "offload_optimizer": {"device": device}}
@@ -341,7 +341,9 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
     assert "--stage 2 --precision bf16 --offload cpu` converts it" in " ".join(result.out.split())
 
 
-def test_a_trainers_checkpoint_without_an_engine_is_none_to_go_on_from_with_deepspeed(tmp_path: Path) -> None:
+def test_a_trainers_checkpoint_without_an_engine_is_not_one_to_resume_from_with_deepspeed(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
@@ -350,7 +352,7 @@ def test_a_trainers_checkpoint_without_an_engine_is_none_to_go_on_from_with_deep
     assert (result.status, "no files of DeepSpeed's engine" in result.out) == (65, True)
 
 
-def test_a_job_with_its_optimizer_on_nvme_is_told_to_go_on_with_the_cpu(
+def test_a_job_with_its_optimizer_on_nvme_is_told_to_resume_with_the_cpu(
     copied: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = copied("zero3-cpu") / "global_step3"
@@ -398,7 +400,7 @@ def test_an_optimizer_that_is_not_adam_is_not_converted(
     assert (result.status, "no moments of Adam" in result.err) == (69, True), result.err
 
 
-def test_a_universal_checkpoint_has_a_small_state_goes_on_with_the_loss_scale_and_says_what_it_lacks(
+def test_a_universal_checkpoint_has_a_small_state_keeps_the_loss_scale_and_says_what_it_lacks(
     bed: Path, tmp_path: Path
 ) -> None:
     import torch
@@ -556,9 +558,9 @@ def test_a_damaged_checkpoint_is_not_converted(bed: Path, tmp_path: Path) -> Non
 
 
 def test_what_needs_no_conversion_is_said_to_need_none(bed: Path) -> None:
-    with pytest.raises(WrongUsage, match="stage 0, which any number of ranks can load"):
+    with pytest.raises(WrongUsage, match="stage 0, so any number of ranks can load"):
         plan_universal(checkpoint_at(bed / "zero0-bf16"), None)
-    with pytest.raises(WrongUsage, match="universal already"):
+    with pytest.raises(WrongUsage, match="already universal"):
         plan_universal(checkpoint_at(bed / "zero2" / "global_step3_universal"), None)
 
 

@@ -22,12 +22,14 @@ class JobCommand(PanelCommand, ScriptCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the file, if there is one, and parse both together."""
-        cut = args.index("--") if "--" in args else len(args)
+        cut = [*args, "--"].index("--")
         own, after = args[:cut], args[cut + 1 :]
         if ctx.resilient_parsing or "--help" in own:
             return super().parse_args(ctx, args)
         given, rest, _ = self.make_parser(ctx).parse_args(args=[*own])
-        file = find_job_file() if given.get("job") is None else Path(given["job"])
+        file = find_job_file()
+        if given.get("job") is not None:
+            file = Path(given["job"])
         if file is None or str(file) == NO_FILE:
             return super().parse_args(ctx, args)
         from zlaunch.cli import job_file  # what reads YAML is needed for such a file alone
@@ -38,8 +40,9 @@ class JobCommand(PanelCommand, ScriptCommand):
         if words.used:
             told = f"using {file}: {', '.join(words.used)}"
         console.say(*console.paragraph(told))
-        behind = ["--", *words.args, *after] if words.args or after else []
-        together = [*words.options, *own, *behind]
+        together = [*words.options, *own]
+        if words.args or after:
+            together += ["--", *words.args, *after]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)
         ctx.meta[_TOLD] = {"places": words.places, "asked": asked}
         ctx.meta[_PLACES] = words.arg_places

@@ -191,9 +191,11 @@ class _Translation:
             if key in left or not (words or key == ARGS):
                 continue
             used.append(key)
-            options += [] if key == ARGS else words
+            options += words
             self.places.setdefault(key, self._place((written,)))
-        args = [] if is_another else [*self._args()]
+        args: list[str] = []
+        if not is_another:
+            args = [*self._args()]
         return FileWords(
             (*options, *self._model(args, used)), tuple(args), tuple(used), self.places, self.arg_places
         )
@@ -211,7 +213,9 @@ class _Translation:
         if "model" not in self.own or "model" in used or "model" in self.line.given:
             return []
         model = model_flag(ScriptArgs.of(args))
-        return [] if model is None else [model]
+        if model is None:
+            return []
+        return [model]
 
     def _checked(self, written: str, key: str, value: object) -> Iterator[str]:
         """Write one key as words of this command; note what is wrong with it."""
@@ -251,30 +255,36 @@ class _Translation:
         if not option.opts[0].startswith("-"):
             return [text]
         flag = max(option.opts, key=len)
-        return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+        if text.startswith("-"):
+            return [f"{flag}={text}"]
+        return [flag, text]
 
     def _several(self, option: Any, value: object, path: KeyPath) -> list[str]:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
+        texts: list[str] = []
         if isinstance(value, Mapping):
-            texts = [
-                key if one is True else f"{key}={self._scalar(one, (*path, key))}"
-                for key, one in value.items()
-            ]
+            for key, one in value.items():
+                if one is True:
+                    texts.append(key)
+                else:
+                    texts.append(f"{key}={self._scalar(one, (*path, key))}")
         elif isinstance(value, list):
-            texts = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+            texts += [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
         else:
-            texts = [self._scalar(value, path)]
+            texts.append(self._scalar(value, path))
+        words: list[str] = []
         for text in texts:
             self._convert(option, [text])
-        return [word for text in texts for word in (max(option.opts, key=len), text)]
+            words += [max(option.opts, key=len), text]
+        return words
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
             _parsed(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
-            choices = _choices(error.message)
-            close = get_close_matches(text, choices, 1)
-            hint = f"did you mean `{close[0]}`?" if close else None
+            choices, hint = _choices(error.message), None
+            if close := get_close_matches(str(text), choices, 1):
+                hint = f"did you mean `{close[0]}`?"
             raise _Wrong(f"expected {_expected(choices, error.message)}, not `{text}`", hint) from None
 
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
@@ -294,7 +304,9 @@ class _Translation:
             return ",".join(f"{part}:{self._scalar(one, (*path, part))}" for part, one in value.items())
         if isinstance(value, list) and key in ("gpus", "show_ranks"):
             items = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
-            return ",".join(items) + ("," if key == "gpus" and len(items) == 1 else "")
+            if key == "gpus" and len(items) == 1:  # a device, not a count
+                return f"{items[0]},"
+            return ",".join(items)
         if isinstance(value, Mapping | list):
             raise _Wrong("expected one value, not several")
         return self._scalar(value, path)
@@ -357,7 +369,9 @@ class _Translation:
             yield from words
 
     def _flag(self, name: str, value: object) -> list[str]:
-        flag, path = name if name.startswith("-") else f"--{name}", (ARGS, name)
+        flag, path = name, (ARGS, name)
+        if not name.startswith("-"):
+            flag = f"--{name}"
         match value:
             case True:
                 return [flag]
@@ -386,7 +400,8 @@ class _Translation:
             if word.startswith("--") and chunk:
                 yield chunk, start
                 chunk = []
-            start = start if chunk else path
+            if not chunk:
+                start = path
             chunk.append(word)
         if chunk:
             yield chunk, start
@@ -416,14 +431,20 @@ def _is_in(key: str, sections: Sequence[str]) -> bool:
 
 
 def _path(value: object) -> str | None:
-    return None if value is None else os.path.normpath(str(value))
+    if value is None:
+        return None
+    return os.path.normpath(str(value))
 
 
 def _switch(option: Any, value: object) -> list[str]:
     if not isinstance(value, bool):
         raise _Wrong("expected true or false")
-    names = option.opts if value else option.secondary_opts
-    return [max(names, key=len)] if names else []
+    names = option.secondary_opts
+    if value:
+        names = option.opts
+    if not names:
+        return []
+    return [max(names, key=len)]
 
 
 def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
@@ -436,7 +457,9 @@ def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
 def _choices(message: str) -> list[str]:
     """List the words of a choice, which Typer's error names in quotes behind the wrong one."""
     _, is_choice, words = message.partition(" is not one of ")
-    return [word.strip(" '.") for word in words.split(",")] if is_choice else []
+    if not is_choice:
+        return []
+    return [word.strip(" '.") for word in words.split(",")]
 
 
 def _expected(choices: Sequence[str], message: str) -> str:

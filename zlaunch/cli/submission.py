@@ -19,6 +19,11 @@ _NOT_ON_NODES = _OF_ALL | {"dry_run", "run_dir", "as_json", "on"}
 """Options for the machine that submits, beside those that only one scheduler has."""
 
 
+def _of_one_scheduler() -> Iterator[str]:
+    for scheduler in schedulers().values():
+        yield from scheduler.options
+
+
 def _owners(name: str) -> list[str]:
     """Name the schedulers with an option of their own."""
     return [scheduler for scheduler, one in schedulers().items() if name in one.options]
@@ -56,15 +61,17 @@ def check_options(given: Mapping[str, Any], job: JobSpec) -> None:
 
 def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
     """List the options for schedulers that the command line sets."""
-    names = [*_OF_ALL - {"submit"}, *(name for one in schedulers().values() for name in one.options)]
-    for name in names:
+    for name in [*_OF_ALL - {"submit"}, *_of_one_scheduler()]:
         is_given = given[name] not in (None, [], ()) and (name, given[name]) != ("detach", False)
         if is_given and name not in job.places:
             yield name
 
 
 def _flag(name: str, value: object) -> str:
-    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"--no-{flag}"
+    return f"--{flag}"
 
 
 def note_secrets(words: Sequence[str], where: str, reporter: PlanReporter) -> None:
@@ -75,21 +82,23 @@ def note_secrets(words: Sequence[str], where: str, reporter: PlanReporter) -> No
 
 def split_words(argv: Sequence[str], command: Any, submit: str) -> tuple[list[str], list[str]]:
     """Split a command line of `train` at `--`, and leave out what does not concern the nodes."""
-    own_options = {name for one in schedulers().values() for name in one.options}
-    left_out = {*_NOT_ON_NODES, *own_options}
+    left_out = {*_NOT_ON_NODES, *_of_one_scheduler()}
     if schedulers()[submit].has_time_limit:
         left_out.add("time_limit")
     words = argv[argv.index("train") + 1 :]
-    cut = words.index("--") if "--" in words else len(words)
-    options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    cut = [*words, "--"].index("--")
+    options: dict[str, Any] = {}
+    for option in command.params:
+        options |= dict.fromkeys((*option.opts, *option.secondary_opts), option)
     kept: list[str] = []
     place = 0
     while place < cut:
         name, has_value, _ = words[place].partition("=")
-        option = options.get(name) or options.get(name.replace("_", "-"))
-        if not name.startswith("-"):
-            option = None
-        length = 1 if option is None or option.is_flag or has_value else 2
+        option, length = None, 1
+        if name.startswith("-"):
+            option = options.get(name) or options.get(name.replace("_", "-"))
+        if option is not None and not option.is_flag and not has_value:
+            length = 2
         if option is None or option.name not in left_out:
             kept += words[place : min(place + length, cut)]
         place += length

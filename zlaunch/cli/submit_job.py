@@ -35,7 +35,9 @@ def submit_job(
     note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked.nodes, job, output.on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
-    preempt = job.wishes.preempt
+    preempt, time_limit = job.wishes.preempt, None
+    if preempt.time_limit is not None:
+        time_limit = round(preempt.time_limit)
     request = scheduler.request(
         words=tuple(words[0]),
         script_args=tuple(words[1]),
@@ -45,7 +47,7 @@ def submit_job(
         nodes=nodes.count,
         gpus=nodes.gpus,
         env=tuple(word for word in job.env if "=" not in word),
-        time_limit=None if preempt.time_limit is None else round(preempt.time_limit),
+        time_limit=time_limit,
         save_within=preempt.save_within,
         is_resumable=is_resumable,
         requeue=asked.requeue is not False,
@@ -69,9 +71,10 @@ def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
         return NodesAsked(count or 1, gpus)
     there = imagine(on)
     each = len(there.machine.gpus)
-    if count not in (None, there.count) or gpus not in (None, each):
-        given = f"--nodes {count}" if count not in (None, there.count) else f"--gpus {gpus}"
-        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
+    for option, asked, found in (("--nodes", count, there.count), ("--gpus", gpus, each)):
+        if asked not in (None, found):
+            message = f"`{option} {asked}` and `--on {on}` contradict each other"
+            raise WrongUsage(message, f"leave `{option} {asked}` out")
     return NodesAsked(there.count, each, there)
 
 

@@ -86,18 +86,22 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
+    config_flags: tuple[str, ...] = ()
+    if args != typed:  # it named a ds_config
+        config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
         "script": _program(given["script"], given["module"], given["python"]),
         "args": args,
         "stage": STAGES.get(given["stage"]),
-        "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
         "ds_config": ds_config,
         "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
-        "config_flags": () if args == typed else typed.config_flags,
+        "config_flags": config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
+    if given["nvme"] is not None:
+        read_otherwise["nvme_dir"] = given["nvme"].absolute()
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
 
 

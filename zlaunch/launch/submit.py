@@ -69,7 +69,7 @@ class SubmitReporter(Protocol):
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job continues without being followed."""
+        """The job keeps running and is no longer watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,9 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
 
 def _facts(sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
-    gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
+    gpus: tuple[Gpu, ...] = (_A_GPU,)
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        gpus = ()
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
     assert sources.hosts is not None
     return JobFacts(
@@ -182,7 +184,9 @@ class Follower:
 
 def _shown(state: JobStatus | None) -> JobStatus | None:
     """Return the part of a state that is shown."""
-    return None if state is None else replace(state, output=None, runs=())
+    if state is None:
+        return None
+    return replace(state, output=None, runs=())
 
 
 class _Output:
@@ -201,7 +205,9 @@ class _Output:
             return
         self.finish()
         self._source = source
-        self._tail = LogTail(source if isinstance(source, Path) else self._printed(source), self._show)
+        if not isinstance(source, Path):
+            source = self._printed(source)
+        self._tail = LogTail(source, self._show)
 
     def _printed(self, argv: tuple[str, ...]) -> Path:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="zlaunch-log-"))
@@ -244,4 +250,6 @@ def submit(
         reporter.left(job, cancel)
         raise
     reporter.ended(job, state)
-    return 1 if state.exit_status is None else state.exit_status
+    if state.exit_status is None:
+        return 1
+    return state.exit_status

@@ -92,7 +92,6 @@ def _verify(folder: Path) -> str:
 
 
 def _not_found(name: str) -> tuple[str, str]:
-    """Say that there is no such checkpoint, and what may be meant."""
     path = Path(name)
     if path.is_file():
         return f"`--resume {name}` is a file", f"name the directory it is in: `--resume {typed(path.parent)}`"

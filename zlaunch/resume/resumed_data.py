@@ -48,7 +48,6 @@ def data_position(
 
 
 def _batch_before(resumption: Resumption) -> int | None:
-    """Read the global batch with which a Trainer's checkpoint was trained."""
     try:
         value = Archive(resumption.directory / _TRAINING_ARGS).value
     except (BadArchive, OSError):

@@ -45,7 +45,7 @@ class SavePlan:
     """Steps of the whole training; None if that is not known."""
     limit: int | None = 0
     """How many are kept, 0 for all; None if only the script knows it."""
-    began: int = 0
+    resumed_step: int = 0
     """The step of the checkpoint that the run resumes from."""
     is_kept: bool = False
     """Whether `every` is that of this checkpoint, which a Trainer takes instead of `--save_steps`."""
@@ -62,9 +62,9 @@ class SavePlan:
     @property
     def count(self) -> int | None:
         """How many this run saves, the last at its end; None if that is not known before the start."""
-        if not self.every or not self.total or self.total <= self.began:
+        if not self.every or not self.total or self.total <= self.resumed_step:
             return None
-        return math.ceil(self.total / self.every) - self.began // self.every
+        return math.ceil(self.total / self.every) - self.resumed_step // self.every
 
     @property
     def most(self) -> int | None:
@@ -77,7 +77,7 @@ class SavePlan:
         """Whether a checkpoint of a step will certainly be saved."""
         if not self.every or not self.total:
             return False
-        return step % self.every == 0 and self.began < step <= self.total
+        return step % self.every == 0 and self.resumed_step < step <= self.total
 
 
 def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:
@@ -90,7 +90,7 @@ def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") 
         directory=script.output_dir(args).absolute(),
         strategy=strategy,
         limit=None if limit is None else int(limit),
-        began=0 if resume is None else resume.resumption.saved.step or 0,
+        resumed_step=0 if resume is None else resume.resumption.saved.step or 0,
     )
     if strategy != "steps":
         return plan

@@ -90,7 +90,6 @@ class _Host:
     def _take(self, channel: Channel, message: Message) -> None:
         if isinstance(marker := message.get("marker"), str):
             is_shared = (self._run_dir.ranks / Path(marker).name).exists()
-            self.changes = None
             if not is_shared:
                 self.changes = Changes(self._run_dir)
             channel.send({"shared": is_shared})
@@ -102,21 +101,23 @@ class _Host:
             for line in str(message.get("log", "")).splitlines():
                 _say(f"{self.name}: {line}")
             channel.send({"goodbye": True})
-            stopped_by = message.get("stopped_by")
-            if not isinstance(stopped_by, int):
-                stopped_by = None
-            self._note({"returncode": returncode, "stopped_by": stopped_by, "ended": time.time()})
+            ending = NodeRecord(returncode=returncode, stopped_by=None, ended=time.time())
+            if isinstance(stopped_by := message.get("stopped_by"), int):
+                ending["stopped_by"] = stopped_by
+            self._note(ending)
         if is_rank_file(str(message.get("file", "")), self.plan["ranks"]):
             write_part(self._run_dir, message)
 
     def _why_lost(self) -> str:
         assert self.channel is not None
         silent = f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
-        if self.process is None and self.channel.silent_seconds <= ALIVE_SECONDS * 2:
+        if self.process is None:
+            if self.channel.silent_seconds > ALIVE_SECONDS * 2:
+                return silent
             return "it closed the connection"
-        if self.process is None or (status := self.process.wait(1)) is None:
+        program, status = Path(self.plan["start"][0]).name, self.process.wait(1)
+        if status is None:
             return silent
-        program = Path(self.plan["start"][0]).name
         if status < 0:
             return f"`{program}` killed by {signal.Signals(-status).name}"
         return f"`{program}` ended with status {status}"
@@ -128,18 +129,17 @@ class _Host:
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
-        errors = ["", *(line for line in self._errors() if line.strip())]
-        text = f"zlaunch: lost {self.name}: {why}"
-        if errors[-1]:
-            text += f": {errors[-1]}"
-        _say(text)
-        self._note({"lost": why, "said": errors[-1], "ended": time.time()})
+        error = self._last_error()
+        _say(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
+        self._note({"lost": why, "said": error, "ended": time.time()})
 
-    def _errors(self) -> list[str]:
+    def _last_error(self) -> str:
+        """Return the last line that its node program, ssh or srun has printed."""
         log = self._run_dir.node_log(self.number)
         if not log.exists():
-            return []
-        return log.read_text("utf-8", "replace").splitlines()
+            return ""
+        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        return next(reversed(lines), "")
 
     def _note(self, news: NodeRecord) -> None:
         self.record.update(news)
@@ -150,7 +150,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     files = [file for file in run_dir.order_files if file.exists()]
     rendezvous: list[str] = []
-    if number > 0:
+    if number:
         rendezvous = job.get("rendezvous", [])
     return {
         "node": number,
@@ -169,8 +169,7 @@ def main(run_dir: RunDir) -> int:
     """Run a launcher on every host; return the status of the host that failed first."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
-    token, port = os.environ.pop(TOKEN, ""), job["control_port"]
-    listener = None
+    token, port, listener = os.environ.pop(TOKEN, ""), job["control_port"], None
     try:
         if port and token:
             listener = HandshakeListener(port, token)

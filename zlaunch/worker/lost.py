@@ -46,5 +46,4 @@ def main(run_dir: RunDir, op_cache: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    root, *op_caches = map(Path, sys.argv[1:])
-    main(RunDir(root), next(iter(op_caches), None))
+    main(RunDir(Path(sys.argv[1])), next(map(Path, sys.argv[2:]), None))

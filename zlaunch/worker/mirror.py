@@ -37,10 +37,10 @@ def rank_files(run_dir: RunDir, ranks: Collection[int]) -> list[Path]:
 
 def is_rank_file(name: str, ranks: Collection[int]) -> bool:
     """Whether a path in a run directory is one that these ranks write."""
-    match = re.fullmatch(
+    found = re.fullmatch(
         r"(?:logs/rank-(\d{1,6})\.log|ranks/rank-(\d{1,6})\.[a-z.]{1,20}|steps\.jsonl)", name
     )
-    return match is not None and int(match[1] or match[2] or 0) in ranks
+    return found is not None and int(found[1] or found[2] or 0) in ranks
 
 
 class Changes:
@@ -63,8 +63,9 @@ class Changes:
                     yield from self._parts(file, status.st_size)
 
     def _parts(self, file: Path, size: int) -> Iterator[Mapping[str, object]]:
-        name, offset = file.relative_to(self._root).as_posix(), 0
-        if file.name.endswith(_APPENDED):
+        name, is_appended = file.relative_to(self._root).as_posix(), file.name.endswith(_APPENDED)
+        offset = 0
+        if is_appended:
             offset = self._sent.get(file, 0)
         with file.open("rb") as source:
             source.seek(offset)

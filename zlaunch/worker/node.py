@@ -203,11 +203,11 @@ def main(channel: Channel) -> int:
             if len(rendezvous := order.get("rendezvous", [])) == 2:
                 check_reachable(rendezvous[0], int(rendezvous[1]))
             returncode = node.run(log)
+        except Unreachable as error:
+            channel.send({"failed": str(error.strerror)})
+            returncode = 1
         except OSError as error:
-            failed = f"{error.strerror}: {error.filename}"
-            if isinstance(error, Unreachable):
-                failed = str(error.strerror)
-            channel.send({"failed": failed})
+            channel.send({"failed": f"{error.strerror}: {error.filename}"})
             returncode = 1
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
         node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))
@@ -234,8 +234,8 @@ def own_streams() -> Channel:
 
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
-    if sys.argv[1:]:
-        channel = _connected(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) > 1:
+        coordinator = _connected(sys.argv[1], int(sys.argv[2]))
     else:
-        channel = own_streams()
-    sys.exit(main(channel) and 1)
+        coordinator = own_streams()
+    sys.exit(main(coordinator) and 1)

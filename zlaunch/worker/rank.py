@@ -171,50 +171,47 @@ def main(run_dir: RunDir) -> int:
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+        child = Child(_program(job, host.get("python")), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
     returncode = child.wait(attendant)
-    peak = kills = None
-    if not attendant.has_compiled:
-        # That of the largest process below this one, maybe a compiler; the samples are of the script alone.
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    if attendant.has_compiled:  # the largest process may be a compiler; the samples are of the script alone
+        largest = None
+    killed = None
     if killed_before is not None:
-        kills = (oom_kills() or 0) - killed_before
+        killed = (oom_kills() or 0) - killed_before
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
-        "peak_rss_bytes": peak,
-        "oom_kills": kills,
+        "peak_rss_bytes": largest,
+        "oom_kills": killed,
     }
     record.add(ending)
-    swap_dirs: Sequence[str] = ()
+    delete([], [buffer])
     if job["over_ssh"] and _local_rank() == 0:
-        swap_dirs = job["swap_dirs"]
-    delete(swap_dirs, [buffer])
+        delete(job["swap_dirs"], [])
     return returncode
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:
     """What `mpirun` tells a rank, under the names that torch reads; nothing where another launcher has."""
     names = {"RANK": "RANK", "LOCAL_RANK": "LOCAL_RANK", "WORLD_SIZE": "SIZE"}
-    values = {name: environ.get(f"OMPI_COMM_WORLD_{theirs}") for name, theirs in names.items()}
-    if "RANK" in environ or None in values.values() or len(rendezvous) != 2:
+    told = {name: environ.get(f"OMPI_COMM_WORLD_{own}") for name, own in names.items()}
+    if "RANK" in environ or None in told.values() or len(rendezvous) != 2:
         return {}
-    variables = {name: str(value) for name, value in values.items()}
-    return {**variables, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
+    found = {name: str(value) for name, value in told.items()}
+    return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
-def _script_command(job: JobRecord, python: str | None) -> list[str]:
+def _program(job: JobRecord, own: str | None) -> list[str]:
     file, *args = job["script"]
-    words = [python or job.get("python", sys.executable), "-u"]
+    words = [own or job.get("python", sys.executable), "-u", file]
     if module := job.get("module"):
-        words += ["-m", module]
-    else:
-        words.append(file)
+        words[2:] = ["-m", module]
     if job.get("passes_local_rank"):
         words.append(f"--local_rank={_local_rank()}")
     return [*words, *args]

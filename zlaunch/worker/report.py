@@ -29,8 +29,8 @@ def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> Non
         heartbeat.counts_steps = False
         heartbeat.register_exit()
     if steps is not None:
-        facts = {"steps": int(steps), **facts}
+        facts["steps"] = int(steps)
     phase = heartbeat.phase
     if phase == phases.STARTING:
         phase = phases.TRAINING
-    heartbeat.enter(phase, **{"step": int(step), **facts})
+    heartbeat.enter(phase, step=int(step), **facts)

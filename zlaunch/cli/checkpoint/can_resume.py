@@ -86,7 +86,6 @@ def _advice(fit: CheckpointFit) -> Iterator[str]:
 
 
 def _nearest(fit: CheckpointFit) -> Iterator[str]:
-    """Name the options of the job most like it that can resume."""
     if (nearest := fit.nearest) is None:
         return
     then = ""

@@ -24,8 +24,8 @@ def prune(
 ) -> None:
     """Delete all but the newest complete checkpoints.
 
-    Checkpoints are counted in each directory apart. Those that are not complete are deleted too, unless they
-    are newer than all complete ones. Universal checkpoints and models stay.
+    Checkpoints are counted per directory. Incomplete ones are deleted too, unless they are newer than all
+    complete ones. Universal checkpoints and models are kept.
     """
     found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
@@ -39,7 +39,7 @@ def prune(
         if yes:
             delete_rest(rest)
         if not as_json:
-            console.data(f"{shown(rest)}: left of a deletion that was interrupted")
+            console.data(f"{shown(rest)}: left over from an interrupted deletion")
     if as_json:
         console.data(json.dumps(_members(old, rests, is_deleted=yes), indent=2))
     _say_total(old, is_deleted=yes)

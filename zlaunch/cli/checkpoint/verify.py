@@ -24,7 +24,7 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="Also read all bytes and compare checksums.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find files that are missing, damaged or of different saves.
+    """Find files that are missing, damaged or from different saves.
 
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     Exits with 65 if there is a problem, or a file that zlaunch cannot judge.

@@ -124,9 +124,9 @@ def _resumed(position: "DataPosition") -> str:
     saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
     at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
     if not position.is_trainer:
-        return f"{at}; the script decides where its data goes on"
+        return f"{at}; the script decides where its data continues"
     if position.ignores:
-        return f"{at}; with `--ignore_data_skip`, what the epoch had of its data is seen again"
+        return f"{at}; with `--ignore_data_skip`, the data of this epoch is seen again"
     if seen is None or skipped is None:
         return f"{at}; the Trainer skips the data of these steps"
     if skipped == seen:

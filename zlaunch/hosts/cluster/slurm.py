@@ -43,23 +43,22 @@ def cpus_on(node: str, environ: Mapping[str, str]) -> int | None:
 def _counts(text: str) -> list[int]:
     """Write out `16(x2),8`; empty for anything else."""
     counts: list[int] = []
-    for term in text.split(","):
-        match = _TERM.fullmatch(term)
-        if match is None:
+    for word in text.split(","):
+        term = _TERM.fullmatch(word)
+        if term is None:
             return []
-        counts += [int(match[1])] * int(match[2] or 1)
+        counts += [int(term[1])] * int(term[2] or 1)
     return counts
 
 
 def nodes_down(names: Sequence[str]) -> dict[str, str]:
     """Return those of some nodes that are down → state and reason; none if Slurm does not answer."""
-    output = output_of(["scontrol", "show", "--oneliner", "node", ",".join(names)], ANSWER_SECONDS) or ""
-    down = {}
-    for line in output.splitlines():
+    lines = output_of(["scontrol", "show", "--oneliner", "node", ",".join(names)], ANSWER_SECONDS) or ""
+    down: dict[str, str] = {}
+    for line in lines.splitlines():
         state, reason = _STATE.match(line), _REASON.search(line)
-        if state is None or not _DOWN & {*state[2].replace("*", "").split("+")}:
-            continue
-        down[state[1]] = state[2]
-        if reason:
-            down[state[1]] += f", {reason[1]}"
+        if state is not None and _DOWN & {*state[2].replace("*", "").split("+")}:
+            down[state[1]] = state[2]
+            if reason:
+                down[state[1]] = f"{state[2]}, {reason[1]}"
     return down

@@ -55,7 +55,7 @@ def keys(incomplete: str, _: Path | None) -> list[str]:
 
 
 def overrides(incomplete: str, _: Path | None) -> list[str]:
-    """Complete the key of `--set KEY=VALUE`; a section goes on with a dot."""
+    """Complete the key of `--set KEY=VALUE`; a section ends with a dot."""
     sections = {path.rpartition(".")[0] for path in catalog().keys}
     names = keys(incomplete, None)
     endings = ["." if name in sections else "=" for name in names]

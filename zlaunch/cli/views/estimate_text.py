@@ -182,7 +182,7 @@ def _host(estimate: Estimate) -> str:
     need, ranks = estimate.need, plural(estimate.query.cluster.ranks_per_host, "rank")
     text = f"a host with its {ranks}: {memory(need.host)} of memory"
     if need.pinned:
-        text += f", {memory(need.pinned)} of it pinned"
+        text += f", {memory(need.pinned)} pinned"
     if need.nvme:
         text += f", and {memory(need.nvme)} on NVMe"
     return text

@@ -49,7 +49,7 @@ def _phase_bar(estimate: Estimate, phase: Phase) -> Bar:
 
 
 def _process(estimate: Estimate, *, with_rest: bool = True) -> Bar:
-    """Show what fills a GPU at the peak, with all that is no tensor if asked."""
+    """Show what fills a GPU at the peak, with everything besides tensors if asked."""
     need, forecast = estimate.need, estimate.forecast
     parts = forecast.parts.get(forecast.tensor_pool) or {"tensors": need.allocated}
     if not (with_rest and forecast.on_gpu):

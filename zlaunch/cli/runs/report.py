@@ -54,7 +54,7 @@ def _write(file: Path, text: str) -> None:
     """Write a page, also over an earlier one, but not over anything else."""
     name = os.path.relpath(file)
     if file.is_dir() or (file.exists() and not _is_page(file)):
-        raise Unavailable(f"`{name}` already exists, and is no page about a run", _HINT)
+        raise Unavailable(f"`{name}` already exists and is not a page about a run", _HINT)
     try:
         write_whole(file, text)
     except OSError as error:

@@ -72,7 +72,7 @@ def watch(
         else:
             console.data(server.url)
             end = "the last of them is over, or Ctrl-C" if until_end else "Ctrl-C"
-            console.say(f"shows {plural(num_runs, 'run')} until {end}; the runs go on")
+            console.say(f"shows {plural(num_runs, 'run')} until {end}; the runs keep running")
             _say_tunnel(server.server_port)
         _serve(server, pages, until_end)
 

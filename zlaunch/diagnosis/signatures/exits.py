@@ -52,7 +52,7 @@ def preempted(case: Case) -> Reading | None:
     cause += f", but the run resumed from step {save.resumed_step} and saved nothing newer"
     return Reading(
         cause,
-        ("it does not end with the exit status of a saved run, with which a scheduler would start it again",),
+        ("its exit status is not that of a saved run: a scheduler would restart it forever",),
         ("check that the script loads the checkpoint at the start, or give each start more time",),
         is_local=False,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tools.report import modules, places
 
 PACKAGE = ROOT / "zlaunch"
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "recipes")
@@ -25,6 +26,11 @@ def test_a_class_name_is_used_once() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_conditional_expression_contains_another() -> None:
+    dense = ("nested conditional expressions", "star lists")
+    assert [str(place) for place in places(modules(ROOT)) if place.kind in dense] == []
 
 
 def test_no_module_is_an_attic() -> None:

@@ -80,7 +80,10 @@ def tour(
     result = _parity(experiment, jobs) if parity else _tour(experiment, jobs, view)
     view.done()
     text = to_json(result.numbers)
-    console.data(*([text] if as_json else result.lines))
+    if as_json:
+        console.data(text)
+    else:
+        console.data(*result.lines)
     written = _write(numbers, text, picture, result.draw)
     console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 

@@ -63,7 +63,6 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:
-    """Inspect and check a job in what started zlaunch."""
     chosen: Member | None = None
     if given["node_rank"] is not None:
         job, chosen = as_member(job, given["node_rank"])
@@ -134,7 +133,6 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
-    """Show the command to type on each host."""
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:

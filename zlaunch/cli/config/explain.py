@@ -37,10 +37,16 @@ def explain(
     asked = asked_release(deepspeed)
     if not key:
         sections = list(keys_below(""))
-        console.data(*([to_json(sections)] if as_json else _list(sections)))
+        if as_json:
+            console.data(to_json(sections))
+        else:
+            console.data(*_list(sections))
         return
     explanation = explained(_named(key), asked)
-    console.data(*([to_json(explanation)] if as_json else _lines(explanation)))
+    if as_json:
+        console.data(to_json(explanation))
+    else:
+        console.data(*_lines(explanation))
 
 
 def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:

@@ -281,7 +281,7 @@ def _is_possible(name: str, value: str) -> bool:
 
 
 def beyond_deepspeed(lines: Iterable[HostLine]) -> list[Finding]:
-    """Find what DeepSpeed's runner cannot be told about a host."""
+    """Find settings of hosts for which DeepSpeed's runner has no option."""
     return [finding for line in lines if (finding := _not_for_deepspeed(line)) is not None]
 
 
@@ -290,17 +290,17 @@ def _not_for_deepspeed(line: HostLine) -> Finding | None:
     settings: dict[str, object] = {"User": host.user, "Port": host.port}
     if ":" in host.name:
         settings["HostName"] = host.name
-    said = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
+    given = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
     if host.python is not None:
         message = f"DeepSpeed's launcher takes one Python for all hosts, not one for `{host.name}`"
         hint = "use `--launcher torchrun`, or `--python PATH` for all hosts"
         return Finding("not-for-deepspeed", message, hint, place=line.place)
-    if not said and host.addr is None:
+    if not given and host.addr is None:
         return None
     hint = "use `--launcher torchrun`"
     if host.addr is None:
-        hint = f"{hint}, or set {', '.join(said)} for it in ~/.ssh/config"
-    message = f"DeepSpeed's launcher cannot be told the user, port or address of `{host.name}`"
+        hint = f"{hint}, or set {', '.join(given)} for it in ~/.ssh/config"
+    message = f"DeepSpeed's launcher has no option for the user, port or address of `{host.name}`"
     return Finding("not-for-deepspeed", message, hint, place=line.place)
 
 

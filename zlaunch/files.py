@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 BLOCK_BYTES = 1 << 18
@@ -213,3 +213,17 @@ def _unavailable(message: str, hint: str | None = None) -> Exception:
     from zlaunch.errors import Unavailable  # keeps imports of the ranks fast
 
     return Unavailable(message, hint)
+
+
+def cache_directory(environ: Mapping[str, str]) -> Path | None:
+    """Return the cache directory; None if the cache is off."""
+    named = environ.get("ZLAUNCH_CACHE")
+    if named and named.lower() == "off":
+        return None
+    directory = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
+    if named:
+        directory = Path(named)
+    try:
+        return directory.expanduser()
+    except RuntimeError:  # a user without a home directory, as in a container
+        return None

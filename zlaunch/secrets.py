@@ -3,6 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
+"""The variable with the secret of a job, the same on every node; it is never on a command line."""
+
 _NAME = re.compile(
     r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?<![A-Z])(PAT|PASS|PWD)(?![A-Z])",
     re.IGNORECASE,

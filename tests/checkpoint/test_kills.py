@@ -51,7 +51,7 @@ def after_latest(pids: Sequence[int], folder: Path) -> None:
     ("attack", "latest"),
     [pytest.param(at_once, "complete", marks=pytest.mark.full), (after_latest, "half-written")],
 )
-def test_ranks_that_are_killed_during_a_save_go_on_from_the_one_before_with_equal_losses(
+def test_ranks_that_are_killed_during_a_save_resume_from_the_one_before_with_equal_losses(
     attack: Callable[[Sequence[int], Path], None], latest: str, host: Host, reference: Path, tmp_path: Path
 ) -> None:
     found = one_kill(host, tmp_path, STAGE_2, reference, attack)

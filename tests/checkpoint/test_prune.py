@@ -68,7 +68,7 @@ def test_the_tag_that_latest_names_stays(saved: Path, tmp_path: Path) -> None:
 def test_what_an_interrupted_deletion_left_is_deleted(saved: Path, tmp_path: Path) -> None:
     save(tmp_path / "out", saved / "zero2", 200)
     save(tmp_path / "out", saved / "zero2", 100).rename(tmp_path / "out" / ".checkpoint-100.77.deleted")
-    said = "out/.checkpoint-100.77.deleted: left of a deletion that was interrupted\n"
+    said = "out/.checkpoint-100.77.deleted: left over from an interrupted deletion\n"
     assert zlaunch("checkpoint", "prune", "out", "--keep", "1", cwd=tmp_path).out == said
     assert len(left(tmp_path / "out")) == 2
     assert zlaunch("checkpoint", "prune", "out", "--keep", "1", "--yes", cwd=tmp_path).out == said

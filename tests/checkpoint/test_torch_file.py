@@ -129,7 +129,7 @@ def test_a_pickle_of_any_bytes_is_read_or_refused(
     [
         (b"", "it is empty"),
         (b"PK\x03\x04" + bytes(200), "its end is missing"),
-        (pickle.dumps({"a": 1}), "no file of `torch.save`"),
+        (pickle.dumps({"a": 1}), "not a file of `torch.save`"),
     ],
     ids=["empty", "cut", "old format"],
 )

@@ -18,7 +18,7 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.full
-def test_a_trainer_goes_on_with_one_rank_at_stage_3_where_two_at_stage_2_have_stopped(tmp_path: Path) -> None:
+def test_a_trainer_resumes_with_one_rank_at_stage_3_where_two_at_stage_2_have_stopped(tmp_path: Path) -> None:
     saving = ("--save_strategy", "steps", "--save_steps", 2, "--per_device_train_batch_size", 2)
     flags = ("--gpus", 2, "--stage", 2, "--run-dir", "two")
     two = zlaunch("train", *flags, "--", *STEPS, *saving, "--output_dir", "out", cwd=tmp_path, env=ACTIVATED)

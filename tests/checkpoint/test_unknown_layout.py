@@ -70,7 +70,7 @@ def test_a_checkpoint_of_an_unknown_layout_is_not_deleted(saved: Path, tmp_path:
     assert sorted(one.name for one in (tmp_path / "out").iterdir()) == ["checkpoint-100", "checkpoint-300"]
 
 
-def test_a_job_goes_on_from_an_unknown_layout_and_is_told_of_it(saved: Path, tmp_path: Path) -> None:
+def test_a_job_resumes_from_an_unknown_layout_with_a_warning(saved: Path, tmp_path: Path) -> None:
     trainers(tmp_path, 100, saved / "zero2")
     newest = of_another_layout(trainers(tmp_path, 200, saved / "zero2"))
     found = newest_complete(tmp_path)

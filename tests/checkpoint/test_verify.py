@@ -123,8 +123,8 @@ DAMAGE = {
         take("wider/" + OPTIM_1),
         "fp32 parameters in all ranks",
     ),
-    "the optimizer is of another step": (f"{Z2}{OPTIM_1}", take("later/" + OPTIM_1), "of another save"),
-    "the model is of another step": (f"{Z2}{MODEL}", take("later/" + MODEL), "its model is of step 4"),
+    "the optimizer is of another step": (f"{Z2}{OPTIM_1}", take("later/" + OPTIM_1), "from another save"),
+    "the model is of another step": (f"{Z2}{MODEL}", take("later/" + MODEL), "its model is at step 4"),
     "the optimizer is of another stage": (
         f"{Z2}{OPTIM_1}",
         take("zero1/" + OPTIM_1),
@@ -133,7 +133,7 @@ DAMAGE = {
     "a rank too many": (
         f"{Z2}bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt",
         take("later/" + OPTIM_1),
-        "of another save: this one has 2 ranks",
+        "from another save: this one has 2 ranks",
     ),
     "a model file instead of an optimizer": (f"{Z2}{OPTIM_1}", take("later/" + MODEL), "no named parts"),
     "the model of a rank is missing": (f"{Z3}{MODEL_1}", nothing, "the model of rank 1 of 2 is missing"),
@@ -248,7 +248,7 @@ def test_an_engine_that_was_saved_and_is_not_there_is_missed(saved: Path, tmp_pa
     assert told(trained) == ["global_step3: it is missing, and `latest` names it"]
     (trained / "latest").unlink()
     assert told(trained) == [
-        "checkpoint-3: the files of DeepSpeed's engine are missing, with which it saves `zero_to_fp32.py`"
+        "checkpoint-3: the files of DeepSpeed's engine are missing, although it saved `zero_to_fp32.py`"
     ]
     (trained / "zero_to_fp32.py").unlink()
     assert told(trained) == []  # as with `save_only_model`
@@ -395,7 +395,7 @@ def test_a_part_of_model_parallelism_that_is_too_many_is_found(
     file = copied("zero2") / "global_step3" / MODEL
     state = torch.load(file, weights_only=False)
     torch.save({**state, "mp_world_size": parts}, file.with_name("mp_rank_01_model_states.pt"))
-    assert any("it is of another save: " in one for one in told(file.parent))
+    assert any("it is from another save: " in one for one in told(file.parent))
 
 
 def test_the_command_ends_with_65_and_names_the_file(copied: Callable[[str], Path], tmp_path: Path) -> None:

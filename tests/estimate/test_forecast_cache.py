@@ -9,8 +9,9 @@ import pytest
 from tests.asking import LLAMA, forecast
 from zlaunch.estimate import forecast_cache
 from zlaunch.estimate.forecast import Resume
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory, key_of
+from zlaunch.estimate.forecast_cache import ForecastCache, key_of
 from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.files import cache_directory
 
 ASKED = Workload(
     model=LLAMA,

@@ -179,7 +179,7 @@ def said(result: Result) -> str:
     ("stage", "number", "env"),
     [pytest.param("3", signal.SIGUSR1, {}, marks=pytest.mark.full), ("2", signal.SIGTERM, KUBERNETES)],
 )
-def test_a_trainer_saves_on_a_signal_and_goes_on_with_the_same_losses(
+def test_a_trainer_saves_on_a_signal_and_resumes_with_the_same_losses(
     folder: Path, stage: str, number: int, env: dict[str, str]
 ) -> None:
     whole, first, rest = (f"trainer-{stage}-{name}" for name in ("whole", "first", "rest"))
@@ -209,7 +209,7 @@ def engine_losses(folder: Path) -> list[str]:
 ENGINE_JOB = ("engine.py", "--ds-config", "ds.json", "--gpus", "2")
 
 
-def test_an_engine_saves_where_its_script_saves_and_goes_on_with_the_same_losses(
+def test_an_engine_saves_where_its_script_saves_and_resumes_with_the_same_losses(
     folder: Path, engine_losses: list[str]
 ) -> None:
     job = (*ENGINE_JOB, "--save", "engine")
@@ -230,7 +230,7 @@ def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(f
     assert "saved nothing newer" in said(result)
 
 
-def test_accelerate_saves_before_its_script_has_and_goes_on_with_the_same_losses(folder: Path) -> None:
+def test_accelerate_saves_before_its_script_has_and_resumes_with_the_same_losses(folder: Path) -> None:
     job = ("accelerated.py", "--stage", "2", "--gpus", "1")
     assert zlaunch("train", *job, "--run-dir", "a", cwd=folder, env=ACTIVATED).status == 0
     result = interrupted(folder, "a1", signal.SIGUSR1, *job, "--save", "accelerated", step=5)

@@ -53,7 +53,7 @@ def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path:
         tmp_path, "--resume", "whole/checkpoint-4", *alone, more=("--gradient_accumulation_steps", "2")
     )
     said = " ".join(one.err.split())
-    why = "its optimizer is cut for 2 ranks, not for 1"
+    why = "its optimizer is partitioned for 2 ranks, not for 1"
     assert re.search(rf"convert before the start, to whole/checkpoint-4/\S+, about .* of disk: {why}", said)
     assert "the checkpoint was converted in" in said
     assert [*map(float, losses(tmp_path, "c"))] == pytest.approx(

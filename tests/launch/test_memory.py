@@ -8,7 +8,7 @@ import pytest
 from tests.asking import MadeUp, answer, forecast, model
 from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, TWO_GPUS, local, script
-from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
@@ -16,10 +16,10 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.run import run
 
 
 def prepared(
@@ -68,12 +68,12 @@ def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
-    assert run(split, LaunchOptions(interactive=False, dry_run=True), LaunchView()) == 0
+    show_plan(split, LaunchOptions(dry_run=True), PlanView())
     said = capsys.readouterr()
     assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
     assert "memory check before the start" not in said.out
     with pytest.raises(Unavailable, match="autotp_size"):
-        run(split, LaunchOptions(interactive=False, dry_run=True, rehearse=True), LaunchView())
+        show_plan(split, LaunchOptions(dry_run=True, rehearse=True), PlanView())
 
 
 @pytest.mark.parametrize(

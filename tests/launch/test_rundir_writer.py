@@ -20,7 +20,8 @@ from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.run import run
-from zlaunch.launch.rundir_writer import check_unused, command_script
+from zlaunch.launch.rundir_writer import command_script
+from zlaunch.rundir.choose import check_unused
 from zlaunch.rundir.layout import RunDir
 
 

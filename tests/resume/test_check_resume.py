@@ -55,7 +55,7 @@ def test_an_engine_loop_gets_what_load_checkpoint_takes_in_variables(saved: Path
     assert findings(plan) == []
 
 
-def test_a_job_with_its_optimizer_on_nvme_goes_on_in_memory(saved: Path, tmp_path: Path) -> None:
+def test_a_job_with_its_optimizer_on_nvme_resumes_in_memory(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero3-cpu")
     put_on_nvme(five / "global_step3")
     found = only(planned(five, stage=3, offload=Offload("nvme", "cpu"), nvme_dir=tmp_path))
@@ -82,7 +82,7 @@ def test_a_job_with_its_optimizer_on_nvme_goes_on_in_memory(saved: Path, tmp_pat
         (script("loss.backward()", ConfigInterface.NONE), "load `$ZLAUNCH_RESUME` in it"),
     ],
 )
-def test_a_script_that_would_begin_anew_is_refused_with_the_line_to_write(
+def test_a_script_that_would_restart_at_step_0_is_refused_with_the_line_to_write(
     told: Script, hint: str, saved: Path, tmp_path: Path
 ) -> None:
     plan = planned(trainers(tmp_path / told.interface.value, 5, saved / "zero2"), told)
@@ -114,7 +114,7 @@ def test_the_command_that_makes_a_checkpoint_fit_is_told(
     monkeypatch.chdir(tmp_path)
     five = trainers(tmp_path, 5, saved / "zero2")
     ((message, hint),) = refused(planned(five, ranks=4))
-    assert message == "its optimizer is cut for 2 ranks, not for 4"
+    assert message == "its optimizer is partitioned for 2 ranks, not for 4"
     assert hint == (
         f"add `--allow-reshard`; or convert it yourself: `zlaunch checkpoint reshard {five.name} --ranks 4 --stage 2 --precision bf16 --offload none`, then add "
         "`--set checkpoint.load_universal=true`; or use 2 ranks again"
@@ -155,7 +155,7 @@ def test_a_key_that_looks_for_the_other_kind_of_checkpoint_is_refused(saved: Pat
     assert fits.script[1:3] == (RESUME, str(tmp_path / "moved"))
 
 
-def test_a_trainer_does_not_go_on_from_what_no_trainer_saved(saved: Path, tmp_path: Path) -> None:
+def test_a_trainer_does_not_resume_from_what_no_trainer_saved(saved: Path, tmp_path: Path) -> None:
     assert "was saved by DeepSpeed" in refused(planned(saved / "zero2"))[0][0]
     model = tmp_path / "checkpoint-5"
     model.mkdir()

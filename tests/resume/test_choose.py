@@ -13,6 +13,9 @@ from tests.running import zlaunch
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.script import RESUME
 from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
+from zlaunch.resume.saved_by_run import saved_by_run
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.run_files import RunFiles
 
 pytestmark = pytest.mark.job
 
@@ -89,7 +92,7 @@ def test_the_command_shows_the_checkpoint_and_refuses_what_does_not_fit(saved: P
     assert (missing.status, missing.err.count("neither such a directory nor such a run")) == (66, 1)
 
 
-def test_latest_begins_anew_if_there_is_nothing_complete_yet_and_says_so(
+def test_latest_starts_at_step_0_if_there_is_nothing_complete_yet_and_says_so(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -160,7 +163,20 @@ def test_a_later_step_of_an_earlier_training_is_not_that_of_a_run(
     assert resumption("latest", TRAINER, "--output_dir", "out").saved.checkpoint.folder == five
 
 
-def test_later_attempts_of_a_job_go_on_from_what_the_first_saved(
+def test_the_checkpoint_that_a_run_shows_is_the_one_that_its_name_stands_for(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nine, ten = (trainers(tmp_path / "out", step, saved / "zero2") for step in (9, 10))
+    diverged = RunDir(run(tmp_path, "diverged", ten, -60))
+    diverged.rank_record(0, ".pulse").write_text('{"loss_lost": 11, "finite_loss_step": 10}')
+    shows = saved_by_run(RunFiles(diverged.root)).checkpoint
+    assert shows is not None
+    assert shows.checkpoint.folder == nine
+    assert resumption("diverged").saved == shows
+
+
+def test_later_attempts_of_a_job_resume_from_what_the_first_saved(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -52,7 +52,7 @@ def test_both_recipes_are_known_to_load_what_they_are_told() -> None:
         ("trainer.train()", CheckpointReading.NO),
     ],
 )
-def test_a_trainer_that_chooses_its_checkpoint_is_not_said_to_begin_anew(
+def test_a_trainer_that_chooses_its_checkpoint_is_not_said_to_restart_at_step_0(
     source: str, reading: CheckpointReading
 ) -> None:
     found = checkpoint_handover(script(source))
@@ -71,7 +71,7 @@ def test_a_trainer_that_chooses_its_checkpoint_is_not_said_to_begin_anew(
         ("data = pickle.load(file)", CheckpointReading.NO),
     ],
 )
-def test_a_loop_that_loads_a_checkpoint_of_its_own_is_not_said_to_begin_anew(
+def test_a_loop_that_loads_a_checkpoint_of_its_own_is_not_said_to_restart_at_step_0(
     source: str, reading: CheckpointReading
 ) -> None:
     found = checkpoint_handover(script(source, ConfigInterface.DEEPSPEED))

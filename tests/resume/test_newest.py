@@ -78,13 +78,13 @@ def test_what_a_directory_stands_for_is_said_by_all_commands_that_read_only_one(
     output = model(tmp_path / "output")
     nine, ten = (trainers(output, step, saved / "zero2") for step in (9, 10))
     next(ten.glob("*/*rank_1*")).write_bytes(b"PK")
-    told = "output stands for its newest complete checkpoint, output/checkpoint-9"
+    told = "using output/checkpoint-9, the newest complete checkpoint in output"
     for words in (("export", output, "model"), ("universal", output, "out"), ("reshard", output)):
         result = zlaunch("checkpoint", *words, cwd=tmp_path)
         assert (result.status, told in result.err) == (0, True), result.err
         assert ("output has a model, too" in result.err) == (words[0] == "export")
     assert "output/checkpoint-9 can" in zlaunch("checkpoint", "can-resume", output, cwd=tmp_path).out
-    assert "stands for" not in zlaunch("checkpoint", "export", nine, "other", cwd=tmp_path).err
+    assert "using" not in zlaunch("checkpoint", "export", nine, "other", cwd=tmp_path).err
 
 
 def test_a_model_alone_need_not_be_exported(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_partitioned_model_that_a_trainer_saved_at_its_end_is_not_its_newest_c
     assert [one for one in (two, three, output / "global_step3") if not one.is_dir()] == [two]
 
 
-def test_from_a_model_alone_no_training_goes_on(tmp_path: Path) -> None:
+def test_from_a_model_alone_no_training_resumes(tmp_path: Path) -> None:
     result = zlaunch("checkpoint", "can-resume", model(tmp_path / "model"), "--stage", 3, cwd=tmp_path)
     assert (result.status, "it is a model, without the state of a training" in result.out) == (65, True)
     assert "name it to the script as its model" in result.out

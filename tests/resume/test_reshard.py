@@ -14,9 +14,9 @@ from tests.resume.resuming import findings, inputs
 from tests.running import the_run, zlaunch
 from zlaunch.checkpoint.universal import disk_need_of
 from zlaunch.job.script import RESUME, ConfigInterface
+from zlaunch.launch.checkpoints import with_conversion
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.preflight import with_conversion
 from zlaunch.launch.requirements import requirements_of
 
 pytestmark = pytest.mark.job

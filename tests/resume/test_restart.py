@@ -93,7 +93,7 @@ def test_an_exception_at_the_first_step_is_not_started_again() -> None:
 
 
 def test_an_exception_at_the_first_step_after_a_checkpoint_is_not_started_again() -> None:
-    assert not can_heal([replace(failed("script-exception", step=7), began=7)])
+    assert not can_heal([replace(failed("script-exception", step=7), resumed_step=7)])
 
 
 def test_an_exception_later_on_may_have_had_to_do_with_the_moment() -> None:
@@ -136,7 +136,7 @@ def test_the_parameters_move_last_and_only_at_stage_3() -> None:
     assert [proposal.job.offload for proposal in smaller_jobs(JOB, ran, GPU)] == [Offload("cpu", "cpu")]
 
 
-def test_a_job_of_another_stage_cannot_go_on_from_the_checkpoint() -> None:
+def test_a_job_of_another_stage_cannot_resume_from_the_checkpoint() -> None:
     assert {
         proposal.why.split(":")[0] for proposal in smaller_jobs(JOB, ON_GPU, GPU) if not proposal.resumes
     } == {"higher ZeRO stage"}
@@ -202,19 +202,19 @@ def test_the_newest_checkpoint_goes_to_the_script() -> None:
     assert (given_to(second), given_to(third)) == ("out/checkpoint-3", "out/checkpoint-9")
 
 
-def test_a_job_that_cannot_go_on_is_not_given_the_checkpoint_of_an_attempt_before() -> None:
+def test_a_job_that_cannot_resume_is_not_given_the_checkpoint_of_an_attempt_before() -> None:
     second = resumed(JOB, Retry(JOB, "again"), Path("out/checkpoint-3"))
     assert second is not None
     assert given_to(resumed(JOB, Retry(second, "the next stage", resumes=False), None)) is None
 
 
-def test_a_job_that_was_asked_to_go_on_is_not_begun_anew_at_another_stage() -> None:
+def test_a_job_that_was_asked_to_resume_is_not_restarted_at_step_0_at_another_stage() -> None:
     asked = replace(JOB, args=JOB.args.followed_by(("--resume_from_checkpoint", "mine")))
     assert resumed(asked, Retry(asked, "the next stage", resumes=False), None) is None
     assert given_to(resumed(asked, Retry(asked, "again"), None)) == "mine"
 
 
-def test_a_job_that_began_with_a_universal_checkpoint_goes_on_from_what_it_saved_itself() -> None:
+def test_a_job_that_began_with_a_universal_checkpoint_resumes_from_what_it_saved_itself() -> None:
     begun = replace(JOB, resume="mine", overrides=(("checkpoint.load_universal", True),))
     second = resumed(begun, Retry(begun, "again"), Path("out/checkpoint-3"), loads_universal=True)
     assert second is not None

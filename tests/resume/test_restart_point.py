@@ -31,7 +31,7 @@ def record(folder: Path, saved: Path) -> Path:
     return ranks.parent
 
 
-def test_a_loop_that_is_told_by_a_variable_goes_on_from_the_newest_that_it_saved(
+def test_a_loop_that_reads_a_variable_resumes_from_the_newest_that_it_saved(
     saved: Path, tmp_path: Path
 ) -> None:
     kept = Path(shutil.copytree(saved / "zero2", tmp_path / "kept"))
@@ -41,7 +41,7 @@ def test_a_loop_that_is_told_by_a_variable_goes_on_from_the_newest_that_it_saved
     assert found.checkpoint.tag == "global_step3"
 
 
-def test_a_loop_that_recorded_nothing_has_saved_where_it_was_told_to(saved: Path, tmp_path: Path) -> None:
+def test_a_loop_that_recorded_nothing_has_saved_to_its_known_directory(saved: Path, tmp_path: Path) -> None:
     kept = Path(shutil.copytree(saved / "zero2", tmp_path / "kept"))
     told = replace(LOOP, save_flag="--ckpt-dir")
     job, run = inputs(kept, told, 2, "--ckpt-dir", str(kept)), record(tmp_path, kept)

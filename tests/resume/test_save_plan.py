@@ -95,6 +95,6 @@ def test_a_resumed_trainer_saves_as_often_as_its_checkpoint_says(saved: Path, tm
     (five / "trainer_state.json").write_text(json.dumps({"global_step": 5, "save_steps": 4}))
     found = planned(five, TRAINER, 2, "--save_steps", "100", "--max_steps", "14").saves
     assert found is not None
-    assert (found.every, found.is_kept, found.began) == (4, True, 5)
+    assert (found.every, found.is_kept, found.resumed_step) == (4, True, 5)
     assert found.count == len({8, 12, 14})
     assert [step for step in range(20) if found.is_at(step)] == [8, 12]

@@ -89,7 +89,7 @@ def test_a_model_without_weights_is_none(saved: Path, tmp_path: Path) -> None:
     assert saved_by_run(run).model == model
 
 
-def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_went_on_from(
+def test_a_run_that_saved_nothing_has_the_checkpoint_that_it_resumed_from(
     saved: Path, tmp_path: Path
 ) -> None:
     five = trainers(tmp_path / "out", 5, saved / "zero2")
@@ -122,7 +122,7 @@ def test_the_commands_are_told_as_they_are_typed(
     assert rows == [("checkpoint", f"{resume}; `zlaunch checkpoint export {typed} DIR` exports its model")]
 
 
-def test_a_training_at_its_end_does_not_go_on_unless_more_is_asked_for(saved: Path, tmp_path: Path) -> None:
+def test_a_training_at_its_end_does_not_resume_unless_more_is_asked_for(saved: Path, tmp_path: Path) -> None:
     trainers(tmp_path / "out", 9, saved / "zero2")
     run = files(tmp_path, saved_checkpoint="out/checkpoint-9")
     for steps, is_at_end in ((10, False), (9, True)):
@@ -143,7 +143,7 @@ def test_a_training_at_its_end_does_not_go_on_unless_more_is_asked_for(saved: Pa
         ("runs rerun last", "--resume out/checkpoint-9 …"),
     ],
 )
-def test_the_command_that_goes_on_is_the_one_that_was_typed(
+def test_the_command_that_resumes_is_the_one_that_was_typed(
     asked: str, typed: str, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -154,7 +154,7 @@ def test_the_command_that_goes_on_is_the_one_that_was_typed(
     assert said.startswith(f"`zlaunch train {typed}` resumes from step 9")
 
 
-def test_a_run_that_ended_shows_what_it_went_on_from_and_what_goes_on_from_it(
+def test_a_run_that_ended_shows_what_it_resumed_from_and_what_resumes_from_it(
     saved: Path, tmp_path: Path
 ) -> None:
     trainers(tmp_path / "out", 9, saved / "zero2")

@@ -58,8 +58,8 @@ def disk_need(found: EngineFiles) -> DiskNeed:
 
 def _rest(model: ModelFile) -> list[int]:
     """Count the numbers of buffers, frozen parameters, and further names of tied ones."""
-    trained = {name for group in model.shapes for name in group}
-    return [one.numel for name, one in model.module.items() if name not in trained]
+    trained = model.trained
+    return [tensor.numel for name, tensor in model.module.items() if name not in trained]
 
 
 def _files(counts: Iterable[int], states: Sequence[int], parts: int = 1) -> int:

@@ -135,6 +135,11 @@ class ModelFile:
         """The whole shapes of all trained parameters, by group of the optimizer."""
         return list(map(_shapes, _listed(self._state.get("param_shapes"), dict)))
 
+    @property
+    def trained(self) -> set[str]:
+        """Names of all trained parameters."""
+        return set(chain.from_iterable(self.shapes))
+
     @cached_property
     def frozen(self) -> Shapes:
         """The whole shapes of all frozen parameters."""
@@ -191,7 +196,6 @@ class ModelFile:
 
     @property
     def _zero(self) -> Mapping[str, Any]:
-        """The section of the ds_config about ZeRO."""
         zero = self.config.get("zero_optimization")
         return zero if isinstance(zero, dict) else {}
 
@@ -235,7 +239,7 @@ class ModelFile:
         """Whether the parameters are in the files of the optimizer, as at stage 3, and only empty here."""
         if self.is_of_pipeline or not self.shapes:
             return False
-        trained = set(chain.from_iterable(self.shapes))
+        trained = self.trained
         return not any(tensor.numel for name, tensor in self.module.items() if name in trained)
 
     @property

@@ -196,7 +196,6 @@ def _below(folder: Path, levels: int) -> Iterator[CheckpointFolder]:
 
 
 def _at(folder: Path) -> CheckpointFolder | None:
-    """Recognize one checkpoint by the files in a directory."""
     checkpoint = _by_files(folder) if folder.is_dir() else None
     if checkpoint is None:
         return None

@@ -68,7 +68,6 @@ def _written(one: Summary) -> float:
 
 
 def _best(one: Summary) -> str:
-    """The name of the checkpoint that the Trainer takes for the best one."""
     best = trainer_state(one.checkpoint.folder).get("best_model_checkpoint")
     return Path(best).name if isinstance(best, str) else ""
 

@@ -18,11 +18,13 @@ def other_weight(found: EngineFiles, universal: Path, tick: Callable[[], None]) 
     if len({mp for _, mp in found.model}) > 1:
         return None
     before = weights(CheckpointFolder(found.folder, SavedBy.ENGINE, found.folder))
-    after = {one.name: one for one in weights(CheckpointFolder(universal, SavedBy.UNIVERSAL, universal))}
-    trained = {name for group in found.first_model.shapes for name in group}
-    for one in before:
-        if one.name in trained and not (one.name in after and _is_same(one, after[one.name], tick)):
-            return one.name
+    converted = weights(CheckpointFolder(universal, SavedBy.UNIVERSAL, universal))
+    after, trained = {weight.name: weight for weight in converted}, found.first_model.trained
+    for weight in before:
+        if weight.name not in trained:
+            continue
+        if weight.name not in after or not _is_same(weight, after[weight.name], tick):
+            return weight.name
     return None
 
 

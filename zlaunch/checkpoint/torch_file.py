@@ -1,7 +1,7 @@
 """Read files of `torch.save` without torch, and without executing the pickle inside.
 
 Such a file is a zip archive with a pickle of the structure and one uncompressed entry for each storage
-(torch/serialization.py). A class or function that the pickle names becomes `Unknown`: nothing of it is run.
+(torch/serialization.py). A class or function that the pickle names becomes `Unknown`: none of them is run.
 """
 
 import lzma
@@ -68,7 +68,7 @@ class BadArchive(Exception):
 
 
 class UnknownLayout(BadArchive):
-    """A file can be read, and has something else in it than is known here; that is no damage."""
+    """A file can be read, but its content is not known here; it is not damaged."""
 
 
 class Unknown:
@@ -200,7 +200,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object]] = {
     ("torch._utils", "_rebuild_parameter"): _first,
     ("torch._utils", "_rebuild_parameter_with_state"): _first,
 }
-"""What is understood of a pickle. None of it has an effect outside of the value that is built."""
+"""What is understood in a pickle. Nothing here has an effect outside of the value that is built."""
 
 
 class _Reader(pickle.Unpickler):
@@ -371,4 +371,4 @@ def _why_no_zip(file: Path, error: Exception) -> str:
         begins_like_zip = stream.read(2) == b"PK"
     if begins_like_zip:
         return "it is incomplete: its end is missing"
-    return f"it is no file of `torch.save` of torch 1.6 or newer ({str(error).lower()})"
+    return f"it is not a file of `torch.save` from torch 1.6 or newer ({str(error).lower()})"

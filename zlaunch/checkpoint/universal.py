@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from zlaunch import files
@@ -277,14 +276,14 @@ def _copy_companions(checkpoint: CheckpointFolder, out: Path) -> None:
 def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
     """Return its files. Raise WrongUsage for a checkpoint that any ranks can load."""
     if checkpoint.saved_by is SavedBy.UNIVERSAL:
-        raise WrongUsage(f"`{checkpoint.folder}` is universal already")
+        raise WrongUsage(f"`{checkpoint.folder}` is already universal")
     found = checkpoint.engine_files()
     if found is None:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
     require_engine(checkpoint)
     model = found.first_model
     if not model.stage:
-        raise WrongUsage(f"`{checkpoint.folder}` is of stage 0, which any number of ranks can load as it is")
+        raise WrongUsage(f"`{checkpoint.folder}` was saved at stage 0, so any number of ranks can load it")
     for file in found.optim.values():
         if obstacle := found.obstacle(model, OptimFile(file)):
             hint = how_to_take_weights(checkpoint)
@@ -302,15 +301,14 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
             return f"{one.file.name}: {one.message}"
     before, after = found.first_model, made.first_model
     if before.step != after.step:
-        return f"it is of step {after.step}, and not {before.step}"
-    for name in sorted(set(chain.from_iterable(before.shapes))):
+        return f"it is at step {after.step}, not {before.step}"
+    for name in sorted(before.trained):
         if not (folder / "zero" / name / "fp32.pt").is_file():
             return f"`{name}` is missing in it"
     return None
 
 
 def _other_weights(found: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
-    """Say which parameter of a universal checkpoint is not that of the one it was made of."""
     try:
         other = other_weight(found, folder, tick)
     except BadArchive as error:

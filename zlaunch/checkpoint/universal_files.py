@@ -113,7 +113,6 @@ def has_int_steps(folder: Path) -> bool | None:
 
 
 def _set_int_steps(folder: Path, int_steps: bool) -> None:
-    """Change the form in which a universal checkpoint has the step of stage 3."""
     import torch
 
     file = folder / "zero" / OPTIMIZER
@@ -138,7 +137,6 @@ def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    """Take the members that are numbers, texts, or lists of them."""
     return {key: one for key, one in value.items() if key not in _SCALERS and _is_plain(one)}
 
 

@@ -1,4 +1,4 @@
-"""Verify a checkpoint: files that are missing, damaged or of different saves, and sizes that disagree."""
+"""Verify a checkpoint: files that are missing, damaged or from different saves, and sizes that disagree."""
 
 import json
 import math
@@ -233,7 +233,7 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
     for (_, mp), file in files.model.items():
         if mp >= parallel > 0:  # DeepSpeed merges all that it finds
             yield Problem(
-                file, f"it is of another save: this one has {plural(parallel, 'part')} of model parallelism"
+                file, f"it is from another save: this one has {plural(parallel, 'part')} of model parallelism"
             )
     if not any(dp is not None for dp, _ in files.model):
         return
@@ -253,7 +253,7 @@ def _missing_layers(save: _Save) -> Iterator[Problem]:
     if of_pipeline and not present:
         message = "the layers of a pipeline are missing: there is no `layer_*-model_states.pt`"
         yield Problem(save.files.folder, message)
-    names = chain.from_iterable(chain.from_iterable(one.shapes for one in of_pipeline))
+    names = chain.from_iterable(model.trained for model in of_pipeline)
     layers = {name.partition(".")[0] for name in names}
     missing = sorted({int(layer) for layer in layers if layer.isdecimal()} - present.keys())
     if missing and present:
@@ -290,7 +290,7 @@ def _missing_shards(save: _Save) -> Iterator[Problem]:
             file = _with_rank(next(iter(present.values())), missing[0])
             yield Problem(file, f"the optimizer of {_ranks(missing)} of {ranks} is missing")
         if extra:
-            yield Problem(present[extra[0]], f"it is of another save: this one has {ranks} ranks")
+            yield Problem(present[extra[0]], f"it is from another save: this one has {ranks} ranks")
 
 
 def _with_rank(file: Path, rank: int) -> Path:
@@ -309,19 +309,20 @@ def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Prob
     yield from _odd({file: one.optimizer_step for file, one in shards.items()}, "optimizer step {:.0f}")
     step, tag = _most_common(one.step for one in models.values()), checkpoint.tag or ""
     if step is not None and re.fullmatch(r"global_step\d+", tag) and tag != f"global_step{step}":
-        yield Problem(save.files.folder, f"its model is of step {step}")
+        yield Problem(save.files.folder, f"its model is at step {step}")
     written = trainer_step(checkpoint.folder)
     if written is not None and checkpoint.named_step not in (None, written):
-        yield Problem(checkpoint.folder / TRAINER_STATE, f"it is of step {written}")
+        yield Problem(checkpoint.folder / TRAINER_STATE, f"it is at step {written}")
 
 
 def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
-    """Report the files whose value is not that of most of the others."""
     known = {file: value for file, value in values.items() if value is not None}
     usual = _most_common(known.values())
     for file, value in known.items():
         if value != usual:
-            message = f"it is of another save: it has {words.format(value)}, the others {words.format(usual)}"
+            message = (
+                f"it is from another save: it has {words.format(value)}, the others {words.format(usual)}"
+            )
             yield Problem(file, message)
 
 
@@ -331,7 +332,6 @@ def _most_common(values: "Iterable[Key | None]") -> "Key | None":
 
 
 def _sizes(save: _Save) -> Iterator[Problem]:
-    """Compare the flat groups of each rank with the parameters of the model."""
     for (dp, mp), shard in save.shards.items():
         model, file = save.model_of(dp, mp), save.files.optim[dp, mp]
         if model is None or not model.shapes or not shard.ranks:
@@ -350,7 +350,6 @@ def _sizes(save: _Save) -> Iterator[Problem]:
 
 
 def _partitioned_sizes(model: ModelFile, shard: OptimFile, rank: int, numel: int) -> Iterator[Problem]:
-    """Compare the fp32 parameters of a rank at stage 3, of which a part may have been on NVMe."""
     if shard.is_swapped and not model.has_fp32_master:
         return  # the form of the files is not known
     swapped = list(swap_files(model, shard, rank)) if shard.is_swapped else []
@@ -411,7 +410,7 @@ def _missing_engine(checkpoint: CheckpointFolder) -> Iterator[Problem]:
             message = "it has no files of DeepSpeed's engine"
         yield Problem(folder / named, message)
     elif (folder / _RECOVERY_SCRIPT).is_file():
-        message = f"the files of DeepSpeed's engine are missing, with which it saves `{_RECOVERY_SCRIPT}`"
+        message = f"the files of DeepSpeed's engine are missing, although it saved `{_RECOVERY_SCRIPT}`"
         yield Problem(folder, message)
 
 
@@ -452,7 +451,7 @@ def _universal(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem
     files = engine_files(folder)
     models, damaged = _opened({} if files is None else files.model, ModelFile)
     yield from damaged
-    trained = set(chain.from_iterable(chain.from_iterable(model.shapes for model in models.values())))
+    trained = set(chain.from_iterable(model.trained for model in models.values()))
     for name in sorted(trained - {inner.name for inner in parameters}):
         yield Problem(folder / "zero" / name, "it is missing: the conversion was interrupted")
     states = {"fp32.pt"}

@@ -164,7 +164,6 @@ def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[S
 
 
 def _row(model: ModelFile, shard: OptimFile, rank: int) -> Flat:
-    """The fp32 parameters of a rank, in the file of the optimizer or in files of NVMe."""
     swapped = swap_files(model, shard, rank) if shard.is_swapped else ()
     on_nvme = {one.group: (one, one.tensor) for one in swapped if not one.state}
     return Flat([on_nvme.get(number, (shard.archive, group)) for number, group in enumerate(shard.groups)])

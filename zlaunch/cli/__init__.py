@@ -52,7 +52,7 @@ COMMANDS = (
         "List, verify, convert and export checkpoints.",
         LazyCommand("checkpoint.list:list_checkpoints", "List checkpoints, and whether they are complete."),
         LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
-        LazyCommand("checkpoint.verify", "Find files that are missing, damaged or of different saves."),
+        LazyCommand("checkpoint.verify", "Find files that are missing, damaged or from different saves."),
         LazyCommand(
             "checkpoint.can_resume:can_resume_from", "Check whether a job can resume from a checkpoint."
         ),
@@ -125,7 +125,9 @@ def _skip_absent(option: Any) -> None:
     process = option.process_value
 
     def process_value(context: typer.Context, value: Any) -> Any:
-        return None if value is None else process(context, value)
+        if value is None:
+            return None
+        return process(context, value)
 
     option.process_value = process_value
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.job_file import NAMES, find_job_file
+from zlaunch.cli.job_command import NAMES, find_job_file
 from zlaunch.cli.project import Project, look_around, script_of
 from zlaunch.cli.views.job_file_text import Answers, job_file_text
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError

@@ -8,6 +8,9 @@ from zlaunch.cli.option_table import PanelCommand
 from zlaunch.cli.passthrough import ScriptCommand
 from zlaunch.job.args import ScriptArgs
 
+NAMES = ("zlaunch.yaml", "zlaunch.yml")
+"""Files of this name in the current directory are found."""
+
 NO_FILE = "none"
 """The value of `--job` with which no file is read."""
 
@@ -19,28 +22,36 @@ class JobCommand(PanelCommand, ScriptCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the file, if there is one, and parse both together."""
-        cut = args.index("--") if "--" in args else len(args)
+        cut = [*args, "--"].index("--")
         own, after = args[:cut], args[cut + 1 :]
         if ctx.resilient_parsing or "--help" in own:
             return super().parse_args(ctx, args)
-        from zlaunch.cli import job_file  # help and completion do not need it
-
         given, rest, _ = self.make_parser(ctx).parse_args(args=[*own])
-        file = job_file.find_job_file() if given.get("job") is None else Path(given["job"])
+        file = find_job_file()
+        if given.get("job") is not None:
+            file = Path(given["job"])
         if file is None or str(file) == NO_FILE:
             return super().parse_args(ctx, args)
+        from zlaunch.cli import job_file  # what reads YAML is needed for such a file alone
+
         line = job_file.typed_line(self, given, [*rest, *after])
         words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
         told = f"{file}: none of its options apply to this command"
         if words.used:
             told = f"using {file}: {', '.join(words.used)}"
         console.say(*console.paragraph(told))
-        behind = ["--", *words.args, *after] if words.args or after else []
-        together = [*words.options, *own, *behind]
+        together = [*words.options, *own]
+        if words.args or after:
+            together += ["--", *words.args, *after]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)
         ctx.meta[_TOLD] = {"places": words.places, "asked": asked}
         ctx.meta[_PLACES] = words.arg_places
         return super().parse_args(ctx, together)
+
+
+def find_job_file() -> Path | None:
+    """Find the file of the current directory."""
+    return next((Path(name) for name in NAMES if Path(name).is_file()), None)
 
 
 def told_by_file(context: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from zlaunch.cli import COMMANDS
-from zlaunch.cli.job_command import JobCommand
+from zlaunch.cli.job_command import JobCommand, find_job_file
 from zlaunch.cli.lazy import LazyCommand
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
@@ -25,9 +25,6 @@ from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
 from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
-
-NAMES = ("zlaunch.yaml", "zlaunch.yml")
-"""Files of this name in the current directory are found."""
 
 ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
 PROGRAMS = ("script", "module")
@@ -83,11 +80,6 @@ class FileWords:
     """Dotted key → file and line."""
     arg_places: Mapping[str, str]
     """Name of a flag of the script → file and line."""
-
-
-def find_job_file() -> Path | None:
-    """Find the file of the current directory."""
-    return next((Path(name) for name in NAMES if Path(name).is_file()), None)
 
 
 def read_job_file(file: Path) -> Document:
@@ -182,8 +174,11 @@ class _Translation:
 
     def words(self) -> FileWords:
         given = self.line.given
-        left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
-        left |= {one for one, keys in _SETS.items() if any(_is_in(key, keys) for key in self._typed_keys())}
+        left = set(given) - {SET}
+        for option in given:
+            left.update(_RIVALS.get(option, ()))
+        typed = self._typed_config_keys()
+        left.update(option for option, keys in _SETS.items() if any(_is_in(key, keys) for key in typed))
         is_another = self._names_another_program()
         if is_another:
             left |= {*PROGRAMS, ARGS}
@@ -199,9 +194,11 @@ class _Translation:
             if key in left or not (words or key == ARGS):
                 continue
             used.append(key)
-            options += [] if key == ARGS else words
+            options += words
             self.places.setdefault(key, self._place((written,)))
-        args = [] if is_another else [*self._args()]
+        args: list[str] = []
+        if not is_another:
+            args = [*self._args()]
         return FileWords(
             (*options, *self._model(args, used)), tuple(args), tuple(used), self.places, self.arg_places
         )
@@ -219,7 +216,9 @@ class _Translation:
         if "model" not in self.own or "model" in used or "model" in self.line.given:
             return []
         model = model_flag(ScriptArgs.of(args))
-        return [] if model is None else [model]
+        if model is None:
+            return []
+        return [model]
 
     def _checked(self, written: str, key: str, value: object) -> Iterator[str]:
         """Write one key as words of this command; note what is wrong with it."""
@@ -241,13 +240,12 @@ class _Translation:
         if key == SET:
             return self._overrides(value, path)
         if getattr(option, "multiple", False):
-            return self._several(option, value, path)
+            return self._repeated(option, value, path)
         if getattr(option, "is_flag", False):
             return _switch(option, value)
-        return self._one(key, value, path)
+        return self._single(key, value, path)
 
-    def _one(self, key: str, value: object, path: KeyPath) -> list[str]:
-        """Write an option that has one value."""
+    def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
@@ -259,30 +257,36 @@ class _Translation:
         if not option.opts[0].startswith("-"):
             return [text]
         flag = max(option.opts, key=len)
-        return [f"{flag}={text}"] if text.startswith("-") else [flag, text]
+        if text.startswith("-"):
+            return [f"{flag}={text}"]
+        return [flag, text]
 
-    def _several(self, option: Any, value: object, path: KeyPath) -> list[str]:
+    def _repeated(self, option: Any, value: object, path: KeyPath) -> list[str]:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
+        texts: list[str] = []
         if isinstance(value, Mapping):
-            texts = [
-                key if one is True else f"{key}={self._scalar(one, (*path, key))}"
-                for key, one in value.items()
-            ]
+            for key, one in value.items():
+                if one is True:
+                    texts.append(key)
+                else:
+                    texts.append(f"{key}={self._scalar(one, (*path, key))}")
         elif isinstance(value, list):
-            texts = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+            texts += [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
         else:
-            texts = [self._scalar(value, path)]
+            texts.append(self._scalar(value, path))
+        words: list[str] = []
         for text in texts:
             self._convert(option, [text])
-        return [word for text in texts for word in (max(option.opts, key=len), text)]
+            words += [max(option.opts, key=len), text]
+        return words
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
             _parsed(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
-            choices = _choices(error.message)
-            close = get_close_matches(text, choices, 1)
-            hint = f"did you mean `{close[0]}`?" if close else None
+            choices, hint = _choices(error.message), None
+            if close := get_close_matches(str(text), choices, 1):
+                hint = f"did you mean `{close[0]}`?"
             raise _Wrong(f"expected {_expected(choices, error.message)}, not `{text}`", hint) from None
 
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
@@ -302,7 +306,9 @@ class _Translation:
             return ",".join(f"{part}:{self._scalar(one, (*path, part))}" for part, one in value.items())
         if isinstance(value, list) and key in ("gpus", "show_ranks"):
             items = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
-            return ",".join(items) + ("," if key == "gpus" and len(items) == 1 else "")
+            if key == "gpus" and len(items) == 1:  # a device, not a count
+                return f"{items[0]},"
+            return ",".join(items)
         if isinstance(value, Mapping | list):
             raise _Wrong("expected one value, not several")
         return self._scalar(value, path)
@@ -321,7 +327,7 @@ class _Translation:
 
     def _overrides(self, value: object, path: KeyPath) -> list[str]:
         """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
-        typed = (*self._typed_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
+        typed = (*self._typed_config_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
         if isinstance(value, Mapping):
             items = [
                 (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
@@ -339,8 +345,7 @@ class _Translation:
                 self.places[f"{SET}.{key}"] = self._place(here)
         return words
 
-    def _typed_keys(self) -> list[str]:
-        """List the keys of the ds_config that the command line sets."""
+    def _typed_config_keys(self) -> list[str]:
         return [text.partition("=")[0] for text in self.line.given.get(SET) or ()]
 
     def _args(self) -> Iterator[str]:
@@ -365,7 +370,9 @@ class _Translation:
             yield from words
 
     def _flag(self, name: str, value: object) -> list[str]:
-        flag, path = name if name.startswith("-") else f"--{name}", (ARGS, name)
+        flag, path = name, (ARGS, name)
+        if not name.startswith("-"):
+            flag = f"--{name}"
         match value:
             case True:
                 return [flag]
@@ -394,7 +401,8 @@ class _Translation:
             if word.startswith("--") and chunk:
                 yield chunk, start
                 chunk = []
-            start = start if chunk else path
+            if not chunk:
+                start = path
             chunk.append(word)
         if chunk:
             yield chunk, start
@@ -424,14 +432,20 @@ def _is_in(key: str, sections: Sequence[str]) -> bool:
 
 
 def _path(value: object) -> str | None:
-    return None if value is None else os.path.normpath(str(value))
+    if value is None:
+        return None
+    return os.path.normpath(str(value))
 
 
 def _switch(option: Any, value: object) -> list[str]:
     if not isinstance(value, bool):
         raise _Wrong("expected true or false")
-    names = option.opts if value else option.secondary_opts
-    return [max(names, key=len)] if names else []
+    names = option.secondary_opts
+    if value:
+        names = option.opts
+    if not names:
+        return []
+    return [max(names, key=len)]
 
 
 def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
@@ -444,7 +458,9 @@ def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
 def _choices(message: str) -> list[str]:
     """List the words of a choice, which Typer's error names in quotes behind the wrong one."""
     _, is_choice, words = message.partition(" is not one of ")
-    return [word.strip(" '.") for word in words.split(",")] if is_choice else []
+    if not is_choice:
+        return []
+    return [word.strip(" '.") for word in words.split(",")]
 
 
 def _expected(choices: Sequence[str], message: str) -> str:

@@ -39,8 +39,10 @@ class PanelCommand(TyperCommand):
             record = option.get_help_record(ctx)
             if record is not None:
                 title = getattr(option, "rich_help_panel", None)
-                records = rest if title is None else panels.setdefault(title, [])
-                records.append(record)
+                if title is None:
+                    rest.append(record)
+                else:
+                    panels.setdefault(title, []).append(record)
         if not panels[MOST_USED]:
             super().format_options(ctx, formatter)
             return
@@ -59,7 +61,9 @@ def with_options(
     for panel in panels:
         for field in fields(panel.table):
             if field.name in panel.names and field.name not in found:
-                title = MOST_USED if field.name in most_used else panel.title
+                title = panel.title
+                if field.name in most_used:
+                    title = MOST_USED
                 annotation = _in_panel(field.type, title)
                 found[field.name] = Parameter(
                     field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation

@@ -19,7 +19,9 @@ def completed(what: str) -> Callable[[typer.Context, str], list[str]]:
         from zlaunch.cli import complete as completion  # only a shell asks for it
 
         runs_dir = ctx.params.get("runs_dir")
-        words: list[str] = getattr(completion, what)(incomplete, None if runs_dir is None else Path(runs_dir))
+        if runs_dir is not None:
+            runs_dir = Path(runs_dir)
+        words: list[str] = getattr(completion, what)(incomplete, runs_dir)
         return words
 
     return complete

@@ -1,22 +1,14 @@
-"""`zlaunch train --submit`: check its options, and make the request for the scheduler."""
+"""The options of `zlaunch train --submit`: check them, and leave them out of the words for the nodes."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from zlaunch import console
-from zlaunch.cli.option_table import read
-from zlaunch.cli.train_options import OutputOptions, SubmitOptions
-from zlaunch.cli.views.submission import SubmitView
+from zlaunch.cli.train_options import SubmitOptions
 from zlaunch.errors import WrongUsage
-from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.reporter import Reporter
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.schedulers import schedulers
-from zlaunch.launch.submit import NodesAsked, check_elsewhere, submit
-from zlaunch.launch.surroundings import imagine
 from zlaunch.secrets import assigned_secrets, secret_arguments
 
 _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
@@ -25,6 +17,11 @@ _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
 _OF_ALL = frozenset(field.name for field in fields(SubmitOptions))
 _NOT_ON_NODES = _OF_ALL | {"dry_run", "run_dir", "as_json", "on"}
 """Options for the machine that submits, beside those that only one scheduler has."""
+
+
+def _of_one_scheduler() -> Iterator[str]:
+    for scheduler in schedulers().values():
+        yield from scheduler.options
 
 
 def _owners(name: str) -> list[str]:
@@ -64,109 +61,44 @@ def check_options(given: Mapping[str, Any], job: JobSpec) -> None:
 
 def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
     """List the options for schedulers that the command line sets."""
-    names = [*_OF_ALL - {"submit"}, *(name for one in schedulers().values() for name in one.options)]
-    for name in names:
+    for name in [*_OF_ALL - {"submit"}, *_of_one_scheduler()]:
         is_given = given[name] not in (None, [], ()) and (name, given[name]) != ("detach", False)
         if is_given and name not in job.places:
             yield name
 
 
 def _flag(name: str, value: object) -> str:
-    return f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
+    flag = name.replace("_", "-")
+    if value is False:
+        return f"--no-{flag}"
+    return f"--{flag}"
 
 
-def note_secrets(words: Sequence[str], where: str, reporter: Reporter) -> None:
+def note_secrets(words: Sequence[str], where: str, reporter: PlanReporter) -> None:
     """Say which argument of the script may be a secret that others will see."""
     for shown in secret_arguments(words)[:1]:
         reporter.note(f"`{shown}` can be read in {where}; a variable and `--env NAME` keep it secret")
 
 
-def submit_job(
-    given: Mapping[str, Any],
-    job: JobSpec,
-    words: tuple[Sequence[str], Sequence[str]],
-    options: LaunchOptions,
-    reporter: Reporter,
-) -> int:
-    """Check a job, and submit it or show what would be submitted; return its exit status.
-
-    `words` are the command line on the nodes, before and behind `--`.
-    """
-    asked, output = read(SubmitOptions, given), read(OutputOptions, given)
-    scheduler = schedulers()[given["submit"]]
-    note_secrets(job.args.words, "what is submitted", reporter)
-    nodes = _nodes(asked.nodes, job, output.on)
-    is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
-    preempt = job.wishes.preempt
-    request = scheduler.request(
-        words=tuple(words[0]),
-        script_args=tuple(words[1]),
-        name=asked.job_name or job.name,
-        directory=Path.cwd(),
-        run_dir=output.run_dir,
-        nodes=nodes.count,
-        gpus=nodes.gpus,
-        env=tuple(word for word in job.env if "=" not in word),
-        time_limit=None if preempt.time_limit is None else round(preempt.time_limit),
-        save_within=preempt.save_within,
-        is_resumable=is_resumable,
-        requeue=asked.requeue is not False,
-        **{name: given[name] for name in scheduler.options},
-    )
-    for note in scheduler.check(request):
-        reporter.note(note)
-    if options.dry_run:
-        text = scheduler.render(request)
-        if output.as_json:
-            text = json.dumps({"script": text}) + "\n"
-        console.raw_data(text.encode())
-        return 0
-    return submit(scheduler, request, SubmitView(request), detach=asked.detach)
-
-
-def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
-    """Return the nodes to ask for; `--on` gives the numbers that the user did not."""
-    gpus = _gpus(job.gpus)
-    if on is None:
-        return NodesAsked(count or 1, gpus)
-    there = imagine(on)
-    each = len(there.machine.gpus)
-    if count not in (None, there.count) or gpus not in (None, each):
-        given = f"--nodes {count}" if count not in (None, there.count) else f"--gpus {gpus}"
-        raise WrongUsage(f"`{given}` and `--on {on}` contradict each other", f"leave `{given}` out")
-    return NodesAsked(there.count, each, there)
-
-
-def _gpus(choice: GpuChoice | None) -> int | None:
-    """Return the GPUs of each node."""
-    if choice is None:
-        return None
-    if choice.devices is not None:
-        devices = ",".join(map(str, choice.devices))
-        raise WrongUsage(
-            f"`--gpus {devices}` names devices, but a scheduler chooses them",
-            f"write `--gpus {len(choice.devices)}`",
-        )
-    return choice.count
-
-
 def split_words(argv: Sequence[str], command: Any, submit: str) -> tuple[list[str], list[str]]:
     """Split a command line of `train` at `--`, and leave out what does not concern the nodes."""
-    own_options = {name for one in schedulers().values() for name in one.options}
-    left_out = {*_NOT_ON_NODES, *own_options}
+    left_out = {*_NOT_ON_NODES, *_of_one_scheduler()}
     if schedulers()[submit].has_time_limit:
         left_out.add("time_limit")
     words = argv[argv.index("train") + 1 :]
-    cut = words.index("--") if "--" in words else len(words)
-    options = {name: one for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    cut = [*words, "--"].index("--")
+    options: dict[str, Any] = {}
+    for option in command.params:
+        options |= dict.fromkeys((*option.opts, *option.secondary_opts), option)
     kept: list[str] = []
     place = 0
     while place < cut:
         name, has_value, _ = words[place].partition("=")
-        option = options.get(name) or options.get(name.replace("_", "-"))
-        if not name.startswith("-"):
-            option = None
-        length = 1 if option is None or option.is_flag or has_value else 2
+        option, length = None, 1
+        if name.startswith("-"):
+            option = options.get(name) or options.get(name.replace("_", "-"))
+        if option is not None and not option.is_flag and not has_value:
+            length = 2
         if option is None or option.name not in left_out:
             kept += words[place : min(place + length, cut)]
         place += length

@@ -16,9 +16,9 @@ from zlaunch.cli.views import tour as tour_view
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.tour import TourView
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.files import check_writable, write_new
+from zlaunch.files import cache_directory, check_writable, write_new
 from zlaunch.launch.parity import PARITY, modes_to_compare, parity_of
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.tour import TOUR, Experiment, FinishedJob, tour_of, train_modes
@@ -80,7 +80,10 @@ def tour(
     result = _parity(experiment, jobs) if parity else _tour(experiment, jobs, view)
     view.done()
     text = to_json(result.numbers)
-    console.data(*([text] if as_json else result.lines))
+    if as_json:
+        console.data(text)
+    else:
+        console.data(*result.lines)
     written = _write(numbers, text, picture, result.draw)
     console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 
@@ -100,13 +103,13 @@ class _Result(NamedTuple):
 def _tour(experiment: Experiment, jobs: Sequence[FinishedJob], view: TourView) -> _Result:
     view.busy_with("rehearsing the jobs")
     with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
-        found = tour_of(experiment, jobs, rehearser)
-    return _Result(found, list(tour_view.tour_lines(found)), lambda: tour_view.draw(found))
+        tour = tour_of(experiment, jobs, rehearser)
+    return _Result(tour, list(tour_view.tour_lines(tour)), lambda: tour_view.draw(tour))
 
 
 def _parity(experiment: Experiment, jobs: Sequence[FinishedJob]) -> _Result:
-    found = parity_of(experiment, jobs)
-    return _Result(found, list(parity_view.parity_lines(found)), lambda: parity_view.draw(found))
+    parity = parity_of(experiment, jobs)
+    return _Result(parity, list(parity_view.parity_lines(parity)), lambda: parity_view.draw(parity))
 
 
 def _write(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:

@@ -1,6 +1,5 @@
 """What `zlaunch train` does with its options."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -13,9 +12,9 @@ from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.launch import LaunchView
-from zlaunch.cli.views.run import members as run_members
+from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
+from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
@@ -23,13 +22,13 @@ from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, RunOptions, parse_override
 from zlaunch.launch.ask import show_help
-from zlaunch.launch.facts import default_recipe
+from zlaunch.launch.dry_run import show_plan
+from zlaunch.launch.facts import JobFacts, default_recipe
 from zlaunch.launch.no_ssh import as_member, commands
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
-from zlaunch.launch.run import run
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import find_surroundings
-from zlaunch.runs.store import load_run
 
 
 def start(context: Any, given: Mapping[str, Any]) -> int:
@@ -40,7 +39,7 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         raise WrongUsage("`--node-rank` has no effect without `--no-ssh`", "add `--no-ssh`")
     if _asks_for_help(job):
         return show_help(job)
-    view = LaunchView(as_json=output.as_json)
+    view = PlanView(as_json=output.as_json)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         auto_stage=given["stage"] == "auto",
@@ -48,25 +47,35 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     )
     submission.check_options(given, job)
     if given["submit"] is not None:
+        from zlaunch.cli.submit_job import submit_job  # only a scheduler needs it
+
         words = submission.split_words(job.asked or sys.argv, context.command, given["submit"])
-        return submission.submit_job(given, job, words, launch, view)
+        return submit_job(given, job, words, launch, view)
     if given["no_ssh"] and node_rank is None:
         _show_commands(job, output, view)
         return 0
-    job, chosen = (job, None) if node_rank is None else as_member(job, node_rank)
+    if output.dry_run:
+        show_plan(_inspected(job, given, launch, view), launch, view)
+        return 0
+    from zlaunch.cli.run_job import run_job  # a dry run needs none of what runs a job
+
+    return run_job(lambda view: _inspected(job, given, launch, view), launch, as_json=output.as_json)
+
+
+def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:
+    chosen: Member | None = None
+    if given["node_rank"] is not None:
+        job, chosen = as_member(job, given["node_rank"])
     surroundings = find_surroundings(
         os.environ,
         given["join_timeout"],
         view,
-        output.dry_run,
+        launch.dry_run,
         chosen=chosen,
-        on=output.on,
-        is_offline=output.offline,
+        on=given["on"],
+        is_offline=given["offline"],
     )
-    status = run(prepare(job, launch, view, surroundings), launch, view)
-    if output.as_json and view.run is not None:
-        console.data(to_json(run_members(load_run(view.run)), indent=None))
-    return status
+    return prepare(job, launch, view, surroundings)
 
 
 def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
@@ -76,18 +85,22 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
+    config_flags: tuple[str, ...] = ()
+    if args != typed:  # it named a ds_config
+        config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
         "script": _program(given["script"], given["module"], given["python"]),
         "args": args,
         "stage": STAGES.get(given["stage"]),
-        "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
         "ds_config": ds_config,
         "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
-        "config_flags": () if args == typed else typed.config_flags,
+        "config_flags": config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
+    if given["nvme"] is not None:
+        read_otherwise["nvme_dir"] = given["nvme"].absolute()
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
 
 
@@ -119,12 +132,11 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
     return recipe_named(script) or Path(script)
 
 
-def _show_commands(job: JobSpec, output: OutputOptions, view: LaunchView) -> None:
-    """Show the command to type on each host."""
+def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
-        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))
         return
     for name, typed in lines:
         console.data(f"# on {name}", typed)

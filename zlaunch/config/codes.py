@@ -40,7 +40,7 @@ GENERAL: Mapping[str, str] = {
 
 ELSEWHERE: Mapping[str, str] = {
     "cannot-read": "The file does not exist, or cannot be read.",
-    "bad-checkpoint": "A file of a checkpoint is missing, damaged or of another save.",
+    "bad-checkpoint": "A file of a checkpoint is missing, damaged or from another save.",
     "unfit-checkpoint": "`--resume`: the job cannot resume from the checkpoint, or its script would "
     "not load it.",
     "kept-argument": "`--resume`: a Trainer takes the argument from its checkpoint.",

@@ -12,7 +12,7 @@ from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
-from zlaunch.estimate.forecast_cache import ForecastCache, cache_directory
+from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory.activations import counted_too_much
 from zlaunch.estimate.memory.host_memory import shared
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
@@ -27,6 +27,7 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.rehearse import Done, Rehearsed, Rehearser, by_formula
 from zlaunch.estimate.workload import Workload
+from zlaunch.files import cache_directory
 
 MOST_ACCUMULATED: Final = 2
 

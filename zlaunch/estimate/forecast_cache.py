@@ -23,8 +23,6 @@ from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.files import write_whole
 from zlaunch.hosts.machine.interpreter import inspect_python
 
-VARIABLE: Final = "ZLAUNCH_CACHE"
-OFF: Final = "off"
 MOST_BYTES: Final = 64 << 20
 """Size above which the least recently used files are deleted."""
 PACKAGES: Final = ("deepspeed", "torch", "transformers", "accelerate", "peft")
@@ -41,20 +39,6 @@ _SOURCES: Final = (
 _CODE: Final = ("**/*.py", "config.json")
 """Files that a model with its own code depends on."""
 _SUFFIX: Final = ".forecast.json"
-
-
-def cache_directory(environ: Mapping[str, str]) -> Path | None:
-    """Return the cache directory; None if the cache is off."""
-    named = environ.get(VARIABLE)
-    if named and named.lower() == OFF:
-        return None
-    directory = Path(environ.get("XDG_CACHE_HOME") or "~/.cache", "zlaunch")
-    if named:
-        directory = Path(named)
-    try:
-        return directory.expanduser()
-    except RuntimeError:  # a user without a home directory, as in a container
-        return None
 
 
 class ForecastCache:

@@ -61,16 +61,17 @@ def refuse_other_languages(path: Path) -> None:
 
 def similar_scripts(path: Path) -> str | None:
     """Suggest a script or a recipe for one that does not exist."""
-    names = [one.name for one in path.parent.glob("*.py")]
+    names = [file.name for file in path.parent.glob("*.py")]
     full = [name for name in names if name == f"{path.name}.py"]
     close = full or get_close_matches(path.name, names, 1)
     if close:
         return f"did you mean `{path.with_name(close[0])}`?"
-    recipe = None if recipe_path(path.stem) is None else path.stem
-    if recipe is not None:
+    if recipe_path(path.stem) is not None:
+        recipe = path.stem
         return f"`zlaunch train {recipe}` starts the recipe, `zlaunch recipes copy {recipe}` copies it here"
-    meant = similar_recipe(path.name) if path.name == str(path) else None
-    return f"did you mean the recipe `{meant}`?" if meant else None
+    if path.name == str(path) and (similar := similar_recipe(path.name)):
+        return f"did you mean the recipe `{similar}`?"
+    return None
 
 
 def _pipe(path: Path) -> WrongUsage:
@@ -84,12 +85,14 @@ def _directory(path: Path) -> WrongUsage:
     message = f"`{path}` is a directory, not a training script"
     main = path / "__main__.py"
     if main.exists():
-        is_package = (path / "__init__.py").exists() and all(map(str.isidentifier, path.parts))
-        program = f"-m {'.'.join(path.parts)}" if is_package else shlex.quote(str(main))
+        program = shlex.quote(str(main))
+        if (path / "__init__.py").exists() and all(map(str.isidentifier, path.parts)):
+            program = f"-m {'.'.join(path.parts)}"
         return WrongUsage(message, f"`zlaunch train {program}`")
-    scripts = sorted(path.glob("*.py"), key=lambda one: ("train" not in one.name, one.name))
-    named = ", ".join(f"`{one}`" for one in scripts[:3])
-    return WrongUsage(message, f"name a script in it: {named}" if named else None)
+    scripts = sorted(path.glob("*.py"), key=lambda file: ("train" not in file.name, file.name))
+    if not scripts:
+        return WrongUsage(message)
+    return WrongUsage(message, f"name a script in it: {', '.join(f'`{file}`' for file in scripts[:3])}")
 
 
 def _notebook(path: Path) -> WrongUsage:
@@ -101,20 +104,25 @@ def _notebook(path: Path) -> WrongUsage:
 
 
 def _config(path: Path) -> WrongUsage:
-    keys = _keys(path)
-    what, hint = next((found for named, found in _CONFIGS.items() if keys & {*named}), _ANY_CONFIG)
+    keys = _top_level_keys(path)
+    what, hint = next((texts for some, texts in _CONFIGS.items() if keys & {*some}), _ANY_CONFIG)
     return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
 
 
-def _keys(path: Path) -> set[str]:
-    """Return the keys at the top level of a JSON or YAML file; none if it cannot be read."""
+def _top_level_keys(path: Path) -> set[str]:
+    """Return the keys of a JSON or YAML file; none if it cannot be read."""
     import yaml  # takes as long as the rest of a dry run's imports
 
     value: Any = None
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         text = path.read_text("utf-8", "replace")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    return {str(key) for key in value} if isinstance(value, dict) else set()
+        read = yaml.safe_load
+        if path.suffix == ".json":
+            read = json.loads
+        value = read(text)
+    if not isinstance(value, dict):
+        return set()
+    return {str(key) for key in value}
 
 
 def _is_shell_script(path: Path) -> bool:
@@ -129,11 +137,10 @@ def _is_shell_script(path: Path) -> bool:
 
 
 def _shell_script(path: Path) -> WrongUsage:
-    change = _change_in(path)
-    return WrongUsage(
-        f"`{path}` is a shell script, not a training script",
-        "".join([change, ", and " if change else "", f"run `bash {shlex.quote(str(path))}`"]),
-    )
+    hint = f"run `bash {shlex.quote(str(path))}`"
+    if change := _change_in(path):
+        hint = f"{change}, and {hint}"
+    return WrongUsage(f"`{path}` is a shell script, not a training script", hint)
 
 
 def _change_in(path: Path) -> str:
@@ -148,8 +155,8 @@ def _change_in(path: Path) -> str:
                 "put the result in its place"
             )
     for number, line in lines:
-        if found := _STARTS_PYTHON.search(line):
-            return f"in line {number}, write `zlaunch train {found['program']} -- …` for `{found[0]} …`"
+        if start := _STARTS_PYTHON.search(line):
+            return f"in line {number}, write `zlaunch train {start['program']} -- …` for `{start[0]} …`"
     return "start zlaunch in it: `zlaunch train SCRIPT -- ARGS`"
 
 
@@ -159,7 +166,8 @@ def _commands(path: Path) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         if line.lstrip().startswith("#"):
             continue
-        start, command = (start, command) if command else (number, "")
+        if not command:
+            start = number
         command += line.removesuffix("\\") + " "
         if not line.endswith("\\"):
             yield start, command

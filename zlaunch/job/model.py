@@ -39,7 +39,9 @@ class ModelConfig:
     @property
     def source(self) -> str:
         """Where it comes from, for messages."""
-        return f"{self.file} as bundled with zlaunch" if self.is_bundled else self.file
+        if self.is_bundled:
+            return f"{self.file} as bundled with zlaunch"
+        return self.file
 
     @property
     def name(self) -> str:
@@ -50,7 +52,9 @@ class ModelConfig:
     def kind(self) -> str:
         """The `model_type`; empty if it is missing or not a string."""
         kind = self.value.get("model_type")
-        return kind if isinstance(kind, str) else ""
+        if not isinstance(kind, str):
+            return ""
+        return kind
 
     @property
     def sections(self) -> Iterator[Mapping[str, Any]]:
@@ -62,8 +66,11 @@ class ModelConfig:
 
     def first(self, *keys: str) -> Any:
         """Return the first of these keys that has a value, in the model or in its text model; else None."""
-        found = (section[key] for section in self.sections for key in keys if section.get(key) is not None)
-        return next(found, None)
+        for section in self.sections:
+            for key in keys:
+                if section.get(key) is not None:
+                    return section[key]
+        return None
 
     @property
     def num_positions(self) -> int | None:
@@ -71,7 +78,9 @@ class ModelConfig:
         number = self.first(
             "max_position_embeddings", "n_positions", "max_sequence_length", "max_target_positions"
         )
-        return number if isinstance(number, int) and number > 0 else None
+        if isinstance(number, int) and number > 0:
+            return number
+        return None
 
     @cached_property
     def hidden_size(self) -> int | None:
@@ -79,18 +88,24 @@ class ModelConfig:
 
         Older models name it `n_embd` or `d_model`, which transformers maps to `hidden_size`.
         """
-        older = () if self.kind in UNMAPPED else ("n_embd", "d_model")
-        top, *text = self.sections
-        named = [(top, key) for key in ("hidden_size", "hidden_sizes", *older)]
-        named += [(section, key) for section in text for key in ("hidden_size", "hidden_sizes")]
-        return next((size for section, key in named if (size := _largest(section.get(key)))), None)
+        keys = ["hidden_size", "hidden_sizes"]
+        if self.kind not in UNMAPPED:
+            keys += ["n_embd", "d_model"]
+        for section in self.sections:
+            for key in keys:
+                if size := _largest(section.get(key)):
+                    return size
+            keys = ["hidden_size", "hidden_sizes"]
+        return None
 
     @property
     def largest_parameter(self) -> int | None:
         """Elements of the largest matrix, according to config.json."""
-        given = ChainMap(*(dict(section) for section in self.sections))
-        widest = max((_largest(given.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
-        return self.hidden_size * widest if self.hidden_size and widest else None
+        values = ChainMap(*(dict(section) for section in self.sections))
+        widest = max((_largest(values.get(key)) or 0) for key in ("vocab_size", "intermediate_size"))
+        if not self.hidden_size or not widest:
+            return None
+        return self.hidden_size * widest
 
     def locate(self, finding: Finding) -> Finding:
         """Add the position in the file to a finding."""
@@ -99,13 +114,15 @@ class ModelConfig:
 
 def model_flag(args: ScriptArgs) -> str | None:
     """Return the model that a script's command line names; None if there is none."""
-    given = {flag.name: flag.value for flag in args.flags if flag.value is not None}
-    return next((given[name] for name in MODEL_FLAGS if name in given), None)
+    values = {flag.name: flag.value for flag in args.flags if flag.value is not None}
+    return next((values[name] for name in MODEL_FLAGS if name in values), None)
 
 
 def read_model(directory: Path) -> ModelConfig:
     """Read a local model; raise InputMissing without a config.json, Refused if it is not a JSON object."""
-    file = directory if directory.is_file() else directory / "config.json"
+    file = directory
+    if not directory.is_file():
+        file = directory / "config.json"
     try:
         data = file.read_bytes()
     except OSError:
@@ -136,5 +153,7 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
 
 def _largest(size: object) -> int | None:
     """Return a size, or the largest of sizes for each layer."""
-    sizes = size if isinstance(size, list) else [size]
+    sizes = [size]
+    if isinstance(size, list):
+        sizes = size
     return max((number for number in sizes if isinstance(number, int)), default=None)

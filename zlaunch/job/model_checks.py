@@ -41,7 +41,9 @@ def usable_positions(model: ModelConfig) -> int | None:
     if number is None or model.kind not in PADDED:
         return number
     padding = model.first("pad_token_id")
-    return max(1, number - 1 - (padding if isinstance(padding, int) else 1))
+    if not isinstance(padding, int):
+        padding = 1
+    return max(1, number - 1 - padding)
 
 
 def quantization(model: ModelConfig) -> str | None:
@@ -49,8 +51,9 @@ def quantization(model: ModelConfig) -> str | None:
     config = model.first("quantization_config", "compression_config")
     if not config:
         return None
-    method = config.get("quant_method") if isinstance(config, Mapping) else None
-    return str(method or "bitsandbytes")
+    if isinstance(config, Mapping) and config.get("quant_method"):
+        return str(config["quant_method"])
+    return "bitsandbytes"
 
 
 def check_model(
@@ -60,10 +63,10 @@ def check_model(
 
     `known` are the model types of the installed transformers.
     """
-    found = [*_type(model, known, trusts_code), *wrong_sizes(model)]
+    findings = [*_type(model, known, trusts_code), *wrong_sizes(model)]
     if seq_len is not None:
-        found += _length(model, seq_len)
-    return found
+        findings += _length(model, seq_len)
+    return findings
 
 
 def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iterator[Finding]:
@@ -76,11 +79,11 @@ def _type(model: ModelConfig, known: Collection[str], trusts_code: bool) -> Iter
         where = "model_type" if "model_type" in model.value else ""
         yield model.locate(Finding("no-model-type", message, hint, where))
     elif kind not in known:
+        hint = "a newer transformers may support it"
         if "auto_map" in model.value:
             hint = "allow its custom code to run: `--trust-remote-code`"
-        else:
-            meant = get_close_matches(kind, known, 1)
-            hint = f"did you mean `{meant[0]}`?" if meant else "a newer transformers may support it"
+        elif similar := get_close_matches(kind, known, 1):
+            hint = f"did you mean `{similar[0]}`?"
         message = f"the installed transformers has no model type `{kind}`"
         yield model.locate(Finding("unknown-model-type", message, hint, "model_type"))
     elif "auto_map" in model.value:
@@ -108,14 +111,13 @@ def _length(model: ModelConfig, seq_len: int) -> Iterator[Finding]:
     most = usable_positions(model)
     if most is None or seq_len <= most:
         return
-    fails = model.kind in TABLED | PADDED
-    effect = (
-        "training fails with an index error" if fails else "training works, but the model was not made for it"
-    )
+    effect, severity = "training works, but the model was not made for it", Severity.IGNORED
+    if model.kind in TABLED | PADDED:
+        effect, severity = "training fails with an index error", Severity.FAILS_LATER
     yield Finding(
         "sequence-too-long",
         f"a sequence of {seq_len} tokens is longer than the {most} positions of the model: {effect}",
         f"write `--seq-len {most}` or less",
         "--seq-len",
-        Severity.FAILS_LATER if fails else Severity.IGNORED,
+        severity,
     )

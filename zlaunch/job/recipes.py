@@ -64,8 +64,10 @@ class Recipe:
     @property
     def files(self) -> tuple[Path, ...]:
         """All files that a copy needs."""
-        inside = (file for folder in self.folders for file in sorted(folder.rglob("*")) if file.is_file())
-        return (self.path, *inside)
+        files = [self.path]
+        for folder in self.folders:
+            files += (file for file in sorted(folder.rglob("*")) if file.is_file())
+        return tuple(files)
 
 
 def recipe_names() -> list[str]:
@@ -76,12 +78,16 @@ def recipe_names() -> list[str]:
 def recipe_path(word: str) -> Path | None:
     """Return the file of the recipe with this name, with `-` and `_` as the same; None for any other word."""
     name = word.replace("-", "_")
-    return FOLDER / f"{name}.py" if name in recipe_names() else None
+    if name not in recipe_names():
+        return None
+    return FOLDER / f"{name}.py"
 
 
 def recipe_named(word: str) -> Path | None:
     """Return the recipe that a word names as a script; a file of this name goes before it."""
-    return None if os.path.lexists(word) else recipe_path(word)
+    if os.path.lexists(word):
+        return None
+    return recipe_path(word)
 
 
 def similar_recipe(word: str) -> str | None:
@@ -91,8 +97,9 @@ def similar_recipe(word: str) -> str | None:
 
 def recipe_of(path: Path) -> Recipe | None:
     """Return the recipe that is this file; None for any other file, also for a copy."""
-    is_recipe = path.parent == FOLDER and path.suffix == ".py" and path.stem in recipe_names()
-    return read_recipe(path) if is_recipe else None
+    if path.parent == FOLDER and path.suffix == ".py" and path.stem in recipe_names():
+        return read_recipe(path)
+    return None
 
 
 @cache
@@ -106,7 +113,7 @@ def read_recipe(path: Path) -> Recipe:
         name=path.stem,
         path=path,
         summary=summary.replace("\n", " ").removesuffix("."),
-        text="\n\n".join(one for one in paragraphs if not one.startswith((_ZERO, _ON_GPUS))),
+        text="\n\n".join(text for text in paragraphs if not text.startswith((_ZERO, _ON_GPUS))),
         zero=_paragraph(_ZERO, paragraphs).removesuffix("."),
         on_gpus=_paragraph(_ON_GPUS, paragraphs),
         options=(*_dataclass_options(tree), *_parser_options(tree)),
@@ -117,8 +124,8 @@ def read_recipe(path: Path) -> Recipe:
 
 
 def _paragraph(start: str, paragraphs: list[str]) -> str:
-    found = next((one for one in paragraphs if one.startswith(start)), start)
-    return " ".join(found.removeprefix(start).split())
+    paragraph = next((text for text in paragraphs if text.startswith(start)), start)
+    return " ".join(paragraph.removeprefix(start).split())
 
 
 def _packages(tree: ast.Module) -> tuple[str, ...]:
@@ -128,7 +135,8 @@ def _packages(tree: ast.Module) -> tuple[str, ...]:
             names |= dict.fromkeys(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             names[(node.module or "").partition(".")[0]] = None
-            names |= dict.fromkeys(["accelerate"] if "Trainer" in (one.name for one in node.names) else [])
+            if any(alias.name == "Trainer" for alias in node.names):
+                names["accelerate"] = None
     return tuple(name for name in names if name not in sys.stdlib_module_names)
 
 
@@ -138,40 +146,48 @@ def _dataclass_options(tree: ast.Module) -> Iterator[RecipeOption]:
         if isinstance(node, ast.ClassDef) and not node.bases and node.decorator_list:
             for field in node.body:
                 if isinstance(field, ast.AnnAssign) and isinstance(field.value, ast.Call):
-                    words = {one.arg: one.value for one in field.value.keywords}
-                    kind = ast.unparse(field.annotation).removesuffix(" | None")
-                    told = _constant(words.get("metadata"))
-                    text = str(told.get("help", "")) if isinstance(told, dict) else ""
-                    default = _shown(words.get("default"))
-                    yield RecipeOption(f"--{ast.unparse(field.target)}", kind, default, text)
+                    yield _field_option(field, field.value)
+
+
+def _field_option(field: ast.AnnAssign, call: ast.Call) -> RecipeOption:
+    words = {keyword.arg: keyword.value for keyword in call.keywords}
+    kind = ast.unparse(field.annotation).removesuffix(" | None")
+    text, metadata = "", _literal(words.get("metadata"))
+    if isinstance(metadata, dict):
+        text = str(metadata.get("help", ""))
+    return RecipeOption(f"--{ast.unparse(field.target)}", kind, _as_typed(words.get("default")), text)
 
 
 def _parser_options(tree: ast.Module) -> Iterator[RecipeOption]:
     """Read the calls of `add_argument`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
-            words = {one.arg: one.value for one in node.keywords}
-            is_switch = _constant(words.get("action")) == "store_true"
-            kind = "" if is_switch else ast.unparse(words["type"]) if "type" in words else "str"
-            text = str(_constant(words.get("help")) or "")
-            yield RecipeOption(str(_constant(node.args[0])), kind, _shown(words.get("default")), text)
+            words, kind = {keyword.arg: keyword.value for keyword in node.keywords}, "str"
+            if _literal(words.get("action")) == "store_true":
+                kind = ""
+            elif "type" in words:
+                kind = ast.unparse(words["type"])
+            text = str(_literal(words.get("help")) or "")
+            yield RecipeOption(str(_literal(node.args[0])), kind, _as_typed(words.get("default")), text)
 
 
 def _trainer_defaults(tree: ast.Module) -> Mapping[str, str] | None:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any("Arguments" in ast.unparse(base) for base in node.bases):
-            fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-            return {ast.unparse(one.target): _shown(one.value) or "none" for one in fields}
+            fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+            return {ast.unparse(field.target): _as_typed(field.value) or "none" for field in fields}
     return None
 
 
-def _shown(node: ast.expr | None) -> str | None:
+def _as_typed(node: ast.expr | None) -> str | None:
     """Write a default as a user would type it."""
-    value = _constant(node)
-    return None if value is None else str(value)
+    value = _literal(node)
+    if value is None:
+        return None
+    return str(value)
 
 
-def _constant(node: ast.expr | None) -> object:
+def _literal(node: ast.expr | None) -> object:
     if node is None:
         return None
     try:

@@ -8,7 +8,8 @@ import ast
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +44,30 @@ def read_script(path: Path) -> Script:
     except (RecursionError, MemoryError):
         raise Refused([_no_python(path, ValueError("nested too deeply"))]) from None
     code = _Code(path, source, tree)
-    arguments = list(_set_arguments(code))
     interface, is_sure, config_flags = _interface(code)
+    defaults: dict[str, Argument] = {}
+    constants: dict[str, Value] = {}
+    output_dir = None
+    for name, value, line in _set_arguments(code):
+        if name in DEFAULTS:
+            defaults[name] = Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
+        if num_mentions(name, source) == 1:
+            constants[name] = value
+        if name == "output_dir":
+            output_dir = str(value)
     return Script(
         path=path,
         source=source,
         interface=interface,
         is_sure=is_sure,
-        defaults={
-            name: Argument(value, Source(SourceKind.SCRIPT, f"`{name}` in {path.name}:{line}"))
-            for name, value, line in arguments
-            if name in DEFAULTS
-        },
-        constants={name: value for name, value, _ in arguments if num_mentions(name, source) == 1},
+        defaults=defaults,
+        constants=constants,
         own_config=_own_ds_config(code) or _own_engine_config(code),
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
-        own_output_dir=next((str(value) for name, value, _ in arguments[::-1] if name == "output_dir"), None),
+        own_output_dir=output_dir,
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
@@ -89,18 +95,16 @@ class _Code:
         self.literals = {value for value in constants if isinstance(value, str)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
-        engines = [each for each in attributes if (_last_name(each.value), each.attr) == _ENGINE]
+        engines = [node for node in attributes if (_last_name(node.value), node.attr) == _ENGINE]
         self.engine_calls = [call for call in self.calls if call.func in engines]
         self.arguments = [node for node in attributes if node.attr in ("deepspeed", "deepspeed_config")]
         """Uses of the arguments that name a ds_config, such as `args.deepspeed`."""
-        self.options = {
-            word.value: call
-            for call in self.calls
-            if _last_name(call.func) in _DEFINES_OPTION
-            for word in call.args
-            if isinstance(word, ast.Constant) and isinstance(word.value, str)
-        }
+        self.options: dict[str, ast.Call] = {}
         """Flags that a parser of the script defines, with the call that does."""
+        for call in self.calls:
+            if _last_name(call.func) in _DEFINES_OPTION:
+                words = (word.value for word in call.args if isinstance(word, ast.Constant))
+                self.options |= dict.fromkeys((word for word in words if isinstance(word, str)), call)
 
     def place(self, call: ast.Call) -> Place:
         """Locate a call of `deepspeed.initialize`."""
@@ -126,9 +130,10 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool, tuple[str, ...]]:
         return ConfigInterface.TRAINER, True, _CONFIG_FLAGS[:1]
     if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
         takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
-        if code.engine_calls or _VARIABLE in code.literals:
-            is_sure = (bool(flags) and takes_arguments) or _VARIABLE in code.literals
-            return ConfigInterface.DEEPSPEED, is_sure, flags if is_sure else ()
+        if (flags and code.engine_calls and takes_arguments) or _VARIABLE in code.literals:
+            return ConfigInterface.DEEPSPEED, True, flags
+        if code.engine_calls:
+            return ConfigInterface.DEEPSPEED, False, ()
         if "Accelerator" in code.names:
             return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls)), ()
         if _is_plain(code):
@@ -183,8 +188,10 @@ def _imported(code: _Code) -> set[str]:
     for node in code.nodes:
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            imported.add(".")
         elif isinstance(node, ast.ImportFrom):
-            imported.add("." if node.level else (node.module or "").partition(".")[0])
+            imported.add((node.module or "").partition(".")[0])
     return imported
 
 
@@ -194,11 +201,12 @@ def _parses_trainer_args(code: _Code) -> bool:
     parsed = [call for call in code.calls if _last_name(call.func) == "parse_args_into_dataclasses"]
     if not calls or not parsed or any(call.args or call.keywords for call in parsed) or _computes(code):
         return False
-    own = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
-    named = [_last_name(node) for call in calls for node in _listed(call)]
-    bases = [_last_name(base) for name in named if name in own for base in own[name].bases]
-    elsewhere = [name for name in (*named, *bases) if name not in own and name not in _OF_TRANSFORMERS]
-    has_them = any(name in _OF_TRANSFORMERS for name in (*named, *bases))
+    classes = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
+    names = [_last_name(node) for node in chain.from_iterable(map(_parsed_classes, calls))]
+    bases = chain.from_iterable(classes[name].bases for name in names if name in classes)
+    names += map(_last_name, bases)
+    elsewhere = [name for name in names if name not in classes and name not in _OF_TRANSFORMERS]
+    has_them = any(name in _OF_TRANSFORMERS for name in names)
     return has_them and not elsewhere
 
 
@@ -206,24 +214,32 @@ def _computes(code: _Code) -> bool:
     """Whether a script may itself change Trainer arguments that the ds_config has to agree with."""
     decisive = {name for match in MATCHED.values() for name in match.names}
     for node in code.nodes:
-        if isinstance(node, ast.Assign | ast.AugAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            changed = [one for one in targets if isinstance(one, ast.Attribute) and one.attr in decisive]
-            if any(ast.unparse(node.value) != f"int({ast.unparse(one)})" for one in changed):
-                return True
+        targets: Sequence[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AugAssign):
+            targets = [node.target]
+        for target in targets:
+            if isinstance(target, ast.Attribute) and target.attr in decisive:
+                value = ast.unparse(node.value)  # type: ignore[attr-defined]
+                if value != f"int({ast.unparse(target)})":
+                    return True
     return code.sets_by_name
 
 
-def _listed(call: ast.Call) -> list[ast.expr]:
+def _parsed_classes(call: ast.Call) -> list[ast.expr]:
     """Return the classes that a parser is created for."""
-    given = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataclass_types")]
-    listed = given[0] if given else ast.Tuple([])
-    return listed.elts if isinstance(listed, ast.Tuple | ast.List) else [listed]
+    types = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "dataclass_types")]
+    if not types:
+        return []
+    if isinstance(types[0], ast.Tuple | ast.List):
+        return types[0].elts
+    return types[:1]
 
 
 def _takes_arguments(call: ast.Call) -> bool:
-    given = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "args"]
-    return bool(given) and ast.unparse(given[0]) != "None"
+    args = call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "args"]
+    return bool(args) and ast.unparse(args[0]) != "None"
 
 
 def _engine_flags(code: _Code) -> tuple[str, ...]:
@@ -233,21 +249,24 @@ def _engine_flags(code: _Code) -> tuple[str, ...]:
     """
     if "add_config_arguments" in code.names:
         return _CONFIG_FLAGS
-    switch, file = (code.options.get(flag) for flag in _CONFIG_FLAGS)
+    switch, file = code.options.get(_CONFIG_FLAGS[0]), code.options.get(_CONFIG_FLAGS[1])
     if file is not None and _takes_path(file):
-        is_switch = switch is not None and _keywords(switch).get("action") == "'store_true'"
-        return _CONFIG_FLAGS if is_switch else _CONFIG_FLAGS[1:]
-    return _CONFIG_FLAGS[:1] if switch is not None and file is None and _takes_path(switch) else ()
+        if switch is not None and _keywords(switch).get("action") == "'store_true'":
+            return _CONFIG_FLAGS
+        return _CONFIG_FLAGS[1:]
+    if switch is not None and file is None and _takes_path(switch):
+        return _CONFIG_FLAGS[:1]
+    return ()
 
 
 def _default_config(code: _Code, flags: tuple[str, ...]) -> OwnConfig | None:
     """Find the ds_config that the parser of the script names itself."""
-    option = code.options.get(flags[-1]) if flags else None
-    defaults = [] if option is None else [one.value for one in option.keywords if one.arg == "default"]
-    value = _literal(defaults[0], code) if defaults else None
-    if option is None or not isinstance(value, str):
+    if not flags or flags[-1] not in code.options:
         return None
-    return OwnConfig(f"default of `{flags[-1]}`", value)
+    for keyword in code.options[flags[-1]].keywords:
+        if keyword.arg == "default" and isinstance(value := _literal(keyword.value, code), str):
+            return OwnConfig(f"default of `{flags[-1]}`", value)
+    return None
 
 
 def _takes_path(option: ast.Call) -> bool:
@@ -267,15 +286,19 @@ def _is_adapter_switch(node: ast.AST) -> bool:
     """Whether a field of a dataclass, or an option of a parser, turns adapters on and is off by default."""
     match node:
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):
-            default = next((one.value for one in keywords if one.arg == "default"), ast.Constant(...))
+            default = _default(keywords, ast.Constant(...))
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant() as default):
             pass
         case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
-            default = next((one.value for one in node.keywords if one.arg == "default"), ast.Constant(None))
+            default = _default(node.keywords, ast.Constant(None))
         case _:
             return False
     is_off = isinstance(default, ast.Constant) and not default.value
     return is_off and any(word in name for word in ("lora", "peft"))
+
+
+def _default(keywords: Iterable[ast.keyword], otherwise: ast.expr) -> ast.expr:
+    return next((keyword.value for keyword in keywords if keyword.arg == "default"), otherwise)
 
 
 def _keywords(call: ast.Call) -> dict[str | None, str]:
@@ -289,19 +312,20 @@ def _wants_optimizer(code: _Code) -> Place | None:
     may_override |= code.sets_by_name
     if not calls or not all(map(_leaves_optimizer_open, calls)) or may_override:
         return None
-    engines = {
-        target.elts[0].id
-        for node in code.nodes
-        if isinstance(node, ast.Assign) and node.value in calls
-        for target in node.targets
-        if isinstance(target, ast.Tuple) and isinstance(target.elts[0], ast.Name)
-    }
+    engines: set[str] = set()
+    for node in code.nodes:
+        if isinstance(node, ast.Assign) and node.value in calls:
+            tuples = (target for target in node.targets if isinstance(target, ast.Tuple))
+            firsts = (target.elts[0] for target in tuples)
+            engines.update(first.id for first in firsts if isinstance(first, ast.Name))
     used = {
         node.attr
         for node in code.nodes
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in engines
     }
-    return code.place(calls[0]) if {"backward", "step"} <= used else None
+    if {"backward", "step"} <= used:
+        return code.place(calls[0])
+    return None
 
 
 def _own_engine_config(code: _Code) -> OwnConfig | None:
@@ -322,8 +346,10 @@ def _excludes_flags(call: ast.Call, code: _Code) -> bool:
     has_flags = "add_config_arguments" in code.names or _CONFIG_FLAGS[1] in code.options
     if config is None or not has_flags or not _takes_arguments(call):
         return False
-    sources = [config, *(value for name in _names(config) for value in _bound(name, code))]
-    used = {id(node) for source in sources for node in ast.walk(source)}
+    sources = [config]
+    for name in _names(config):
+        sources += _bound(name, code)
+    used = {id(node) for node in chain.from_iterable(map(ast.walk, sources))}
     return not any(id(node) in used for node in code.arguments)
 
 
@@ -341,22 +367,28 @@ def _literal(config: ast.expr | None, code: _Code) -> dict[str, Any] | str | Non
     """Evaluate a ds_config that is written in the source; None if it is computed."""
     if isinstance(config, ast.Name):
         bound = _bound(config.id, code)
-        config = bound[0] if len(bound) == 1 else None
+        if len(bound) != 1:
+            return None
+        config = bound[0]
+    if config is None:
+        return None
     try:
-        value = None if config is None else ast.literal_eval(config)
+        value = ast.literal_eval(config)
     except (ValueError, TypeError):
         return None
-    return value if isinstance(value, dict | str) else None
+    if isinstance(value, dict | str):
+        return value
+    return None
 
 
 def _engine_config(call: ast.Call) -> ast.expr | None:
     """Return the ds_config argument of `deepspeed.initialize`: by name or by position."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
     if not any(isinstance(arg, ast.Starred) for arg in call.args[:11]):
-        given |= {
-            name: call.args[at] for name, at in (("config", 10), ("config_params", 12)) if at < len(call.args)
-        }
-    return given.get("config") or given.get("config_params")
+        for name, position in (("config", 10), ("config_params", 12)):
+            if position < len(call.args):
+                arguments[name] = call.args[position]
+    return arguments.get("config") or arguments.get("config_params")
 
 
 def _is_own(config: ast.expr | None, code: _Code) -> bool:
@@ -396,12 +428,14 @@ _RECEIVED = re.compile(
 
 def _leaves_optimizer_open(call: ast.Call) -> bool:
     """Whether an engine can get its optimizer only from the ds_config that the script receives."""
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
-    may_give = None in given or "optimizer" in given or len(call.args) > 2
+    names = {keyword.arg for keyword in call.keywords}
+    may_give = None in names or "optimizer" in names or len(call.args) > 2
     if may_give or any(isinstance(arg, ast.Starred) for arg in call.args):
         return False
     config = _engine_config(call)
-    return "args" in given if config is None else _RECEIVED.fullmatch(ast.unparse(config)) is not None
+    if config is None:
+        return "args" in names
+    return _RECEIVED.fullmatch(ast.unparse(config)) is not None
 
 
 def _own_ds_config(code: _Code) -> OwnConfig | None:
@@ -422,13 +456,13 @@ def _set_arguments(code: _Code) -> Iterator[tuple[str, Value, int]]:
         if isinstance(node, ast.ClassDef) and any(_is_arguments(base) for base in node.bases):
             for statement in node.body:
                 if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                    yield from _constant(statement.target.id, statement.value)
+                    yield from _constant_argument(statement.target.id, statement.value)
         elif isinstance(node, ast.Call) and _is_arguments(node.func):
             for keyword in node.keywords:
-                yield from _constant(keyword.arg or "", keyword.value)
+                yield from _constant_argument(keyword.arg or "", keyword.value)
 
 
-def _constant(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, int]]:
+def _constant_argument(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, int]]:
     if node is None:
         return
     try:
@@ -464,4 +498,8 @@ def _trusts_code(node: ast.AST) -> bool:
 
 
 def _last_name(node: ast.AST) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return ""

@@ -46,8 +46,10 @@ class TrainerArgs:
     def warmup(self) -> Argument:
         """The argument that sets the warmup: a number of steps, or below 1 a fraction of all steps."""
         steps, ratio = self["warmup_steps"], self["warmup_ratio"]
+        if self.release.takes_warmup_fraction and "warmup_ratio" in self.arguments:
+            return ratio
         if self.release.takes_warmup_fraction:
-            return ratio if "warmup_ratio" in self.arguments else steps
+            return steps
         if float(steps.value) > 0 or float(ratio.value) <= 0:
             return steps
         return replace(ratio, value=min(float(ratio.value), math.nextafter(1, 0)))
@@ -87,13 +89,17 @@ def num_warmup_steps(args: TrainerArgs) -> int | None:
     if warmup >= 1 or warmup == 0:
         return max(args.release.least_warmup, int(warmup))
     share = steps * warmup
-    return max(args.release.least_warmup, math.ceil(share)) if steps > 0 and math.isfinite(share) else None
+    if steps <= 0 or not math.isfinite(share):
+        return None
+    return max(args.release.least_warmup, math.ceil(share))
 
 
 def num_total_steps(args: TrainerArgs) -> Value | None:
     """Return `max_steps`; None if it is not set."""
     steps = args["max_steps"].value
-    return steps if float(steps) > 0 else None
+    if float(steps) <= 0:
+        return None
+    return steps
 
 
 def _same(name: str) -> Match:
@@ -129,11 +135,11 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: Trainer
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
             continue
-        said = ", ".join(_said(name, args[name]) for name in match.names)
-        yield Mismatch(path, value, said, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
+        arguments = ", ".join(_described(name, args[name]) for name in match.names)
+        yield Mismatch(path, value, arguments, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
 
 
-def _said(name: str, argument: Argument) -> str:
+def _described(name: str, argument: Argument) -> str:
     """Describe an argument, and what set it unless it was the command line."""
     whose = {SourceKind.ARGUMENT: "", SourceKind.TRAINER_DEFAULT: " by default"}
     return f"`--{name}` is {argument.value}{whose.get(argument.source.kind, f' ({argument.source})')}"
@@ -141,11 +147,15 @@ def _said(name: str, argument: Argument) -> str:
 
 def _agreeing(match: Match, value: object) -> str:
     """Return a hint for arguments that agree with a value."""
-    if isinstance(value, bool):
-        return f"add `--{match.names[0]}`" if value else f"leave out `--{match.names[0]}`"
-    values = value if isinstance(value, list) else [value]
+    if value is True:
+        return f"add `--{match.names[0]}`"
+    if value is False:
+        return f"leave out `--{match.names[0]}`"
+    values = [value]
+    if isinstance(value, list):
+        values = value
     pairs = zip(match.names, values, strict=False)
-    return f"add `{' '.join(f'--{name} {one}' for name, one in pairs)}`"
+    return f"add `{' '.join(f'--{name} {number}' for name, number in pairs)}`"
 
 
 def read_arguments(
@@ -156,7 +166,7 @@ def read_arguments(
     """Parse a script's command line, over the defaults that the script sets; return it with findings."""
     release = release or TrainerRelease()
     defaults = release.defaults
-    arguments = {name: one for name, one in (script_defaults or {}).items() if name in defaults}
+    arguments = {name: value for name, value in (script_defaults or {}).items() if name in defaults}
     findings: list[Finding] = []
     for flag in args.flags:
         name, text = flag.name, flag.value
@@ -164,8 +174,10 @@ def read_arguments(
             continue
         value = _convert(defaults[name], text)
         if value is None:
-            kind = _kind(defaults[name])
-            message = f"`--{name}` needs {kind}" if text is None else f"`--{name} {text}` is not {kind}"
+            kind = _value_kind(defaults[name])
+            message = f"`--{name} {text}` is not {kind}"
+            if text is None:
+                message = f"`--{name}` needs {kind}"
             findings.append(Finding("bad-argument", message, where=f"--{name}"))
         else:
             arguments[name] = Argument(value, Source.argument(name, flag.place), given=True)
@@ -175,18 +187,21 @@ def read_arguments(
 def absent_arguments(args: ScriptArgs, release: TrainerRelease | None = None) -> list[Finding]:
     """Find the arguments that a release of transformers has removed, or does not have yet."""
     release = release or TrainerRelease()
-    return [found for flag in args.flags if (found := release.lacks(flag.name)) is not None]
+    return [finding for flag in args.flags if (finding := release.lacks(flag.name)) is not None]
 
 
-def _kind(default: Value) -> str:
+def _value_kind(default: Value) -> str:
     return {bool: "true or false", int: "an integer", float: "a number"}.get(type(default), "a string")
 
 
 def _convert(default: Value, text: str | None) -> Value | None:
     match default:
         case bool():
-            word = "true" if text is None else text.lower()
-            return word in TRUE if word in TRUE | FALSE else None
+            if text is None or text.lower() in TRUE:
+                return True
+            if text.lower() in FALSE:
+                return False
+            return None
         case str():
             return text
         case int() | float():
@@ -194,5 +209,9 @@ def _convert(default: Value, text: str | None) -> Value | None:
                 number = type(default)(text or "")
             except ValueError:
                 return None
-            most = 1 << 63 if isinstance(number, int) else math.inf  # a larger integer is no float either
-            return number if -most < number < most else None
+            most: float = math.inf
+            if isinstance(number, int):
+                most = 1 << 63  # a larger integer cannot be a float either
+            if -most < number < most:
+                return number
+            return None

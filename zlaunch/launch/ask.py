@@ -19,8 +19,7 @@ from pathlib import Path
 
 from zlaunch import __version__
 from zlaunch.errors import Unavailable, WrongUsage
-from zlaunch.estimate.forecast_cache import cache_directory
-from zlaunch.files import PRIVATE, write_whole
+from zlaunch.files import PRIVATE, cache_directory, write_whole
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
@@ -33,7 +32,7 @@ from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_releases import DEFAULTS
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import RELAYED, Child, heed_signals
 from zlaunch.rundir.read import conform, read_record
 from zlaunch.units import duration
@@ -78,7 +77,7 @@ _SUFFIX = ".answer.json"
 
 
 def ask(
-    job: JobSpec, script: Script, python: Interpreter, reporter: Reporter, topology: Topology = ONE_RANK
+    job: JobSpec, script: Script, python: Interpreter, reporter: PlanReporter, topology: Topology = ONE_RANK
 ) -> Script:
     """Return the script as its first rank describes itself, unless its source alone is certain.
 
@@ -111,7 +110,7 @@ def show_help(job: JobSpec) -> int:
 
 
 def ask_command(
-    argv: Sequence[str], python: Path | None, reporter: Reporter
+    argv: Sequence[str], python: Path | None, reporter: PlanReporter
 ) -> tuple[ScriptArgs, str | None]:
     """Replace a program and its command line, `train.py --lr 1` or `-m NAME`, by its Trainer arguments.
 
@@ -222,13 +221,15 @@ def _answer(
     job: JobSpec,
     script: Script,
     python: Interpreter,
-    reporter: Reporter,
+    reporter: PlanReporter,
     ranks: Mapping[str, str],
     *,
     is_open: bool,
 ) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
-    program = [*_program(job), *(["--local_rank=0"] if script.wants_local_rank else [])]
+    program = [*_program(job)]
+    if script.wants_local_rank:
+        program.append("--local_rank=0")
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
         environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}

@@ -21,6 +21,7 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.process import defer_signals, heed_signals, signals_as_exceptions
 from zlaunch.resume.choose import newest_for_restart
 from zlaunch.resume.restart import FailedAttempt, Retry, propose_retries, restart_point, resumed
+from zlaunch.rundir.choose import candidates
 from zlaunch.rundir.record import Lineage
 
 
@@ -40,27 +41,27 @@ class _Attempt:
         )
 
 
-def run_attempts(facts: JobFacts, preflight: Preflight) -> Outcome:
+def run_attempts(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> Outcome:
     """Start a job, restart it as its policy allows, and return how the last attempt ended."""
     with signals_as_exceptions():
-        attempt = _start(facts, preflight)
+        attempt = _start(facts, preflight, reporter)
         failures: list[FailedAttempt] = []
         while True:
             failures.append(attempt.failure)
-            following = _restart(facts, attempt, failures, preflight)
+            following = _restart(attempt, failures, preflight, reporter, first=facts)
             if following is None:
                 return attempt.ended.outcome
             attempt = following
 
 
-def _start(facts: JobFacts, preflight: Preflight) -> _Attempt:
+def _start(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> _Attempt:
     debugged = None if facts.job.debug is None else facts.job.debug.rank
     monitor = facts.job.wishes.monitor_options(
         facts.topology.world_size, preflight.options.interactive, debugged
     )
     plan = _reserve(facts, preflight)
-    preflight.reporter.starting(plan, shows_output=bool(monitor.show_ranks))
-    return _Attempt(plan, execute(plan, monitor, preflight.reporter, facts.surroundings.rendezvous))
+    reporter.starting(plan, shows_output=bool(monitor.show_ranks))
+    return _Attempt(plan, execute(plan, monitor, reporter, facts.surroundings.rendezvous))
 
 
 def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:
@@ -69,7 +70,7 @@ def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:
     A directory that cannot be written completely is removed: nothing ran in it.
     """
     options = preflight.options
-    for layout in rundir_writer.candidates(options.run_dir, facts.job.name, options.beside):
+    for layout in candidates(options.run_dir, facts.job.name, options.beside):
         plan = preflight.plan(replace(facts, layout=layout))
         forced = preflight.check(plan)
         defer_signals()  # until an end can be recorded in the run directory
@@ -88,10 +89,14 @@ def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:
 
 
 def _restart(
-    first: JobFacts, attempt: _Attempt, failures: Sequence[FailedAttempt], preflight: Preflight
+    attempt: _Attempt,
+    failures: Sequence[FailedAttempt],
+    preflight: Preflight,
+    reporter: Reporter,
+    *,
+    first: JobFacts,
 ) -> _Attempt | None:
     """Start again as the policy allows; None if it does not, or nothing that may help can start."""
-    reporter = preflight.reporter
     for job, lineage, note in _retries(first, attempt, failures, reporter):
         run_dir = _run_directory(preflight.options.run_dir, lineage.attempt)
         options = replace(preflight.options, run_dir=run_dir, origin=lineage)
@@ -101,7 +106,7 @@ def _restart(
             again = replace(preflight, options=options)
             facts = again.complete(facts)
             reporter.restarting(f"attempt {lineage.attempt}, {note}")
-            return _start(facts, again)
+            return _start(facts, again, reporter)
         except ZlaunchError as error:  # the result is still that of the failure before
             reporter.restarting(f"not tried, {lineage.why}: {error.message}")
     return None

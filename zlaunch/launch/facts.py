@@ -36,6 +36,7 @@ from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Machine, weakest
 from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.hub import HUB_ID, fetch_model
 from zlaunch.job.model import ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import FOLDER, recipe_of
@@ -46,14 +47,15 @@ from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
-from zlaunch.resume.handover import Resumption
+from zlaunch.resume.save_plan import with_save_directory
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles
 
 if TYPE_CHECKING:  # often nothing is estimated
     from zlaunch.estimate.query import Estimate
+    from zlaunch.resume.handover import Resumption
 
 DEBUGGER = "debugpy"
 """The package that `--debug` needs on the machine of the rank."""
@@ -65,8 +67,10 @@ ADAPTER = "adapter_config.json"
 
 @dataclass(frozen=True)
 class Sources:
-    """The files that a job names."""
+    """A job, and the files that it names."""
 
+    job: JobSpec
+    """With the arguments by which its script is told where to save."""
     script: Script
     ds_config: Document | None
     hostfile: tuple[HostLine, ...]
@@ -110,7 +114,7 @@ class JobFacts:
     given: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     surroundings: Surroundings = NOWHERE
-    resume: Resumption | None = None
+    resume: "Resumption | None" = None
     """The checkpoint that the job resumes from."""
     repeats: RunFiles | None = None
     """The run whose plan is repeated."""
@@ -200,36 +204,39 @@ def default_recipe() -> Path:
 
 
 def read_sources(job: JobSpec) -> Sources:
-    """Read the files a job names.
+    """Read the files a job names, and check the arguments of its script.
 
-    Raises InputMissing or Refused for one that cannot be read, WrongUsage for slots that no host has.
+    Raises InputMissing or Refused for a file that cannot be read, WrongUsage for slots that no host has, and
+    for arguments that the script certainly does not define.
     """
     script = _as_told(read_script(job.script), job)
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
-    if not job.names_hosts:
-        return Sources(script, ds_config, (), None)
-    lines = read_hosts(job.hostfile, job.hosts)
-    are_counted = all(line.host.devices for line in lines)
-    topology = choose_slots(job, [line.host for line in lines]) if are_counted else None
-    return Sources(script, ds_config, lines, topology)
+    lines: tuple[HostLine, ...] = ()
+    topology: Topology | None = None
+    if job.names_hosts:
+        lines = read_hosts(job.hostfile, job.hosts)
+        if all(line.host.devices for line in lines):
+            topology = choose_slots(job, [line.host for line in lines])
+    job = with_save_directory(job, script)
+    check_script_args(script, job.args)
+    return Sources(job, script, ds_config, lines, topology)
 
 
-def _count_slots(job: JobSpec, sources: Sources, machine: Machine, *, is_offline: bool) -> Sources:
+def _count_slots(sources: Sources, machine: Machine, *, is_offline: bool) -> Sources:
     """Ask hosts for their devices if the hostfile does not say how many to use."""
-    if sources.hosts is not None or not sources.hostfile:
+    job, lines = sources.job, sources.hostfile
+    if sources.hosts is not None or not lines:
         return sources
     if is_offline:
         devices = assign_ranks(replace(job, hostfile=None, hosts=None, include=None, exclude=None), machine)
-        hosts = [
-            replace(one.host, devices=one.host.devices or devices.hosts[0].devices)
-            for one in sources.hostfile
-        ]
+        likely = devices.hosts[0].devices
+        hosts = [replace(line.host, devices=line.host.devices or likely) for line in lines]
         return replace(sources, hosts=choose_slots(job, hosts))
-    uncounted = [line.host for line in sources.hostfile if not line.host.devices]
+    uncounted = [line.host for line in lines if not line.host.devices]
     others = {name: facts.machine for name, facts in ask_hosts(uncounted, Question(FOR_SLOTS)).items()}
     machines = {host.name: others.get(host.name, machine) for host in uncounted}
-    lines = count_slots(sources.hostfile, machines)
+    lines = count_slots(lines, machines)
     return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
 
@@ -248,22 +255,23 @@ def _as_told(script: Script, job: JobSpec) -> Script:
 
 
 def inspect(
-    job: JobSpec, sources: Sources, layout: RunDir, reporter: Reporter, surroundings: Surroundings = NOWHERE
+    sources: Sources, layout: RunDir, reporter: PlanReporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
     """Ask the script, read the model's config.json, and survey all machines, other hosts over ssh.
 
     Raises InputMissing for a missing model, WrongUsage for arguments that the script rejects, Unavailable
     for a Python that lacks packages, devices that do not exist, or a host that gives no answer.
     """
+    job = sources.job
     python = inspect_python(python_here(sources.hostfile, job.python), (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
     imagined = surroundings.imagined
     machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
-    sources = _count_slots(job, sources, machine, is_offline=surroundings.is_offline)
+    sources = _count_slots(sources, machine, is_offline=surroundings.is_offline)
     likely = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, likely))
     model, model_error = _model(job, sources.script)
-    question = _question(job, sources, layout)
+    question = _question(sources, layout)
     here = survey(question, python, machine)
     others: Mapping[str, MachineFacts] = {}
     if sources.hosts is None:
@@ -274,6 +282,8 @@ def inspect(
         topology = sources.hosts
         if not surroundings.is_offline:
             others = ask_hosts(topology.hosts, question)
+    if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
+        layout = RunDir(Path(surroundings.rendezvous.run_directory))
     return JobFacts(
         job=job,
         script=sources.script,
@@ -287,7 +297,7 @@ def inspect(
         hostfile=sources.hostfile,
         layout=layout,
         environ=dict(os.environ),
-        given=_given(job, sources, topology),
+        given=_given(sources, topology),
         surroundings=surroundings,
     )
 
@@ -305,10 +315,10 @@ def planned_config(sources: Sources) -> Document | None:
         return None
 
 
-def _given(job: JobSpec, sources: Sources, topology: Topology) -> Mapping[str, Variable]:
+def _given(sources: Sources, topology: Topology) -> Mapping[str, Variable]:
     is_elsewhere = not is_safe_word(str(Path.cwd()))  # the runner would not quote this directory
     has_hosts = sources.hosts is not None or topology.spans_hosts
-    backend = backend_of(launcher_of(job, sources.script))
+    backend = backend_of(launcher_of(sources.job, sources.script))
     if not has_hosts or backend.starter is None or not is_elsewhere:
         return {}
     return read_deepspeed_env(Path.cwd(), os.environ)
@@ -323,8 +333,9 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
     return TRAINING if backend.is_of_deepspeed or is_sure else TRAINING[:1]
 
 
-def _question(job: JobSpec, sources: Sources, layout: RunDir) -> Question:
+def _question(sources: Sources, layout: RunDir) -> Question:
     """Ask about everything that ranks read, write and listen on."""
+    job = sources.job
     own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
     sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]

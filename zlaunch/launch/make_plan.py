@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS
@@ -25,10 +26,12 @@ from zlaunch.launch.plan import LaunchPlan, swap_name
 from zlaunch.launch.plan_record import moved_plan
 from zlaunch.launch.time_limit import shields_ranks, time_limit
 from zlaunch.process import process_started
-from zlaunch.resume.resumed_data import DataPosition, data_position
 from zlaunch.resume.save_plan import plan_saves
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import whole
+
+if TYPE_CHECKING:  # a job that resumes nothing needs none of it
+    from zlaunch.resume.resumed_data import DataPosition
 
 
 def make_plan(facts: JobFacts) -> LaunchPlan:
@@ -80,11 +83,13 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     )
 
 
-def _position(plan: LaunchPlan) -> DataPosition | None:
+def _position(plan: LaunchPlan) -> "DataPosition | None":
     """Where a resumed training continues in its data; None if it starts at step 0."""
     facts = plan.facts
     if facts.resume is None:
         return None
+    from zlaunch.resume.resumed_data import data_position  # only a checkpoint needs what reads one
+
     micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
     batch = micro * pieces * facts.topology.world_size if micro and pieces else None
     ignores = bool(facts.trainer_flags.is_on("ignore_data_skip"))
@@ -124,8 +129,11 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
 def _as_typed(facts: JobFacts) -> tuple[str, ...]:
     """Return the flags by which the user named the ds_config, if they may be the script's own."""
     flags = [flag for flag in facts.job.config_flags if facts.script.may_define(flag)]
-    is_written = facts.script.handover is not Handover.NOT
-    return (*flags, str(facts.layout.ds_config if is_written else facts.job.ds_config)) if flags else ()
+    if not flags:
+        return ()
+    if facts.script.handover is Handover.NOT:
+        return (*flags, str(facts.job.ds_config))
+    return (*flags, str(facts.layout.ds_config))
 
 
 _IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"

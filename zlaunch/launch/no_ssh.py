@@ -22,7 +22,7 @@ def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
             f"`--env {name}=…` would show a secret in the commands to type",
             f"set {name} on each host, and write `--env {name}`",
         )
-    cut = asked.index("--") if "--" in asked else len(asked)
+    cut = [*asked, "--"].index("--")
     own = (word for word in asked[1:cut] if word != "--json")  # it is for these commands
     program, verb, *words = ("zlaunch", *own, *asked[cut:])
     for number, host in enumerate(_topology(job).hosts):
@@ -39,17 +39,20 @@ def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
             f"`--node-rank {number}`: there are {len(hosts)} hosts", f"write `--node-rank {len(hosts) - 1}`"
         )
     first, own = hosts[0], hosts[number]
+    port, gpus = DEFAULT_PORT, None
+    if (typed := os.environ.get("MASTER_PORT", "")).isdecimal():
+        port = int(typed)
+    if own.devices != tuple(range(len(own.devices))):
+        gpus = GpuChoice(devices=own.devices)
     member = Member(
         number,
         len(hosts),
         first.addr or first.name,
-        int(port) if (port := os.environ.get("MASTER_PORT", "")).isdecimal() else DEFAULT_PORT,
+        port,
         f"--node-rank {number} of {len(hosts)} hosts",
         slots=len(own.devices),
         hosts=topology.selection,
     )
-    is_part = own.devices != tuple(range(len(own.devices)))
-    gpus = GpuChoice(devices=own.devices) if is_part else None
     python = path_here(own, job.python)
     return replace(
         job, hostfile=None, hosts=None, include=None, exclude=None, gpus=gpus, python=python

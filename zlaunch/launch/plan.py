@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Values
@@ -25,10 +26,12 @@ from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.launcher import Backend, Target
 from zlaunch.launch.time_limit import TimeLimit
 from zlaunch.process import RANK_PROGRAM, ours
-from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
+
+if TYPE_CHECKING:  # a job that resumes nothing needs none of it
+    from zlaunch.resume.resumed_data import DataPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ class LaunchPlan:
     """None if the script decides."""
     warnings: tuple[Finding, ...] = ()
     """Parts of the user's ds_config that DeepSpeed silently ignores or changes."""
-    resume: DataPosition | None = None
+    resume: "DataPosition | None" = None
     """The checkpoint that it resumes from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
@@ -123,10 +126,19 @@ class LaunchPlan:
         software, common = self.facts.software_on(host), self.environment.get("PATH")
         if common is not None and common.prepended is None:
             return {}
-        here = os.environ.get("PATH", os.defpath) if common is None else common.value
-        path = here if software.path is None else software.path
-        own = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
-        return {} if own == (path if common is None else here) else {"PATH": own}
+        here = os.environ.get("PATH", os.defpath)
+        if common is not None:
+            here = common.value
+        path = here
+        if software.path is not None:
+            path = software.path
+        inherited = path
+        if common is not None:
+            inherited = here
+        path = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
+        if path == inherited:
+            return {}
+        return {"PATH": path}
 
     @property
     def script(self) -> tuple[str, ...]:

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 
@@ -30,10 +31,6 @@ from zlaunch.rundir.run_files import RunFiles
 from zlaunch.secrets import is_secret
 from zlaunch.units import whole
 
-_LAUNCHER = TypeAdapter[Launcher](Launcher)
-_JOB = TypeAdapter(JobSpec)
-_WORDS = TypeAdapter(tuple[str, ...])
-
 RECORDED_OPTIONS = {
     *("resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
     *("ds_config", "overrides", "wishes"),
@@ -43,7 +40,7 @@ RECORDED_OPTIONS = {
 
 def options_record(job: JobSpec) -> dict[str, object]:
     """Write the options of a job that its plan does not show."""
-    options = _JOB.dump_python(job, mode="json", include=RECORDED_OPTIONS)
+    options = _adapter(JobSpec).dump_python(job, mode="json", include=RECORDED_OPTIONS)
     return {"script_args": list(job.args.words), **options}
 
 
@@ -62,11 +59,11 @@ def recorded_job(files: RunFiles) -> JobSpec:
             where = {"gpus": GpuChoice(count=topology.world_size)}
         else:
             where = {"gpus": GpuChoice(devices=topology.hosts[0].devices)}
-        return _JOB.validate_python(
+        job_spec: JobSpec = _adapter(JobSpec).validate_python(
             {
                 **options,
                 **where,
-                "args": ScriptArgs(_WORDS.validate_python(options["script_args"])),
+                "args": ScriptArgs(_adapter(tuple[str, ...]).validate_python(options["script_args"])),
                 "script": job["script"][0],
                 "python": job.get("python"),
                 "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
@@ -75,6 +72,13 @@ def recorded_job(files: RunFiles) -> JobSpec:
                 "module": job["module"],
             }
         )
+        return job_spec
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Build what reads and writes a type when it is first needed: a dry run records nothing."""
+    return TypeAdapter(kind)
 
 
 def plan_record(plan: LaunchPlan) -> PlanRecord:
@@ -136,7 +140,7 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
             facts=facts,
             topology=_with_login(topology_of(job), facts.topology),
             accelerator=job["accelerator"],
-            launcher=_LAUNCHER.validate_python(job["launcher"]),
+            launcher=_adapter(Launcher).validate_python(job["launcher"]),
             values=_in_own_swap_dirs(expected, old, facts.layout),
             ds_config=_in_own_swap_dirs(_values(files, files.config), old, facts.layout),
             left=files.provenance["left"],

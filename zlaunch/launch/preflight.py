@@ -6,24 +6,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
-from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.files import nearest
 from zlaunch.hosts.agent.python_of_host import python_here
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import RESUME, ConfigInterface
 from zlaunch.launch.all_hosts import check_all_hosts
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.requirements import likely_checkpoint_bytes
-from zlaunch.resume.check_resume import check_resume
-from zlaunch.resume.check_saves import check_saves
-from zlaunch.resume.reshard import universal_resumption
 
 if TYPE_CHECKING:  # often nothing is estimated
+    from types import ModuleType
+
     from zlaunch.estimate.estimator import Estimator
 
 
@@ -32,12 +29,25 @@ class Preflight:
     """The checks before each attempt."""
 
     options: LaunchOptions
-    reporter: Reporter
+    reporter: PlanReporter
 
     def complete(self, facts: JobFacts, auto_stage: bool = False) -> JobFacts:
-        """Add the memory estimate, and the conversion of the checkpoint; refuse a job that cannot fit."""
-        facts = self._estimate(facts, auto_stage)
-        return with_conversion(facts) if facts.job.allow_reshard else facts
+        """Add the checkpoint, its conversion, and the memory estimate; refuse a job that cannot fit."""
+        facts = self._estimate(self._with_checkpoint(facts), auto_stage)
+        if facts.job.allow_reshard:
+            facts = _checkpoints().with_conversion(facts)
+        return facts
+
+    def _with_checkpoint(self, facts: JobFacts) -> JobFacts:
+        """Find the checkpoint that a job resumes from."""
+        job = facts.job
+        if job.resume is not None:
+            facts = _checkpoints().with_checkpoint(facts, self.reporter)
+        elif facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not job.args.has(RESUME):
+            self.reporter.note(
+                "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
+            )
+        return facts
 
     def _estimate(self, facts: JobFacts, auto_stage: bool) -> JobFacts:
         """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
@@ -87,8 +97,12 @@ class Preflight:
 
     def check(self, plan: LaunchPlan) -> list[Finding]:
         """Report what is short; raise Refused if the job cannot work, or return why if it starts anyway."""
-        of_job = [*_check_access(plan.facts), *check_resume(plan.training)]
-        findings = [*of_job, *check_all_hosts(plan), *check_saves(plan.training)]
+        findings = list(_check_access(plan.facts))
+        if plan.resume is not None:
+            findings += _checkpoints().check_resume(plan.training)
+        findings += check_all_hosts(plan)
+        if plan.saves is not None or plan.args.has("output_dir"):
+            findings += _checkpoints().check_saves(plan.training)
         wrong = [finding for finding in findings if finding.severity in FATAL]
         is_refused = wrong and not self.options.force
         self.reporter.warn([one for one in findings if not (is_refused and one in wrong)])
@@ -97,16 +111,11 @@ class Preflight:
         return wrong
 
 
-def with_conversion(facts: JobFacts) -> JobFacts:
-    """Let a job load a universal checkpoint, one that has to be made first, if no other fits it."""
-    training = make_plan(facts).training
-    resumption = universal_resumption(training)
-    if resumption is None:
-        return facts
-    job = facts.job
-    if not training.loads_universal:
-        job = replace(job, overrides=(*job.overrides, (dotted(LOAD_UNIVERSAL), True)))
-    return replace(facts, job=job, resume=resumption)
+def _checkpoints() -> "ModuleType":
+    """Import what reads checkpoints: many jobs neither have nor save one."""
+    from zlaunch.launch import checkpoints
+
+    return checkpoints
 
 
 def why_unchecked(facts: JobFacts) -> str | None:

@@ -1,8 +1,5 @@
 """Inspect a job, and check whether it can run on its hosts. Nothing is written or started here."""
 
-from dataclasses import replace
-from pathlib import Path
-
 from zlaunch.checks.across_hosts import gpus_used_twice
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.files import check_writable
@@ -10,29 +7,24 @@ from zlaunch.hosts.cluster.placement import (
     most_slots,
     refuse_contradictions,
 )
-from zlaunch.hosts.cluster.rendezvous import reporting_failures
 from zlaunch.hosts.cluster.topology import beyond_deepspeed, too_many_slots
-from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.model_checks import wrong_sizes
-from zlaunch.job.script import RESUME
 from zlaunch.job.spec import JobSpec, ranks_to_show
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import DEBUGGER, JobFacts, inspect, read_sources
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import Listener, listener
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
-from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
-from zlaunch.resume.save_plan import with_save_directory
+from zlaunch.rundir.choose import candidates, check_unused
 from zlaunch.rundir.layout import RunDir
 
 
 def prepare(
-    job: JobSpec, options: LaunchOptions, reporter: Reporter, surroundings: Surroundings = NOWHERE
+    job: JobSpec, options: LaunchOptions, reporter: PlanReporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
     """Inspect and check a job; the command line is checked before anything slow is inspected."""
-    with reporting_failures(surroundings.rendezvous):
+    with surroundings.reporting_failures():
         refuse_contradictions(job)
         surroundings.refuse_contradictions(job)
         if surroundings.unheeded is not None and not job.names_hosts:
@@ -41,16 +33,10 @@ def prepare(
                 "start zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
             )
         sources = read_sources(job)
-        job = with_save_directory(job, sources.script)
-        check_script_args(sources.script, job.args)
-        layout = next(rundir_writer.candidates(options.run_dir, job.name, options.beside))
+        layout = next(candidates(options.run_dir, job.name, options.beside))
         _check_directories(job, options, layout, surroundings)
-        facts = inspect(job, sources, layout, reporter, surroundings)
-        rendezvous = surroundings.rendezvous
-        if rendezvous is not None and not rendezvous.leads:
-            facts = replace(facts, layout=RunDir(Path(rendezvous.run_directory)))
+        facts = inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
-        facts = _with_checkpoint(facts, reporter)
         if untested := list(facts.stack.untested()):
             reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
         return facts
@@ -67,7 +53,7 @@ def _check_directories(
         check_writable(job.nvme_dir, "--nvme")
     check_writable(options.run_dir or layout.root, "--run-dir")
     if options.run_dir is not None:
-        rundir_writer.check_unused(options.run_dir)
+        check_unused(options.run_dir)
 
 
 def check_facts(facts: JobFacts) -> None:
@@ -107,20 +93,3 @@ def _check_debugger(listener: Listener, facts: JobFacts) -> None:
         hint = f"write `--debug {listener.rank}:{ports.other_debug}`" if ports.other_debug else None
         typed = f"`--debug {listener.rank}:{listener.port}`"
         raise Unavailable(f"{typed}: cannot listen {where}: {ports.debug_error}", hint)
-
-
-def _with_checkpoint(facts: JobFacts, reporter: Reporter) -> JobFacts:
-    """Find the checkpoint that a job resumes from."""
-    job = facts.job
-    resumption = find_resumption(job, facts.script)
-    if resumption is not None:
-        folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
-        return replace(facts, job=replace(job, resume=folder), resume=resumption)
-    if job.resume is not None:
-        reporter.note(no_checkpoint_yet(job, facts.script), "resume")
-        return replace(facts, job=replace(job, resume=None))
-    if facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not job.args.has(RESUME):
-        reporter.note(
-            "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
-        )
-    return facts

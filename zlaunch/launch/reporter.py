@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from zlaunch.errors import Finding
-from zlaunch.launch.monitoring.progress import Progress
-from zlaunch.rundir.record import HeartbeatRecord
 
-if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
+if TYPE_CHECKING:  # a dry run runs and diagnoses nothing
     from zlaunch.diagnosis.outcome import Outcome
     from zlaunch.diagnosis.stall import StallEvidence
+    from zlaunch.launch.monitoring.progress import Progress
     from zlaunch.launch.plan import LaunchPlan
     from zlaunch.resume.saved_by_run import SavedByRun
+    from zlaunch.rundir.record import HeartbeatRecord
 
 
 class BuildReporter(Protocol):
@@ -25,8 +25,8 @@ class BuildReporter(Protocol):
         """A slow step before the start."""
 
 
-class Reporter(BuildReporter, Protocol):
-    """Shows a launch, or records it."""
+class PlanReporter(BuildReporter, Protocol):
+    """Shows the plan of a job, and what is found before it starts."""
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show findings that do not stop the launch."""
@@ -34,13 +34,17 @@ class Reporter(BuildReporter, Protocol):
     def dry_run(self, plan: "LaunchPlan", unchecked: str | None) -> None:
         """Show the plan and the memory estimate of a job that will not be started, or why there is none."""
 
+
+class Reporter(PlanReporter, Protocol):
+    """Shows a launch, or records it."""
+
     def starting(self, plan: "LaunchPlan", shows_output: bool) -> None:
         """The run directory is written; the job starts next, and the output of ranks is shown or not."""
 
     def job_output(self, chunk: bytes) -> None:
         """New output of the ranks that are shown."""
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: "Progress", world_size: int, rss_bytes: int | None) -> None:
         """All ranks were sampled; `rss_bytes` is the resident memory of rank 0."""
 
     def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:
@@ -59,6 +63,6 @@ class Reporter(BuildReporter, Protocol):
         """Where the job has reported its metrics: tracker → `url`, `directory` or `project`."""
 
     def ended(
-        self, plan: "LaunchPlan", outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord
+        self, plan: "LaunchPlan", outcome: "Outcome", seconds: float, heartbeat: "HeartbeatRecord"
     ) -> None:
         """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""

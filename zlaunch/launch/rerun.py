@@ -11,7 +11,7 @@ from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan_record import recorded_job
 from zlaunch.launch.prepare import prepare
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.rundir_writer import environment_of, file_sha256
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.rundir.record import EnvironmentRecord, GitRecord, JobRecord
@@ -93,7 +93,7 @@ def what_changed(files: RunFiles, facts: JobFacts) -> list[Change]:
     ]
 
 
-def prepare_rerun(files: RunFiles, options: LaunchOptions, reporter: Reporter) -> JobFacts:
+def prepare_rerun(files: RunFiles, options: LaunchOptions, reporter: PlanReporter) -> JobFacts:
     """Prepare a run again, for a directory beside the old one unless another is given."""
     refuse_several(os.environ, "zlaunch runs rerun")
     if files.job.get("reach") in (Reach.JOINED.value, Reach.SRUN.value):

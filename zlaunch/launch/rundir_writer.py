@@ -6,7 +6,7 @@ import os
 import shlex
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -24,7 +24,7 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.plan_record import options_record, plan_record
 from zlaunch.process import output_of
 from zlaunch.rundir import record
-from zlaunch.rundir.layout import RESERVE_BYTES, RUNS, RunDir
+from zlaunch.rundir.layout import RESERVE_BYTES, RunDir
 from zlaunch.rundir.owner import own_identity
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
@@ -35,28 +35,6 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
     from zlaunch.diagnosis.stall import StallEvidence
 
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
-
-
-def candidates(chosen: Path | None, name: str, beside: Path = RUNS) -> Iterator[RunDir]:
-    """Propose run directories: the one that was asked for, or `runs/<time>-<name>`, numbered if taken."""
-    if chosen is not None:
-        yield RunDir(chosen.absolute())
-        return
-    root = beside.absolute()
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    for attempt in range(1, 1000):
-        run_dir = RunDir(root / (name if attempt == 1 else f"{name}-{attempt}"))
-        if not run_dir.root.exists():
-            yield run_dir
-
-
-def check_unused(directory: Path) -> None:
-    """Raise Unavailable if a run directory is not empty."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise Unavailable(
-            f"`--run-dir {os.path.normpath(directory)}` is not empty",
-            "choose a new directory: zlaunch never overwrites a run",
-        )
 
 
 def claim(plan: LaunchPlan) -> None:
@@ -161,16 +139,20 @@ def command_script(plan: LaunchPlan) -> str:
     argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     asked = [str(plan.layout.stop), str(plan.layout.save_at)]
+    if by_runner and not is_safe_word(directory):
+        directory = "/"
     lines = [
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
-        f"cd {'/' if by_runner and not is_safe_word(directory) else shlex.quote(directory)} || exit",
+        f"cd {shlex.quote(directory)} || exit",
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
-        *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
-        *([f"rm -f {shlex.join(asked)}"] if plan.topology.spans_hosts else []),
-        shlex.join(argv),
     ]
+    if plan.swap_dirs:
+        lines.append(f"trap {swap} EXIT")
+    if plan.topology.spans_hosts:
+        lines.append(f"rm -f {shlex.join(asked)}")
+    lines.append(shlex.join(argv))
     return "\n".join(lines) + "\n"
 
 

@@ -19,9 +19,7 @@ from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import Gpu, Machine
-from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch import rundir_writer
 from zlaunch.launch.ask import ask
 from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
 from zlaunch.launch.make_plan import make_plan
@@ -29,12 +27,13 @@ from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
-from zlaunch.resume.save_plan import plan_saves, with_save_directory
+from zlaunch.resume.save_plan import plan_saves
+from zlaunch.rundir.choose import candidates
 
 FIRST_SECONDS, MOST_SECONDS, GROWTH = 0.5, 15.0, 1.3
 """Time between two questions to a controller, which serves a whole cluster: growing in between."""
@@ -70,7 +69,7 @@ class SubmitReporter(Protocol):
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job continues without being followed."""
+        """The job keeps running and is no longer watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class NodesAsked:
 
 
 def check_elsewhere(
-    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: Reporter, *, must_exist: bool
+    job: JobSpec, nodes: NodesAsked, options: LaunchOptions, reporter: PlanReporter, *, must_exist: bool
 ) -> bool:
     """Check a job as far as that does not depend on its nodes; return whether it may be resumed.
 
@@ -101,8 +100,7 @@ def check_elsewhere(
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
     sources = read_sources(job)
-    job = with_save_directory(job, sources.script)
-    check_script_args(sources.script, job.args)
+    job = sources.job
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
     python = inspect_python(job.python)
@@ -113,14 +111,14 @@ def check_elsewhere(
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
         known = replace(sources, script=script, hosts=topology)
-        facts = _facts(job, known, python)
+        facts = _facts(known, python)
         check_facts(facts)
         reporter.warn(make_plan(facts).warnings)
     saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
 
 
-def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: Reporter) -> None:
+def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: PlanReporter) -> None:
     """Plan a job for known hardware; raise Refused if it cannot work there or does not fit its memory."""
     surroundings = Surroundings(imagined=nodes, is_offline=True)
     options = replace(options, dry_run=True, run_dir=None)
@@ -129,19 +127,21 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
     reporter.warn(preflight.plan(preflight.complete(facts, options.auto_stage)).warnings)
 
 
-def _facts(job: JobSpec, sources: Sources, python: Interpreter) -> JobFacts:
+def _facts(sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
-    gpus = () if os.environ.get("DS_ACCELERATOR") == "cpu" else (_A_GPU,)
+    gpus: tuple[Gpu, ...] = (_A_GPU,)
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        gpus = ()
     machine = Machine("", os.cpu_count() or 1, UNKNOWN_MEMORY_BYTES, gpus)
     assert sources.hosts is not None
     return JobFacts(
-        job=job,
+        job=sources.job,
         script=sources.script,
         ds_config=planned_config(sources),
         model=None,
         topology=sources.hosts,
         here=MachineFacts(python, machine),
-        layout=next(rundir_writer.candidates(None, job.name)),
+        layout=next(candidates(None, sources.job.name)),
         environ=os.environ,
     )
 
@@ -170,7 +170,7 @@ class Follower:
                         raise
                     self.reporter.unanswered(error)
                     state = before or JobStatus("unknown")
-                if _shown(state) != _shown(before):
+                if _shown_part(state) != _shown_part(before):
                     output.pump()
                     self.reporter.changed(before, state)
                     before, pause = state, FIRST_SECONDS
@@ -182,9 +182,10 @@ class Follower:
                 pause = min(MOST_SECONDS, pause * GROWTH)
 
 
-def _shown(state: JobStatus | None) -> JobStatus | None:
-    """Return the part of a state that is shown."""
-    return None if state is None else replace(state, output=None, runs=())
+def _shown_part(state: JobStatus | None) -> JobStatus | None:
+    if state is None:
+        return None
+    return replace(state, output=None, runs=())
 
 
 class _Output:
@@ -203,7 +204,9 @@ class _Output:
             return
         self.finish()
         self._source = source
-        self._tail = LogTail(source if isinstance(source, Path) else self._printed(source), self._show)
+        if not isinstance(source, Path):
+            source = self._printed(source)
+        self._tail = LogTail(source, self._show)
 
     def _printed(self, argv: tuple[str, ...]) -> Path:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="zlaunch-log-"))
@@ -246,4 +249,6 @@ def submit(
         reporter.left(job, cancel)
         raise
     reporter.ended(job, state)
-    return 1 if state.exit_status is None else state.exit_status
+    if state.exit_status is None:
+        return 1
+    return state.exit_status

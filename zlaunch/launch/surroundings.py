@@ -1,16 +1,16 @@
 """What a job is started in: one machine, a Slurm allocation, or a zlaunch on every node."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
 from zlaunch.hosts.agent.answers import ask_hosts
-from zlaunch.hosts.agent.handshake import SECRET
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
-from zlaunch.hosts.cluster.rendezvous import MemberFacts, Rendezvous
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
@@ -18,8 +18,12 @@ from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
-from zlaunch.launch.reporter import Reporter
+from zlaunch.launch.reporter import PlanReporter
+from zlaunch.secrets import SECRET
 from zlaunch.units import plural
+
+if TYPE_CHECKING:  # only a zlaunch on every node meets others
+    from zlaunch.hosts.cluster.rendezvous import Rendezvous
 
 UNKNOWN_MEMORY_BYTES = 1 << 60
 """Of a host that is imagined: its memory is not checked."""
@@ -37,7 +41,9 @@ def imagine(text: str) -> Imagined:
     """Read `--on`; raise WrongUsage for an unknown GPU."""
     count, gpus, model = parse_hosts_of_gpus(text)
     name = next(iter(model.nvml_names), model.name)
-    capability = (8, 0) if model.has_bf16 else (7, 0)
+    capability = (7, 0)
+    if model.has_bf16:
+        capability = (8, 0)
     each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus))
     return Imagined(count, Machine("", gpus, UNKNOWN_MEMORY_BYTES, each))
 
@@ -47,7 +53,7 @@ class Surroundings:
     """What started zlaunch, and the connection to the other members of the job if there are any."""
 
     cluster: ClusterEnvironment | None = None
-    rendezvous: Rendezvous | None = None
+    rendezvous: "Rendezvous | None" = None
     """None in a dry run, too, which assumes that all nodes are alike."""
     imagined: Imagined | None = None
     """The hosts that a dry run is for, instead of this one."""
@@ -59,14 +65,28 @@ class Surroundings:
     @property
     def address(self) -> str | None:
         """The address of the first host, where what started zlaunch has chosen it."""
-        return self.cluster.address if isinstance(self.cluster, Member) else None
+        if isinstance(self.cluster, Member):
+            return self.cluster.address
+        return None
 
     @property
     def source(self) -> str | None:
         """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
         if isinstance(self.cluster, Member) and self.rendezvous is None:
             return f"{self.cluster.source}; taking all nodes to be like this one"
-        return None if self.cluster is None else self.cluster.source
+        if self.cluster is None:
+            return None
+        return self.cluster.source
+
+    @contextmanager
+    def reporting_failures(self) -> Iterator[None]:
+        """Tell an error of this member to all others."""
+        try:
+            yield
+        except ZlaunchError as error:
+            if self.rendezvous is not None:
+                self.rendezvous.fail(error)
+            raise
 
     def refuse_contradictions(self, job: JobSpec) -> None:
         """Raise WrongUsage for options that contradict what started zlaunch."""
@@ -78,12 +98,12 @@ class Surroundings:
             )
         if not job.names_hosts or self.cluster is None or isinstance(self.cluster, Alone):
             return
-        flag = "--hosts" if job.hosts is not None else "--hostfile"
-        hint = (
-            f"leave out `{flag}`: zlaunch takes the nodes of the job"
-            if isinstance(self.cluster, Allocation)
-            else f"start zlaunch once, outside of this job; or leave out `{flag}`"
-        )
+        flag = "--hostfile"
+        if job.hosts is not None:
+            flag = "--hosts"
+        hint = f"start zlaunch once, outside of this job; or leave out `{flag}`"
+        if isinstance(self.cluster, Allocation):
+            hint = f"leave out `{flag}`: zlaunch takes the nodes of the job"
         raise WrongUsage(f"`{flag}` and {self.cluster.source} both name the hosts", hint)
 
     def likely_topology(self, job: JobSpec, machine: Machine) -> Topology:
@@ -94,8 +114,10 @@ class Surroundings:
                 names = [f"{member.kind} {number}" for number in range(member.count)]
                 return Topology(tuple(Host(name, devices) for name in names), Reach.JOINED)
             case Allocation() as allocation:  # a login node may have no GPU
-                asked = None if job.gpus is None else job.gpus.devices or range(job.gpus.count or 1)
-                devices = tuple(asked or assign_ranks(job, machine).hosts[0].devices)
+                if job.gpus is None:
+                    devices = assign_ranks(job, machine).hosts[0].devices
+                else:
+                    devices = job.gpus.devices or tuple(range(job.gpus.count or 1))
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         if self.imagined is not None and self.imagined.count > 1:
             devices = assign_ranks(job, machine).hosts[0].devices
@@ -121,6 +143,8 @@ class Surroundings:
             return replace(likely, hosts=tuple(hosts)), others
         if self.rendezvous is None:
             return likely, {}
+        from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
+
         member = self.rendezvous.member
         mine = MemberFacts(os.uname().nodename, _devices(member, job, here.machine), here)
         return self.rendezvous.join(mine, run_directory)
@@ -143,7 +167,7 @@ def refuse_several(environ: Mapping[str, str], command: str) -> None:
 def find_surroundings(
     environ: Mapping[str, str],
     timeout: float,
-    reporter: Reporter,
+    reporter: PlanReporter,
     dry_run: bool,
     *,
     chosen: Member | None = None,
@@ -154,16 +178,25 @@ def find_surroundings(
 
     Raises WrongUsage for variables that contradict each other.
     """
-    if (on is not None or is_offline) and not dry_run:
-        flag = "--on" if on is not None else "--offline"
-        raise WrongUsage(f"`{flag}` plans without asking any machine", "add `--dry-run`")
-    if on is not None or is_offline:
-        return Surroundings(imagined=None if on is None else imagine(on), is_offline=True)
+    if on is not None:
+        return _without_machines("--on", dry_run, imagine(on))
+    if is_offline:
+        return _without_machines("--offline", dry_run, None)
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
-        is_one = cluster is None or isinstance(cluster, Alone)
-        return Surroundings(cluster, unheeded=says_several(environ) if is_one else None)
+        unheeded = None
+        if cluster is None or isinstance(cluster, Alone):
+            unheeded = says_several(environ)
+        return Surroundings(cluster, unheeded=unheeded)
+    from zlaunch.hosts.cluster.rendezvous import Rendezvous  # as above
+
     return Surroundings(cluster, Rendezvous(cluster, timeout, reporter.note, environ.get(SECRET, "")))
+
+
+def _without_machines(option: str, dry_run: bool, imagined: Imagined | None) -> Surroundings:
+    if not dry_run:
+        raise WrongUsage(f"`{option}` plans without asking any machine", "add `--dry-run`")
+    return Surroundings(imagined=imagined, is_offline=True)
 
 
 def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
@@ -172,7 +205,9 @@ def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
         return (_own_device(member, member.device, job, machine),)
     if job.gpus is None and member.slots is not None:
         if member.slots > (most := most_slots(len(machine.gpus), machine.num_cores)):
-            has = "no GPU" if not machine.gpus else plural(most, "visible GPU")
+            has = "no GPU"
+            if machine.gpus:
+                has = plural(most, "visible GPU")
             raise Unavailable(
                 f"{member.source} asks for {plural(member.slots, 'rank')} a node, but {machine.hostname} has "
                 f"{has} and {plural(machine.num_cores, 'CPU core')}",

@@ -53,11 +53,11 @@ def _slurm_end(environ: Mapping[str, str]) -> float | None:
     job = environ.get(SLURM_JOB, "")
     if not job.isdecimal():
         return None
-    if (told := environ.get(SLURM_END, "")).isdecimal():
-        return float(told)
-    said = output_of(["squeue", "--noheader", f"--jobs={job}", "--format=%e"], _ASK_SECONDS)
+    if (ends := environ.get(SLURM_END, "")).isdecimal():
+        return float(ends)
+    output = output_of(["squeue", "--noheader", f"--jobs={job}", "--format=%e"], _ASK_SECONDS)
     try:
-        return time.mktime(time.strptime((said or "").strip(), "%Y-%m-%dT%H:%M:%S"))
+        return time.mktime(time.strptime((output or "").strip(), "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
         return None
 
@@ -71,7 +71,9 @@ def scheduler_of(environ: Mapping[str, str]) -> str | None:
 
 def saves_at_sigterm(options: PreemptOptions, environ: Mapping[str, str]) -> bool:
     """Whether SIGTERM asks to save and stop."""
-    return scheduler_of(environ) is not None if options.on_preempt is None else options.on_preempt == "save"
+    if options.on_preempt is None:
+        return scheduler_of(environ) is not None
+    return options.on_preempt == "save"
 
 
 def shields_ranks(options: PreemptOptions, environ: Mapping[str, str]) -> bool:

@@ -15,6 +15,7 @@ from zlaunch.launch.node_start import NODE_PROGRAM
 from zlaunch.launch.ops_on_hosts import build_as_member
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight import Preflight
+from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
 from zlaunch.process import Foreground, heed_signals, ours, signals_told
 from zlaunch.worker.node import NUMBER, TOKEN
@@ -25,12 +26,12 @@ GRACE_SECONDS = 15.0
 _COLUMNS = 80
 
 
-def run_alone(facts: JobFacts, preflight: Preflight) -> int:
+def run_alone(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> int:
     """Run a job that no other zlaunch takes part in, and return its exit status."""
-    return run_attempts(facts, preflight).exit_status
+    return run_attempts(facts, preflight, reporter).exit_status
 
 
-def take_part(facts: JobFacts, preflight: Preflight, rendezvous: Rendezvous) -> int:
+def take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendezvous: Rendezvous) -> int:
     """Compare the plans of all members, run the job, and return its exit status.
 
     Raises MemberFailed if another member has another plan, cannot take part, or is lost.
@@ -38,13 +39,13 @@ def take_part(facts: JobFacts, preflight: Preflight, rendezvous: Rendezvous) -> 
     plan = preflight.plan(facts)
     rendezvous.compare_plans(_parts(plan, rendezvous))
     if rendezvous.leads:
-        outcome = run_attempts(facts, preflight)
+        outcome = run_attempts(facts, preflight, reporter)
         rendezvous.finish(Ending(outcome.exit_status, tuple(_lines(outcome))))
         return outcome.exit_status
-    build_as_member(plan, rendezvous.member.number, preflight.reporter)
+    build_as_member(plan, rendezvous.member.number, reporter)
     rendezvous.report_ready()
-    ending = follow(rendezvous, preflight.reporter.note)
-    preflight.reporter.note("\n".join(ending.lines))
+    ending = follow(rendezvous, reporter.note)
+    reporter.note("\n".join(ending.lines))
     return ending.status
 
 

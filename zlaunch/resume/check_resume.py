@@ -15,7 +15,7 @@ from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.fit import CheckpointFit, ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import VARIABLE, CheckpointReading, Conversion, Resumption
-from zlaunch.resume.resumed_data import DataPosition, kept_arguments
+from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import number, steps_of, total_steps
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.units import plural
@@ -151,14 +151,12 @@ def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
 
 
 def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:
-    """List every reason, and after the last one what to do about all of them."""
     *others, last = fit.reasons
     yield from (_cannot(reason, None) for reason in others)
     yield _cannot(last, hint)
 
 
 def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]:
-    """Find what is where the conversion would write."""
     checkpoint = fit.saved.checkpoint
     if is_in_the_way(checkpoint):
         folder, target = checkpoint.folder, written_folder(checkpoint, conversion.folder)
@@ -190,7 +188,7 @@ def _convert_first(resumption: Resumption, training: PlannedTraining, fit: Check
 
 
 def _conversion(fit: CheckpointFit) -> str:
-    """The command that converts a checkpoint; `reshard` does not know the optimizer of the job."""
+    # `reshard` does not know the optimizer of the job.
     without = can_resume(fit.saved, replace(fit.target, optimizer=None))
     if without.way is ResumeWay.UNIVERSAL:
         return fit.reshard_command
@@ -228,7 +226,7 @@ def _wrong_key(resumption: Resumption, training: PlannedTraining, fit: Checkpoin
 
 def _kept_arguments(training: PlannedTraining, position: DataPosition) -> Iterator[Finding]:
     total = total_steps(training.script, training.args)
-    for name, kept in kept_arguments(position).items():
+    for name, kept in position.kept_arguments.items():
         given = training.args.value(name)
         if steps_of(given, total) not in (None, kept):
             yield _advice(

@@ -36,7 +36,6 @@ def _named(training: PlannedTraining) -> Path | None:
 
 
 def _unwritable(named: Path) -> Iterator[Finding]:
-    """Find a directory in which nothing can be created."""
     if (reason := why_not_writable(named)) is not None:
         yield Finding(
             "output-unwritable",
@@ -90,7 +89,7 @@ def _nvme_saved_before(training: PlannedTraining, saves: SavePlan) -> Iterator[F
         if (step := step_in(checkpoint.name)) is not None:
             yield Finding(
                 "nvme-saved-before",
-                f"{shown(checkpoint)} has an optimizer of NVMe, over which DeepSpeed cannot save again",
+                f"{shown(checkpoint)} has an optimizer on NVMe, which DeepSpeed cannot overwrite",
                 f"use another directory, or resume from it: `--resume {typed(checkpoint)} --offload cpu "
                 "--allow-reshard`",
                 severity=Severity.FAILS_LATER if saves.is_at(step) else Severity.ADVICE,
@@ -108,8 +107,8 @@ def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
         if ranks > training.world_size or has_whole == is_partitioned:
             yield Finding(
                 "mixed-checkpoint",
-                f"this job will save over {shown(checkpoint.folder)}, which other ranks or another stage "
-                "saved: some of its files will stay, so that it is not complete",
+                f"this job will overwrite {shown(checkpoint.folder)}, which other ranks or another stage "
+                "saved: some of its files will stay, so it will not be complete",
                 f"use another directory, or move it away: `mv {typed(checkpoint.folder)} DIR`",
                 severity=Severity.ADVICE,
             )

@@ -16,6 +16,7 @@ from zlaunch.resume.saved_by_run import newest_of_run, output_dir_of, resumed_of
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.store import all_runs, find_run
 
 RESUME_LATEST = "latest"
 """The value of `--resume` for the newest complete checkpoint of this job, if there is one."""
@@ -65,8 +66,6 @@ def _named(name: str) -> Summary:
     """Find a checkpoint by its path, by that of a directory with several, or by the run that saved it."""
     if Path(name).is_dir() and not RunDir(Path(name)).job.exists():
         return checkpoint_of(Path(name).absolute())
-    from zlaunch.runs.store import find_run  # what judges a run; a start needs it only here
-
     try:
         run = find_run(name, None)
     except InputMissing:
@@ -93,7 +92,6 @@ def _verify(folder: Path) -> str:
 
 
 def _not_found(name: str) -> tuple[str, str]:
-    """Say that there is no such checkpoint, and what may be meant."""
     path = Path(name)
     if path.is_file():
         return f"`--resume {name}` is a file", f"name the directory it is in: `--resume {typed(path.parent)}`"
@@ -129,8 +127,6 @@ def _latest(job: JobSpec, script: Script) -> Summary | None:
 
 
 def _runs_before() -> Iterator[RunFiles]:
-    from zlaunch.runs.store import all_runs  # as above
-
     return map(RunFiles, all_runs(None))
 
 

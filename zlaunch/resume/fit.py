@@ -292,7 +292,9 @@ def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatc
     if not saved.stage:  # every rank has the whole optimizer
         return
     if target.ranks not in (None, saved.all_ranks):
-        reason = f"its optimizer is cut for {plural(saved.all_ranks or 0, 'rank')}, not for {target.ranks}"
+        reason = (
+            f"its optimizer is partitioned for {plural(saved.all_ranks or 0, 'rank')}, not for {target.ranks}"
+        )
         yield ResumeMismatch(ResumeWay.UNIVERSAL, "ranks", reason)
     yield from _other_precision(saved, target.precision)
     elsewhere = list(_other_device(saved, _device(target.offload or saved.offload, stage)))

@@ -169,5 +169,4 @@ class Resumption:
 
     @property
     def _is_latest(self) -> bool:
-        """Whether this file names the checkpoint. A conversion writes it."""
         return self.conversion is not None or latest_tag(self.directory, self._latest) == self.checkpoint.tag

@@ -50,8 +50,18 @@ class FailedAttempt:
 
     outcome: Outcome
     step: int
-    began: int = 0
-    """The step of the checkpoint that it began with."""
+    resumed_step: int = 0
+    """The step of the checkpoint that it resumed from."""
+
+    @property
+    def code(self) -> str:
+        """The code of its cause; empty if that is unknown."""
+        return "" if self.outcome.verdict is None else self.outcome.verdict.code
+
+    @property
+    def cause(self) -> str:
+        """Why it failed; empty if that is unknown."""
+        return "" if self.outcome.verdict is None else self.outcome.verdict.cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +79,20 @@ def propose_retries(
     job: JobSpec, evidence: Evidence, failures: Sequence[FailedAttempt], policy: RestartPolicy
 ) -> Iterator[Retry]:
     """Propose jobs to try after the last failure, the least intrusive change first."""
-    last = failures[-1].outcome
-    if last.how not in ("failed", "stalled") or last.verdict is None:
+    last = failures[-1]
+    if last.outcome.how not in ("failed", "stalled") or not last.code:
         return
-    if last.verdict.code in OUT_OF_MEMORY:
+    if last.code in OUT_OF_MEMORY:
         if policy.on_oom == "retry":
-            yield from smaller_jobs(job, evidence.job, last.verdict.code)
+            yield from smaller_jobs(job, evidence.job, last.code)
         return
     if evidence.is_diverged:
         if policy.on_nan == "rollback":
             yield from _rollback(job, failures, policy)
         return
-    codes = [failed.outcome.verdict and failed.outcome.verdict.code for failed in failures]
-    restarts = sum(1 for code in codes if code not in OUT_OF_MEMORY)
+    restarts = sum(failed.code not in OUT_OF_MEMORY for failed in failures)
     if restarts <= policy.max_restarts and can_heal(failures):
-        yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.verdict.cause}")
+        yield Retry(job, f"restart {restarts} of {policy.max_restarts}: {last.cause}")
 
 
 def _rollback(job: JobSpec, failures: Sequence[FailedAttempt], policy: RestartPolicy) -> Iterator[Retry]:
@@ -92,26 +101,18 @@ def _rollback(job: JobSpec, failures: Sequence[FailedAttempt], policy: RestartPo
     What a job computes from the same checkpoint and data may be lost at the same step, so once is enough
     unless more restarts are allowed.
     """
-    count = sum(one.outcome.verdict is not None and one.outcome.verdict.code == DIVERGED for one in failures)
-    most, cause = max(1, policy.max_restarts), failures[-1].outcome.verdict
-    if count <= most and cause is not None:
-        yield Retry(job, f"rollback {count} of {most}: {cause.cause}", needs_checkpoint=True)
+    count, most = sum(failed.code == DIVERGED for failed in failures), max(1, policy.max_restarts)
+    if count <= most:
+        yield Retry(job, f"rollback {count} of {most}: {failures[-1].cause}", needs_checkpoint=True)
 
 
 def can_heal(failures: Sequence[FailedAttempt]) -> bool:
     """Whether the same job may work next time."""
-    last = failures[-1]
-    verdict = last.outcome.verdict
-    if verdict is None:
-        return False
-    if verdict.code in HEALS:
+    *others, last = failures
+    if last.code in HEALS:
         return True
-    again = any(
-        failed.outcome.verdict is not None
-        and (failed.outcome.verdict.cause, failed.step) == (verdict.cause, last.step)
-        for failed in failures[:-1]
-    )
-    return verdict.code in DETERMINED and last.step > last.began and not again
+    is_same = any((failed.cause, failed.step) == (last.cause, last.step) for failed in others)
+    return last.code in DETERMINED and last.step > last.resumed_step and not is_same
 
 
 def smaller_jobs(job: JobSpec, ran: JobEvidence, code: str) -> Iterator[Retry]:
@@ -137,17 +138,18 @@ def resumed(
     """Resume from a checkpoint, in Trainer scripts that know the flag; None if that is impossible.
 
     A checkpoint that the user asked for stays; one that an earlier attempt was given is replaced. A job that
-    began with a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
+    resumed from a universal checkpoint saves others, which DeepSpeed finds without `load_universal`.
     """
+    job = proposal.job
+    overrides = tuple(key for key in job.overrides if key != _NOT_UNIVERSAL or key in asked.overrides)
+    if checkpoint is not None:
+        if loads_universal or overrides != job.overrides:
+            overrides = (*overrides, _NOT_UNIVERSAL)
+        return replace(job, resume=str(checkpoint), overrides=overrides)
     was_asked = asked.resume is not None or asked.args.has(RESUME)
-    is_needed = proposal.needs_checkpoint or (was_asked and not proposal.resumes)
-    if checkpoint is None and is_needed:
+    if proposal.needs_checkpoint or (was_asked and not proposal.resumes):
         return None
-    job = replace(proposal.job, resume=asked.resume if checkpoint is None else str(checkpoint))
-    overrides = tuple(one for one in job.overrides if one != _NOT_UNIVERSAL or one in asked.overrides)
-    began_universal = loads_universal or overrides != job.overrides
-    added = (_NOT_UNIVERSAL,) if began_universal and checkpoint is not None else ()
-    return replace(job, overrides=(*overrides, *added))
+    return replace(job, resume=asked.resume, overrides=overrides)
 
 
 def restart_point(job: JobSpec, script: Script, checkpoint: Summary | None, reached: int) -> str:

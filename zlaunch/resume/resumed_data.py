@@ -24,6 +24,16 @@ class DataPosition:
     seen: int | None = None
     skipped: int | None = None
 
+    @property
+    def kept_arguments(self) -> dict[str, int]:
+        """The arguments that a resumed Trainer takes from its checkpoint.
+
+        `_init_training_state` of transformers loads the whole state, in which they are, and only warns.
+        """
+        state = trainer_state(self.resumption.directory) if self.is_trainer else {}
+        intervals = {name: whole(state.get(name)) for name in ("save_steps", "logging_steps", "eval_steps")}
+        return {name: steps for name, steps in intervals.items() if steps is not None and steps > 0}
+
 
 def data_position(
     resumption: Resumption, interface: ConfigInterface, batch: int | None, ignores: bool
@@ -38,7 +48,6 @@ def data_position(
 
 
 def _batch_before(resumption: Resumption) -> int | None:
-    """Read the global batch with which a Trainer's checkpoint was trained."""
     try:
         value = Archive(resumption.directory / _TRAINING_ARGS).value
     except (BadArchive, OSError):
@@ -50,13 +59,3 @@ def _batch_before(resumption: Resumption) -> int | None:
     pieces = whole(state.get("gradient_accumulation_steps"))
     ranks = resumption.saved.ranks
     return micro * pieces * ranks if micro and pieces and ranks else None
-
-
-def kept_arguments(position: DataPosition) -> dict[str, int]:
-    """Read the arguments that a resumed Trainer takes from its checkpoint.
-
-    `_init_training_state` of transformers loads the whole state, in which they are, and only warns.
-    """
-    state = trainer_state(position.resumption.directory) if position.is_trainer else {}
-    intervals = {name: whole(state.get(name)) for name in ("save_steps", "logging_steps", "eval_steps")}
-    return {name: steps for name, steps in intervals.items() if steps is not None and steps > 0}

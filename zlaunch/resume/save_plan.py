@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.errors import WrongUsage
 from zlaunch.files import check_writable
@@ -11,7 +12,9 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.resume.resumed_data import DataPosition, kept_arguments
+
+if TYPE_CHECKING:  # a training that starts at step 0 has no checkpoint to read
+    from zlaunch.resume.resumed_data import DataPosition
 
 OUTPUT = "--output_dir"
 
@@ -42,7 +45,7 @@ class SavePlan:
     """Steps of the whole training; None if that is not known."""
     limit: int | None = 0
     """How many are kept, 0 for all; None if only the script knows it."""
-    began: int = 0
+    resumed_step: int = 0
     """The step of the checkpoint that the run resumes from."""
     is_kept: bool = False
     """Whether `every` is that of this checkpoint, which a Trainer takes instead of `--save_steps`."""
@@ -59,9 +62,9 @@ class SavePlan:
     @property
     def count(self) -> int | None:
         """How many this run saves, the last at its end; None if that is not known before the start."""
-        if not self.every or not self.total or self.total <= self.began:
+        if not self.every or not self.total or self.total <= self.resumed_step:
             return None
-        return math.ceil(self.total / self.every) - self.began // self.every
+        return math.ceil(self.total / self.every) - self.resumed_step // self.every
 
     @property
     def most(self) -> int | None:
@@ -74,10 +77,10 @@ class SavePlan:
         """Whether a checkpoint of a step will certainly be saved."""
         if not self.every or not self.total:
             return False
-        return step % self.every == 0 and self.began < step <= self.total
+        return step % self.every == 0 and self.resumed_step < step <= self.total
 
 
-def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) -> SavePlan | None:
+def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
     if script.interface is not ConfigInterface.TRAINER or _saves_none(script, args):
         return None
@@ -87,12 +90,12 @@ def plan_saves(script: Script, args: ScriptArgs, resume: DataPosition | None) ->
         directory=script.output_dir(args).absolute(),
         strategy=strategy,
         limit=None if limit is None else int(limit),
-        began=0 if resume is None else resume.resumption.saved.step or 0,
+        resumed_step=0 if resume is None else resume.resumption.saved.step or 0,
     )
     if strategy != "steps":
         return plan
     every = steps_of(script.said(args, "save_steps", str(SAVE_STEPS)), total)
-    kept = None if resume is None else kept_arguments(resume).get("save_steps")
+    kept = None if resume is None else resume.kept_arguments.get("save_steps")
     return replace(plan, every=kept or every, total=total, is_kept=kept not in (None, every))
 
 

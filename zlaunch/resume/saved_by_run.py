@@ -102,7 +102,6 @@ def _resumed_checkpoint(files: RunFiles) -> Summary | None:
 
 
 def _attempts(files: RunFiles) -> Iterator[RunFiles]:
-    """Return a run and the attempts of its job before it."""
     attempt: RunFiles | None = files
     while attempt is not None:
         yield attempt
@@ -149,7 +148,6 @@ def _saved_model(files: RunFiles) -> Path | None:
 
 
 def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
-    """Find where the last attempt that saved has done so."""
     for attempt in _attempts(files):
         if saved := attempt.program.get(name):
             return _working_directory(attempt) / saved
@@ -176,7 +174,6 @@ def _asked(files: RunFiles) -> tuple[str, ...]:
 
 
 def _without(words: list[str], flag: str) -> Iterator[str]:
-    """Leave out an argument of the script and its value."""
     rest = iter(words)
     for word in rest:
         name, is_given, _ = word.replace("_", "-").partition("=")

@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
-from zlaunch.resume.handover import Resumption
-from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import UNKNOWN_SAVE_SECONDS, SavePlan
 from zlaunch.units import whole
+
+if TYPE_CHECKING:  # a job that resumes nothing needs none of it
+    from zlaunch.resume.handover import Resumption
+    from zlaunch.resume.resumed_data import DataPosition
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class PlannedTraining:
     precision: str | None
     """None if the script decides."""
     world_size: int
-    resume: DataPosition | None = None
+    resume: "DataPosition | None" = None
     """Where it continues in its data; None if it starts at step 0."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
@@ -43,7 +46,7 @@ class PlannedTraining:
         return UNKNOWN_SAVE_SECONDS if self.saves is None else self.saves.seconds
 
     @property
-    def resumption(self) -> Resumption | None:
+    def resumption(self) -> "Resumption | None":
         """The checkpoint that it resumes from, and how its script gets it."""
         return None if self.resume is None else self.resume.resumption
 

@@ -90,7 +90,8 @@ class _Host:
     def _take(self, channel: Channel, message: Message) -> None:
         if isinstance(marker := message.get("marker"), str):
             is_shared = (self._run_dir.ranks / Path(marker).name).exists()
-            self.changes = None if is_shared else Changes(self._run_dir)
+            if not is_shared:
+                self.changes = Changes(self._run_dir)
             channel.send({"shared": is_shared})
         if isinstance(by := message.get("save"), str):
             ask_for_save(self._run_dir, by)
@@ -98,16 +99,12 @@ class _Host:
             self._note({"error": failed})
         if isinstance(returncode := message.get("ended"), int):
             for line in str(message.get("log", "")).splitlines():
-                _say(f"{self.name}: {line}")
+                _log(f"{self.name}: {line}")
             channel.send({"goodbye": True})
-            stopped_by = message.get("stopped_by")
-            self._note(
-                {
-                    "returncode": returncode,
-                    "stopped_by": stopped_by if isinstance(stopped_by, int) else None,
-                    "ended": time.time(),
-                }
-            )
+            ending = NodeRecord(returncode=returncode, stopped_by=None, ended=time.time())
+            if isinstance(stopped_by := message.get("stopped_by"), int):
+                ending["stopped_by"] = stopped_by
+            self._note(ending)
         if is_rank_file(str(message.get("file", "")), self.plan["ranks"]):
             write_part(self._run_dir, message)
 
@@ -115,26 +112,34 @@ class _Host:
         assert self.channel is not None
         silent = f"nothing was heard from it for {self.channel.silent_seconds:.0f} s"
         if self.process is None:
-            return silent if self.channel.silent_seconds > ALIVE_SECONDS * 2 else "it closed the connection"
-        if (status := self.process.wait(1)) is None:
+            if self.channel.silent_seconds > ALIVE_SECONDS * 2:
+                return silent
+            return "it closed the connection"
+        program, status = Path(self.plan["start"][0]).name, self.process.wait(1)
+        if status is None:
             return silent
-        how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return f"`{Path(self.plan['start'][0]).name}` {how}"
+        if status < 0:
+            return f"`{program}` killed by {signal.Signals(-status).name}"
+        return f"`{program}` ended with status {status}"
 
     def _fail(self, why: str) -> None:
         """Record that nothing can be started there."""
-        _say(f"zlaunch: {self.name}: {why}")
+        _log(f"zlaunch: {self.name}: {why}")
         self._note({"error": why, "returncode": 1, "ended": time.time()})
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
-        said = [line for line in self._errors() if line.strip()]
-        _say(f"zlaunch: lost {self.name}: {why}{f': {said[-1]}' if said else ''}")
-        self._note({"lost": why, "said": said[-1] if said else "", "ended": time.time()})
+        error = self._last_error()
+        _log(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
+        self._note({"lost": why, "said": error, "ended": time.time()})
 
-    def _errors(self) -> list[str]:
+    def _last_error(self) -> str:
+        """Return the last line that its node program, ssh or srun has printed."""
         log = self._run_dir.node_log(self.number)
-        return log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+        if not log.exists():
+            return ""
+        lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+        return next(reversed(lines), "")
 
     def _note(self, news: NodeRecord) -> None:
         self.record.update(news)
@@ -144,6 +149,9 @@ class _Host:
 def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     files = [file for file in run_dir.order_files if file.exists()]
+    rendezvous: list[str] = []
+    if number:
+        rendezvous = job.get("rendezvous", [])
     return {
         "node": number,
         "run_directory": str(run_dir.root),
@@ -153,7 +161,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
         "shielded": job.get("shielded", False),
-        "rendezvous": job.get("rendezvous", []) if number else [],
+        "rendezvous": rendezvous,
     }
 
 
@@ -161,12 +169,13 @@ def main(run_dir: RunDir) -> int:
     """Run a launcher on every host; return the status of the host that failed first."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     hosts = [_Host(run_dir, number, plan) for number, plan in enumerate(job["nodes"])]
-    token, port = os.environ.pop(TOKEN, ""), job["control_port"]
+    token, port, listener = os.environ.pop(TOKEN, ""), job["control_port"], None
     try:
-        listener = HandshakeListener(port, token) if port and token else None
+        if port and token:
+            listener = HandshakeListener(port, token)
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
+        _log(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
         return 1
     for host in hosts:
         host.start()
@@ -175,7 +184,9 @@ def main(run_dir: RunDir) -> int:
             host.channel.beat()
     first = _until_all_are_over(run_dir, hosts, listener)
     _end(hosts)
-    return 0 if first is None else first.record.get("returncode", 1)
+    if first is None:
+        return 0
+    return first.record.get("returncode", 1)
 
 
 def _admit(listener: HandshakeListener | None, hosts: Sequence[_Host]) -> None:
@@ -227,8 +238,7 @@ def _end(hosts: Sequence[_Host]) -> None:
             host.process.kill()
 
 
-def _say(line: str) -> None:
-    """Write to the log of the launcher."""
+def _log(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

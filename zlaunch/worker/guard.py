@@ -28,7 +28,9 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     """Run a launcher and return what it returned."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     is_shielded = job.get("shielded", False)
-    tell = partial(write_stop, run_dir) if job["over_ssh"] else None
+    tell = None
+    if job["over_ssh"]:
+        tell = partial(write_stop, run_dir)
     if is_shielded:
         shield_from_sigterm()
         tell = tell or partial(write_stop, run_dir, by=COORDINATOR)

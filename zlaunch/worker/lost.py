@@ -23,8 +23,9 @@ def main(run_dir: RunDir, op_cache: Path | None) -> None:
     """Delete what the job left outside of its run directory, and record the end if zlaunch has not."""
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     delete(job["swap_dirs"], buffers_here(run_dir))
-    for lock in () if op_cache is None else stale_locks(op_cache):
-        lock.unlink(missing_ok=True)
+    if op_cache is not None:
+        for lock in stale_locks(op_cache):
+            lock.unlink(missing_ok=True)
     ending: EndingRecord = {
         "how": "lost",
         "exit_status": 137,
@@ -45,4 +46,4 @@ def main(run_dir: RunDir, op_cache: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(RunDir(Path(sys.argv[1])), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(RunDir(Path(sys.argv[1])), next(map(Path, sys.argv[2:]), None))

@@ -27,9 +27,12 @@ def control_files(run_dir: RunDir) -> list[Path]:
 
 def rank_files(run_dir: RunDir, ranks: Collection[int]) -> list[Path]:
     """The files that these ranks write."""
-    logs = [run_dir.rank_log(rank) for rank in ranks]
-    records = [file for rank in ranks for file in sorted(run_dir.ranks.glob(f"rank-{rank}.*"))]
-    return [*logs, *records, *([run_dir.steps] if 0 in ranks else [])]
+    files = [run_dir.rank_log(rank) for rank in ranks]
+    for rank in ranks:
+        files += sorted(run_dir.ranks.glob(f"rank-{rank}.*"))
+    if 0 in ranks:
+        files.append(run_dir.steps)
+    return files
 
 
 def is_rank_file(name: str, ranks: Collection[int]) -> bool:
@@ -61,7 +64,9 @@ class Changes:
 
     def _parts(self, file: Path, size: int) -> Iterator[Mapping[str, object]]:
         name, is_appended = file.relative_to(self._root).as_posix(), file.name.endswith(_APPENDED)
-        offset = self._sent.get(file, 0) if is_appended else 0
+        offset = 0
+        if is_appended:
+            offset = self._sent.get(file, 0)
         with file.open("rb") as source:
             source.seek(offset)
             for _ in range(MOST_BYTES // CHUNK_BYTES):
@@ -88,7 +93,8 @@ def write_part(run_dir: RunDir, message: Mapping[str, object]) -> None:
     with contextlib.suppress(OSError, binascii.Error):
         content = base64.b64decode(data)
         if offset or file.name.endswith(_APPENDED):
-            with file.open("r+b" if file.exists() else "w+b") as target:
+            file.touch()
+            with file.open("r+b") as target:
                 target.seek(offset)
                 target.write(content)
             return

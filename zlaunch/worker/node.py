@@ -21,7 +21,7 @@ from typing import IO
 
 from zlaunch.files import PRIVATE, write_whole
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
-from zlaunch.hosts.agent.handshake import SECRET, WrongSecret, connect
+from zlaunch.hosts.agent.handshake import WrongSecret, connect
 from zlaunch.process import (
     SAFE_PATH,
     SAVES,
@@ -34,6 +34,7 @@ from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
+from zlaunch.secrets import SECRET
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
 
 GRACE_SECONDS = 7.0
@@ -173,7 +174,9 @@ class _Node:
     def say_goodbye(self, returncode: int, log: str) -> None:
         """Report the end, and wait until the coordinator has read it."""
         deadline, waiting = time.monotonic() + GOODBYE_SECONDS, -1
-        stopped_by = None if self.child is None else self.child.stopped_by
+        stopped_by = None
+        if self.child is not None:
+            stopped_by = self.child.stopped_by
         while not self._channel.closed and time.monotonic() < deadline:
             self.send_changes()
             if waiting == 0 == self._channel.waiting_bytes:
@@ -200,9 +203,11 @@ def main(channel: Channel) -> int:
             if len(rendezvous := order.get("rendezvous", [])) == 2:
                 check_reachable(rendezvous[0], int(rendezvous[1]))
             returncode = node.run(log)
+        except Unreachable as error:
+            channel.send({"failed": str(error.strerror)})
+            returncode = 1
         except OSError as error:
-            file = "" if isinstance(error, Unreachable) else f": {error.filename}"
-            channel.send({"failed": f"{error.strerror}{file}"})
+            channel.send({"failed": f"{error.strerror}: {error.filename}"})
             returncode = 1
         log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
         node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))
@@ -229,5 +234,8 @@ def own_streams() -> Channel:
 
 if __name__ == "__main__":
     ignore_request_to_save()  # until there is a coordinator to tell
-    words = sys.argv[1:]
-    sys.exit(main(_connected(words[0], int(words[1])) if words else own_streams()) and 1)
+    if len(sys.argv) > 1:
+        coordinator = _connected(sys.argv[1], int(sys.argv[2]))
+    else:
+        coordinator = own_streams()
+    sys.exit(main(coordinator) and 1)

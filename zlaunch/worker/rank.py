@@ -105,13 +105,16 @@ class _Attendant:
         compiling = self._is_quiet() and is_compiling(self._process)
         self.has_compiled |= compiling
         if process or not self._run_dir.rank_sample(self._rank).exists():
+            machine = None
+            if _local_rank() == 0:
+                machine = machine_sample(self._run_dir.root)
             sample: SampleRecord = {
                 "time": time.time(),
                 "host": os.uname().nodename,
                 **process,
                 "compiling": compiling,
                 "gpu": self._gpu.sample(),
-                "machine": machine_sample(self._run_dir.root) if _local_rank() == 0 else None,
+                "machine": machine,
             }
             write_record(self._run_dir.rank_sample(self._rank), sample, indent=None)
 
@@ -123,9 +126,12 @@ class _Attendant:
 
     def _flush(self) -> None:
         """Make files of the script visible on other hosts: a network file system may delay that by 30 s."""
+        if not self._over_ssh:
+            return
         files = [self._run_dir.rank_heartbeat(self._rank), self._run_dir.rank_stacks(self._rank)]
-        files += [self._run_dir.steps] if self._rank == 0 else []
-        for file in files if self._over_ssh else ():
+        if self._rank == 0:
+            files.append(self._run_dir.steps)
+        for file in files:
             with contextlib.suppress(FileNotFoundError), file.open("r+b") as written:
                 os.fsync(written.fileno())
 
@@ -170,18 +176,24 @@ def main(run_dir: RunDir) -> int:
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
     returncode = child.wait(attendant)
-    # That of the largest process below this one, maybe a compiler; the samples are of the script alone.
-    largest = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    if attendant.has_compiled:  # the largest process may be a compiler; the samples are of the script alone
+        largest = None
+    killed = None
+    if killed_before is not None:
+        killed = (oom_kills() or 0) - killed_before
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
-        "peak_rss_bytes": None if attendant.has_compiled else largest,
-        "oom_kills": None if killed_before is None else (oom_kills() or 0) - killed_before,
+        "peak_rss_bytes": largest,
+        "oom_kills": killed,
     }
     record.add(ending)
-    delete(job["swap_dirs"] if job["over_ssh"] and _local_rank() == 0 else (), [buffer])
+    delete([], [buffer])
+    if job["over_ssh"] and _local_rank() == 0:
+        delete(job["swap_dirs"], [])
     return returncode
 
 
@@ -196,9 +208,13 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
 
 
 def _program(job: JobRecord, own: str | None) -> list[str]:
-    python, module, (file, *args) = own or job.get("python", sys.executable), job.get("module"), job["script"]
-    local_rank = [f"--local_rank={_local_rank()}"] if job.get("passes_local_rank") else []
-    return [python, "-u", *(["-m", module] if module else [file]), *local_rank, *args]
+    file, *args = job["script"]
+    words = [own or job.get("python", sys.executable), "-u", file]
+    if module := job.get("module"):
+        words[2:] = ["-m", module]
+    if job.get("passes_local_rank"):
+        words.append(f"--local_rank={_local_rank()}")
+    return [*words, *args]
 
 
 def _host_of(job: JobRecord, rank: int) -> NodePlanRecord:

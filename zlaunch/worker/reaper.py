@@ -78,7 +78,9 @@ def _children() -> list[int]:
 def _parent(pid: int) -> int | None:
     """Read the fourth field of `stat`; the second is a name that may hold spaces and parentheses."""
     fields = _file(pid, "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields else None
+    if not fields:
+        return None
+    return int(fields[1])
 
 
 def _file(pid: int, name: str) -> bytes:

@@ -28,6 +28,9 @@ def report(step: int, steps: int | None = None, **numbers: SupportsFloat) -> Non
     if heartbeat.counts_steps:
         heartbeat.counts_steps = False
         heartbeat.register_exit()
-    total = {} if steps is None else {"steps": int(steps)}
-    phase = phases.TRAINING if heartbeat.phase == phases.STARTING else heartbeat.phase
-    heartbeat.enter(phase, step=int(step), **total, **facts)
+    if steps is not None:
+        facts["steps"] = int(steps)
+    phase = heartbeat.phase
+    if phase == phases.STARTING:
+        phase = phases.TRAINING
+    heartbeat.enter(phase, step=int(step), **facts)

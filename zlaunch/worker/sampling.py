@@ -27,10 +27,12 @@ def rank_sample(process: "psutil.Process") -> SampleRecord:
     import psutil
 
     with contextlib.suppress(psutil.Error), process.oneshot():
-        times, peak = process.cpu_times(), _status_line(process.pid, "VmHWM")  # in KiB, proc(5)
+        times, peak_bytes = process.cpu_times(), None
+        if (peak := _status_line(process.pid, "VmHWM")) is not None:  # in KiB, proc(5)
+            peak_bytes = int(peak.split()[0]) * 1024
         return {
             "rss_bytes": process.memory_info().rss,
-            "peak_rss_bytes": None if peak is None else int(peak.split()[0]) * 1024,
+            "peak_rss_bytes": peak_bytes,
             "status": process.status(),
             "cpu_seconds": round(times.user + times.system, 2),
         }
@@ -78,13 +80,15 @@ def machine_sample(directory: Path) -> MachineSample:
 
     from zlaunch.hosts.machine.probe import tightest_cgroup
 
-    memory, group = psutil.virtual_memory(), tightest_cgroup(Path("/proc/self"))
+    memory, used, limit = psutil.virtual_memory(), None, None
+    if (group := tightest_cgroup(Path("/proc/self"))) is not None:
+        used, limit = group.used_bytes, group.limit_bytes
     shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written
     return {
         "memory_bytes": memory.total,
         "memory_available_bytes": memory.available,
-        "cgroup_bytes": None if group is None else group.used_bytes,
-        "cgroup_limit_bytes": None if group is None else group.limit_bytes,
+        "cgroup_bytes": used,
+        "cgroup_limit_bytes": limit,
         "oom_kills": oom_kills(),
         "shm_bytes": shm_bytes,
         "shm_free_bytes": shm_free,
@@ -121,8 +125,10 @@ class GpuSampler:
             return
         with contextlib.suppress(pynvml.NVMLError, IndexError, ValueError):
             pynvml.nvmlInit()
-            device = local_rank if visible is None else visible.split(",")[local_rank].strip()
-            if str(device).isdecimal():
+            device = str(local_rank)
+            if visible is not None:
+                device = visible.split(",")[local_rank].strip()
+            if device.isdecimal():
                 self._handle = pynvml.nvmlDeviceGetHandleByIndex(int(device))
             else:
                 self._handle = pynvml.nvmlDeviceGetHandleByUUID(device)

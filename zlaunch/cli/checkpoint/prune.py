@@ -1,6 +1,5 @@
 """`zlaunch checkpoint prune`: delete old checkpoints."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from zlaunch.checkpoint.prune import delete, delete_rest, half_deleted, superflu
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import shown, state
+from zlaunch.cli.views.dump import to_json
 from zlaunch.units import plural, size
 
 
@@ -24,8 +24,8 @@ def prune(
 ) -> None:
     """Delete all but the newest complete checkpoints.
 
-    Checkpoints are counted in each directory apart. Those that are not complete are deleted too, unless they
-    are newer than all complete ones. Universal checkpoints and models stay.
+    Checkpoints are counted per directory. Incomplete ones are deleted too, unless they are newer than all
+    complete ones. Universal checkpoints and models are kept.
     """
     found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
@@ -39,9 +39,9 @@ def prune(
         if yes:
             delete_rest(rest)
         if not as_json:
-            console.data(f"{shown(rest)}: left of a deletion that was interrupted")
+            console.data(f"{shown(rest)}: left over from an interrupted deletion")
     if as_json:
-        console.data(json.dumps(_members(old, rests, is_deleted=yes), indent=2))
+        console.data(to_json(_members(old, rests, is_deleted=yes)))
     _say_total(old, is_deleted=yes)
 
 

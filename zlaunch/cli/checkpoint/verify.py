@@ -1,6 +1,5 @@
 """`zlaunch checkpoint verify`: whether checkpoints can be loaded."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state
+from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
 from zlaunch.errors import ExitStatus
 
@@ -24,7 +24,7 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="Also read all bytes and compare checksums.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find files that are missing, damaged or of different saves.
+    """Find files that are missing, damaged or from different saves.
 
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     Exits with 65 if there is a problem, or a file that zlaunch cannot judge.
@@ -32,7 +32,7 @@ def verify(
     found = [summarize(one, full) for one in checkpoints_at(folder)]
     beside = list(wrong_latest(found))
     if as_json:
-        console.data(json.dumps([{**members(one), **_beside(one, beside)} for one in found], indent=2))
+        console.data(to_json([{**members(one), **_beside(one, beside)} for one in found]))
     else:
         for one in found:
             console.data(f"{shown(one.checkpoint.folder)}: {state(one)}")

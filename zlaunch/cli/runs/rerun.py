@@ -13,6 +13,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
+from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
@@ -55,8 +56,11 @@ def rerun(
     facts = prepare_rerun(files, options, view)
     changed = what_changed(files, facts)
     if changed and not force:
-        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
+        raise Refused([_finding(change) for change in changed], "`--force` starts it anyway")
     _say_changes(repeated, changed, variables)
+    if dry_run:
+        show_plan(facts, options, view)
+        return
     status = launch(facts, options, view)
     if as_json and view.run is not None:
         new = {**members(load_run(view.run)), "repeats": repeated.id, "changed": [*changed, *variables]}
@@ -74,10 +78,10 @@ def _check_repeatable(run: Run, force: bool) -> None:
 
 def _say_changes(run: Run, changed: Sequence[Change], variables: Sequence[Change]) -> None:
     console.say(f"repeats    {run.id}, in {Path.cwd()}")
-    for one in changed:
-        console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
-    for one in variables:
-        console.say(f"restored   {one.what}: {one.now} → {one.then}")
+    for change in changed:
+        console.say(f"differs    {change.what}: was {change.then}, is {change.now}")
+    for change in variables:
+        console.say(f"restored   {change.what}: {change.now} → {change.then}")
 
 
 def _finding(change: Change) -> Finding:

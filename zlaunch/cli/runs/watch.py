@@ -72,7 +72,7 @@ def watch(
         else:
             console.data(server.url)
             end = "the last of them is over, or Ctrl-C" if until_end else "Ctrl-C"
-            console.say(f"shows {plural(num_runs, 'run')} until {end}; the runs go on")
+            console.say(f"shows {plural(num_runs, 'run')} until {end}; the runs keep running")
             _say_tunnel(server.server_port)
         _serve(server, pages, until_end)
 
@@ -147,11 +147,11 @@ class _Pages:
     def _facts_of(self, run: WatchedRun) -> dict[str, str]:
         """Look for checkpoints now and then, and when a run has ended."""
         summary, now = run.summary, time.monotonic()
-        read_at, state, found = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
+        read_at, state, facts = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
         if state is not summary.state or now >= read_at + FACTS_SECONDS:
-            found = page_facts(summary)
-            self._facts[run.root] = (now, summary.state, found)
-        return found
+            facts = page_facts(summary)
+            self._facts[run.root] = (now, summary.state, facts)
+        return facts
 
 
 def _json(value: object) -> Answer:

@@ -33,7 +33,7 @@ def taken(given: Path, one: Summary) -> Iterator[str]:
     folder = one.checkpoint.folder
     if folder != given:
         which = "newest" if one.problems else "newest complete"
-        yield from paragraph(f"{shown(given)} stands for its {which} checkpoint, {shown(folder)}")
+        yield from paragraph(f"using {shown(folder)}, the {which} checkpoint in {shown(given)}")
 
 
 def facts(one: Summary) -> Iterator[tuple[str, str]]:

@@ -3,41 +3,36 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zlaunch import console
-from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
+from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
 from zlaunch.cli.views.run import saved_rows, tracker_rows
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.stall import StallEvidence, stall_lines
-from zlaunch.errors import Finding
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
+from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.run import State
+from zlaunch.runs.why import HEADS
 from zlaunch.units import duration
-
-if TYPE_CHECKING:  # a dry run diagnoses nothing, and often estimates nothing
-    from zlaunch.diagnosis.outcome import Outcome
-    from zlaunch.resume.saved_by_run import SavedByRun
 
 PLAIN_SECONDS = 30.0
 """Time between two lines about the progress where there is no terminal."""
 
-_LABEL_WIDTHS = {"model": 9, "stage": 6, "resume": 6}
-"""Label of a note → the width of the labels in the summary below it."""
 
-
-class LaunchView(Reporter):
-    """Prints the job's output and dry runs to stdout, everything else to stderr."""
+class LaunchView(PlanView, Reporter):
+    """Prints the output of the job to stdout, everything else to stderr."""
 
     def __init__(self, *, as_json: bool = False) -> None:
-        """Prepare to show a launch; with `as_json`, a dry run is one JSON object."""
-        self._as_json = as_json
+        """Prepare to show a launch."""
+        super().__init__(as_json=as_json)
         self.run: Path | None = None
         """The directory of the last run that was started."""
-        self._line = console.ProgressLine()
         self._is_within_line = False
         """Whether the job's output ended within a line."""
         self._shows_output = False
@@ -53,31 +48,9 @@ class LaunchView(Reporter):
             self._is_within_line = False
         console.say(*lines)
 
-    def note(self, text: str, label: str | None = None) -> None:
-        row = "" if label is None else f"{label:<{_LABEL_WIDTHS[label]}}"
-        self._say(*(console.table([(row, text)], indent="") if row else [text]))
-
-    def warn(self, findings: Sequence[Finding]) -> None:
-        console.say_findings(findings)
-
-    def dry_run(self, plan: LaunchPlan, unchecked: str | None) -> None:
-        if self._as_json:
-            console.data(plan_json(plan))
-            return
-        console.data(*plan_lines(plan, complete=True))
-        if (estimate := plan.facts.estimate) is not None:
-            from zlaunch.cli.views.estimate_text import start_lines
-
-            console.data(*start_lines(estimate))
-        elif unchecked is not None:
-            console.data("", *console.paragraph(f"memory is not checked: {unchecked}"))
-
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
         self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0
         self._say(*plan_lines(plan, complete=False), *attach_lines(plan, str(Path.cwd())))
-
-    def busy(self, what: str, elapsed: str) -> None:
-        self._line.show(what, elapsed)
 
     def job_output(self, chunk: bytes) -> None:
         console.job_output(chunk)
@@ -105,33 +78,33 @@ class LaunchView(Reporter):
 
     def differed(self, differences: Sequence[str]) -> None:
         if differences:
-            lines = [line for one in differences for line in console.paragraph(one, "  ")]
-            self._say("what ran differs from the plan:", *lines)
+            self._say("what ran differs from the plan:")
+        for difference in differences:
+            self._say(*console.paragraph(difference, "  "))
 
-    def saved(self, saved: "SavedByRun") -> None:
-        lines = (f"{what}: {where}" for what, where in saved_rows(saved))
-        self._say(*(cut for line in lines for cut in console.paragraph(line)))
+    def saved(self, saved: SavedByRun) -> None:
+        for name, place in saved_rows(saved):
+            self._say(*console.paragraph(f"{name}: {place}"))
 
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
-        lines = (f"{name}: {where}" for name, where in tracker_rows(trackers))
-        self._say(*(cut for line in lines for cut in console.paragraph(line)))
+        for name, place in tracker_rows(trackers):
+            self._say(*console.paragraph(f"{name}: {place}"))
 
-    def ended(self, plan: LaunchPlan, outcome: "Outcome", seconds: float, heartbeat: HeartbeatRecord) -> None:
-        from zlaunch.diagnosis.render import verdict_lines
-        from zlaunch.runs.run import State
-        from zlaunch.runs.why import HEADS
-
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
         took, verdict = duration(seconds), outcome.verdict
         about = f"details are in {os.path.relpath(plan.layout.root)}"
-        loss = loss_line(heartbeat) if outcome.how == "finished" else None
-        lines = [] if loss is None else [loss]
+        lines = []
+        if outcome.how == "finished" and (loss := loss_line(heartbeat)):
+            lines.append(loss)
         if verdict is None:
-            log = [] if self._shows_output else [_log_note(plan, 0)]
-            self._say(*lines, f"finished in {took}; {about}", *log)
+            lines.append(f"finished in {took}; {about}")
+            if not self._shows_output:
+                lines.append(_log_note(plan, 0))
+            self._say(*lines)
             return
         lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
-        has_log = verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists()
-        lines += console.paragraph(_log_note(plan, verdict.rank or 0)) if has_log else []
+        if verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists():
+            lines += console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
 
 

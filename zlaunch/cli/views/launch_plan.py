@@ -6,7 +6,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, zero_words
@@ -20,10 +20,11 @@ from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
-from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.units import plural, size
-from zlaunch.worker.hook.debug import PATIENT
+
+if TYPE_CHECKING:  # a job that resumes nothing needs none of it
+    from zlaunch.resume.resumed_data import DataPosition
 
 
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
@@ -111,21 +112,21 @@ def _how_many(saves: SavePlan) -> str:
     return f", {how_many}{'' if saves.each is None else f': {size(saves.most * saves.each)}'}"
 
 
-def _resume_rows(position: DataPosition) -> Iterator[tuple[str, str]]:
+def _resume_rows(position: "DataPosition") -> Iterator[tuple[str, str]]:
     yield "resume", _resumed(position)
     if (conversion := position.resumption.conversion) is not None:
         takes = f"to {shown(conversion.folder)}, about {size(conversion.disk.peak)} of disk"
         yield "convert", f"before the start, {takes}: {'; '.join(conversion.reasons)}"
 
 
-def _resumed(position: DataPosition) -> str:
+def _resumed(position: "DataPosition") -> str:
     """Write which checkpoint a job resumes from, and what of its data it sees again."""
     saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
     at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
     if not position.is_trainer:
-        return f"{at}; the script decides where its data goes on"
+        return f"{at}; the script decides where its data continues"
     if position.ignores:
-        return f"{at}; with `--ignore_data_skip`, what the epoch had of its data is seen again"
+        return f"{at}; with `--ignore_data_skip`, the data of this epoch is seen again"
     if seen is None or skipped is None:
         return f"{at}; the Trainer skips the data of these steps"
     if skipped == seen:
@@ -165,9 +166,12 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     yield f"\ncommand for {plan.launcher}{written}"
     yield f"  {shlex.join(plan.argv)}"
     yield "\nchanges to the environment of every rank"
-    why = "`--debug`: the ranks wait for each other"
-    patience = {} if plan.debug is None else {name: Variable(value, why) for name, value in PATIENT.items()}
-    variables = {**plan.environment, **patience}
+    variables = dict(plan.environment)
+    if plan.debug is not None:
+        from zlaunch.worker.hook.debug import PATIENT  # what only a debugger needs
+
+        why = "`--debug`: the ranks wait for each other"
+        variables |= {name: Variable(value, why) for name, value in PATIENT.items()}
     yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in variables.items()])
     if len(plan.topology.hosts) > 1 or plan.accelerator == "cuda":
         yield "\nranks"

@@ -102,10 +102,9 @@ class Channel:
         self._read()
         if self.silent_seconds > self._patience:
             self.closed = True
-        *lines, rest = bytes(self._incoming).split(b"\n") if b"\n" in self._incoming else [b""]
-        if lines:
-            self._incoming = bytearray(rest)
-        self._arrived += [message for line in lines if (message := _parsed(line))]
+        if b"\n" in self._incoming:
+            *lines, self._incoming = self._incoming.split(b"\n")
+            self._arrived += filter(None, map(_parsed, lines))
 
     @property
     def unread_bytes(self) -> int:
@@ -173,9 +172,10 @@ def wait_for_any(channels: Sequence[Channel], seconds: float, *files: int) -> No
     poll.poll(seconds * 1000)
 
 
-def _parsed(line: bytes) -> Message | None:
+def _parsed(line: bytes | bytearray) -> Message | None:
     """Read a line; what a login shell prints is no message."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
-        return message if isinstance(message, dict) else None
+        if isinstance(message, dict):
+            return message
     return None

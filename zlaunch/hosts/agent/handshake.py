@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from zlaunch.hosts.agent.channel import SILENCE_SECONDS, Channel, Message, wait_for_any
-
-SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
-"""The variable with the secret of a job, the same on every node; it is never on a command line."""
+from zlaunch.secrets import SECRET
 
 OTHER_SECRET = f"its {SECRET} differs"
 
@@ -154,18 +152,21 @@ def connect(
         time.sleep(0.2)
     if not is_proof(proof, secret, LEADER, own):
         channel.close()
-        rejected = f"rejected this connection: {OTHER_SECRET}"
-        raise WrongSecret(rejected if proof is None else "does not know the secret of this job")
+        if proof is None:
+            raise WrongSecret(f"rejected this connection: {OTHER_SECRET}")
+        raise WrongSecret("does not know the secret of this job")
     return channel
 
 
 def _answer(channel: Channel, key: str, deadline: float) -> object:
     message = channel.wait_for(key, deadline - time.monotonic())
-    if message is None:
-        why = "it closed the connection" if channel.closed else "it does not answer"
-        channel.close()
-        raise ConnectionError(why)
-    return message[key]
+    if message is not None:
+        return message[key]
+    why = "it does not answer"
+    if channel.closed:
+        why = "it closed the connection"
+    channel.close()
+    raise ConnectionError(why)
 
 
 def _channel(connection: socket.socket, silence: float) -> Channel:
@@ -182,8 +183,9 @@ def _channel(connection: socket.socket, silence: float) -> Channel:
 
 def prove(secret: str, role: str, nonce: object) -> str:
     """Answer the nonce of the other end, which may have sent anything."""
-    told = nonce if isinstance(nonce, str) else ""
-    return hmac.new(_bytes(secret), _bytes(f"{role} {told}"), "sha256").hexdigest()
+    if not isinstance(nonce, str):
+        nonce = ""
+    return hmac.new(_bytes(secret), _bytes(f"{role} {nonce}"), "sha256").hexdigest()
 
 
 def is_proof(proof: object, secret: str, role: str, nonce: str) -> bool:

@@ -51,7 +51,9 @@ class Member:
     @property
     def kind(self) -> str:
         """What it is, for messages."""
-        return "node" if self.device is None else "rank"
+        if self.device is None:
+            return "node"
+        return "rank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +175,9 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
             f"set {lacking} on every node, or unset {nodes} to train on this one alone",
         )
     number, address = _number(environ, rank), environ[names.address]
-    slots = _number(environ, names.per_node) if environ.get(names.per_node, "").isdecimal() else None
+    slots = None
+    if environ.get(names.per_node, "").isdecimal():
+        slots = _number(environ, names.per_node)
     if slots == 0:
         raise WrongUsage(
             f"{names.per_node}=0 starts no ranks", f"set {names.per_node} to the ranks of a node"
@@ -205,20 +209,13 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
             f"WORLD_SIZE={count} is set without {lacks}",
             f"set {lacks}, or unset WORLD_SIZE to train on this machine alone",
         )
-    number = _number(environ, "RANK")
-    return _checked(
-        Member(
-            number,
-            count,
-            environ["MASTER_ADDR"],
-            _number(environ, "MASTER_PORT", DEFAULT_PORT) if is_node else _beside(environ),
-            f"RANK={number} WORLD_SIZE={count} MASTER_ADDR={environ['MASTER_ADDR']}",
-            None if is_node else 1,
-            None if is_node else _number(environ, "LOCAL_RANK"),
-        ),
-        "RANK",
-        "WORLD_SIZE",
-    )
+    number, address = _number(environ, "RANK"), environ["MASTER_ADDR"]
+    source = f"RANK={number} WORLD_SIZE={count} MASTER_ADDR={address}"
+    if is_node:
+        member = Member(number, count, address, _number(environ, "MASTER_PORT", DEFAULT_PORT), source)
+    else:
+        member = Member(number, count, address, _beside(environ), source, 1, _number(environ, "LOCAL_RANK"))
+    return _checked(member, "RANK", "WORLD_SIZE")
 
 
 def _is_of_a_rank(environ: Environ) -> bool:
@@ -248,21 +245,21 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
     tasks = _number(environ, "SLURM_STEP_NUM_TASKS", 1)
     step_nodes = _number(environ, "SLURM_STEP_NUM_NODES", 1)
     step = f"{job}, step {environ['SLURM_STEP_ID']}"
+    if tasks == 1 and nodes == 1:
+        return Alone(f"{step} on 1 node")
     if tasks == 1:
-        of = "" if nodes == 1 else f" of the {nodes} of the job"
-        return Alone(f"{step} on 1 node{of}")
+        return Alone(f"{step} on 1 node of the {nodes} of the job")
     hosts = _node_list(environ, "SLURM_STEP_NODELIST", step_nodes)
-    number, is_rank = _number(environ, "SLURM_PROCID"), tasks != step_nodes
-    kind = "rank" if is_rank else "node"
-    member = Member(
-        number,
-        tasks,
-        environ.get("MASTER_ADDR") or (hosts[0] if step_nodes > 1 else LOOPBACK),
-        _number(environ, "MASTER_PORT", _derived_port(step)),
-        f"{step}, {kind} {number} of {tasks}",
-        1 if is_rank else None,
-        _number(environ, "SLURM_LOCALID", 0) if is_rank else None,
-    )
+    first = LOOPBACK
+    if step_nodes > 1:
+        first = hosts[0]
+    number, address = _number(environ, "SLURM_PROCID"), environ.get("MASTER_ADDR") or first
+    port = _number(environ, "MASTER_PORT", _derived_port(step))
+    if tasks == step_nodes:
+        member = Member(number, tasks, address, port, f"{step}, node {number} of {tasks}")
+    else:
+        source, device = f"{step}, rank {number} of {tasks}", _number(environ, "SLURM_LOCALID", 0)
+        member = Member(number, tasks, address, port, source, 1, device)
     return _checked(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
@@ -270,10 +267,12 @@ def _node_list(environ: Environ, name: str, count: int) -> tuple[str, ...]:
     """Write out the nodes that a variable of Slurm names; raise WrongUsage if they are not so many."""
     text = environ.get(name, "")
     hint = "start zlaunch with the variables that Slurm has set, or unset SLURM_JOB_ID"
+    if not text:
+        raise WrongUsage(f"{name} is not set", hint)
     try:
         hosts = expand(text)
     except WrongUsage as error:
-        raise WrongUsage(f"{name}: {error.message}" if text else f"{name} is not set", hint) from None
+        raise WrongUsage(f"{name}: {error.message}", hint) from None
     if not count == len(hosts) == len(set(hosts)):
         found = plural(len(set(hosts)), "node")
         raise WrongUsage(f"{name}={text} names {found}, but Slurm counts {count}", hint)
@@ -282,7 +281,8 @@ def _node_list(environ: Environ, name: str, count: int) -> tuple[str, ...]:
 
 def _is_interactive(environ: Environ) -> bool:
     """Whether the step is the shell of `salloc`, whose commands belong to the whole allocation."""
-    return int(environ["SLURM_STEP_ID"]) >= 0xFFFFFFFA if environ["SLURM_STEP_ID"].isdecimal() else True
+    step = environ["SLURM_STEP_ID"]
+    return not step.isdecimal() or int(step) >= 0xFFFFFFFA
 
 
 def _open_mpi(environ: Environ) -> ClusterEnvironment | None:
@@ -318,16 +318,15 @@ def _mpi(
     world = (
         environ.get("PMIX_NAMESPACE") or environ.get("PMI_ID") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     )
-    is_rank = here != 1
-    member = Member(
-        number,
-        count,
+    address, port = (
         environ.get("MASTER_ADDR", LOOPBACK),
-        _number(environ, "MASTER_PORT", _derived_port(f"{world}")),
-        f"{rank}={number} {size}={count}",
-        1 if is_rank else None,
-        _number(environ, local_rank, 0) if is_rank else None,
+        _number(environ, "MASTER_PORT", _derived_port(world)),
     )
+    source = f"{rank}={number} {size}={count}"
+    if here == 1:
+        member = Member(number, count, address, port, source)
+    else:
+        member = Member(number, count, address, port, source, 1, _number(environ, local_rank, 0))
     return _checked(member, rank, size)
 
 

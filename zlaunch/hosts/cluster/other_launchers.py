@@ -23,8 +23,10 @@ def _lines_of_file(text: str) -> int:
 
 
 def _list(text: str) -> int:
-    found = json.loads(text)
-    return len(found) if isinstance(found, list) else 0
+    hosts = json.loads(text)
+    if not isinstance(hosts, list):
+        raise ValueError
+    return len(hosts)
 
 
 _COUNTS: Mapping[str, Callable[[str], int]] = {

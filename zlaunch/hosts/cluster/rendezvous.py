@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -21,7 +21,6 @@ from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import (
     LEADER,
     OTHER_SECRET,
-    SECRET,
     HandshakeListener,
     WrongSecret,
     connect,
@@ -30,6 +29,7 @@ from zlaunch.hosts.agent.handshake import (
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.secrets import SECRET
 from zlaunch.units import duration
 
 NOTE_SECONDS = 10.0
@@ -121,27 +121,26 @@ class Rendezvous:
 
     def _join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, MachineFacts]]:
         self._has_tried = True
-        hello = {"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")}
+        self._meet(self._timeout)
         if self.leads:
-            self._gather(self._timeout)
-            told = [mine, *(self._facts_of(number) for number in range(1, self.member.count))]
-            everyone = [TypeAdapter(MemberFacts).dump_python(one, mode="json") for one in told]
+            members = [mine, *map(self._facts_of, range(1, self.member.count))]
+            everyone = TypeAdapter(list[MemberFacts]).dump_python(members, mode="json")
             self.tell({"everyone": everyone, "run_directory": run_directory})
             self.run_directory = run_directory
         else:
-            self._connect(self._timeout)
-            self.tell(hello)
+            self.tell({"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")})
             welcome = self._hear(0, "everyone", self._timeout)
-            told = _read(list[MemberFacts], welcome["everyone"], self._who(0))
+            members = _read(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
-        self.names = _unique([one.host for one in told])
-        hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
-        others = {
-            name: replace(one.facts, hardware=replace(one.facts.machine, hostname=name))
-            for number, (name, one) in enumerate(zip(self.names, told, strict=True))
-            if number != self.member.number
-        }
-        return Topology(hosts, Reach.JOINED), others
+        self.names = _unique([member.host for member in members])
+        hosts: list[Host] = []
+        others: dict[str, MachineFacts] = {}
+        for number, (name, member) in enumerate(zip(self.names, members, strict=True)):
+            hosts.append(Host(name, member.devices))
+            if number != self.member.number:
+                hardware = replace(member.facts.machine, hostname=name)
+                others[name] = replace(member.facts, hardware=hardware)
+        return Topology(tuple(hosts), Reach.JOINED), others
 
     def compare_plans(self, parts: Mapping[str, object]) -> None:
         """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""
@@ -151,10 +150,11 @@ class Rendezvous:
             return
         for number in range(1, self.member.count):
             theirs = self._hear(number, "parts", self._timeout)["parts"]
+            if not isinstance(theirs, Mapping):
+                theirs = {}
             for name, value in parts.items():
-                other = theirs.get(name) if isinstance(theirs, Mapping) else None
-                if other != value:
-                    where, other, own = _first_difference(other, value)
+                if theirs.get(name) != value:
+                    where, other, own = _first_difference(theirs.get(name), value)
                     raise MemberFailed(
                         f"{self._who(number)} and {self._who(0)} differ in the {name}{where}: "
                         f"{_short(other)} and {_short(own)}",
@@ -196,25 +196,26 @@ class Rendezvous:
     def next_order(self, last: Start | None = None) -> Start | Ending:
         """Wait for the leader's next word after the last one; the end of the job is the final one."""
         while True:
-            heard = self.poll(0.2)[0]
-            for verdict in _objects(heard, "verdict"):
+            messages = self.poll(0.2)[0]
+            for verdict in _objects(messages, "verdict"):
                 return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
-            for start in _objects(heard, "start")[-1:]:
+            for start in _objects(messages, "start")[-1:]:
                 return _read(Start, start, self._who(0))
             if self._channels[0].closed:
-                again = f"start the job again on every {self.member.kind}"
-                why = f"`zlaunch runs why {shlex.quote(last.run_directory)}`" if last else ""
-                hint = f"{why} on {self.names[0]} may say why; then {again}" if last else again
+                hint = f"start the job again on every {self.member.kind}"
+                if last is not None:
+                    why = f"`zlaunch runs why {shlex.quote(last.run_directory)}` on {self.names[0]}"
+                    hint = f"{why} may say why; then {hint}"
                 raise MemberFailed(f"lost {self._who(0)}; the job has ended", hint)
 
     def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
         """Return new messages by member; raise MemberFailed if one says that it has failed."""
         self._wait(seconds)
-        found = {number: channel.receive() for number, channel in self._channels.items()}
-        for number, messages in found.items():
+        received = {number: channel.receive() for number, channel in self._channels.items()}
+        for number, messages in received.items():
             for message in messages:
                 self._raise_failure(number, message)
-        return found
+        return received
 
     def _wait(self, seconds: float) -> None:
         wait_for_any(list(self._channels.values()), seconds)
@@ -228,10 +229,12 @@ class Rendezvous:
 
     def signals(self) -> list[int]:
         """Return the signals that other members were asked to stop with; what else they say is ignored."""
+        numbers: list[int] = []
         with contextlib.suppress(MemberFailed):
-            found = [message.get("signal") for messages in self.poll().values() for message in messages]
-            return [number for number in found if isinstance(number, int)]
-        return []
+            for messages in self.poll().values():
+                signals = [message.get("signal") for message in messages]
+                numbers += [number for number in signals if isinstance(number, int)]
+        return numbers
 
     def forward(self, number: int) -> None:
         """Pass a signal to the leader soon: a signal handler may not send."""
@@ -255,7 +258,7 @@ class Rendezvous:
             return
         with contextlib.suppress(ZlaunchError):
             if not self._channels and not self._has_tried:
-                self._gather(FAILURE_SECONDS) if self.leads else self._connect(FAILURE_SECONDS)
+                self._meet(FAILURE_SECONDS)
         self.tell(_failure(error))
         self.close()
 
@@ -271,6 +274,12 @@ class Rendezvous:
         for channel in self._channels.values():
             channel.close(linger=5.0)
         self._channels.clear()
+
+    def _meet(self, timeout: float) -> None:
+        if self.leads:
+            self._gather(timeout)
+        else:
+            self._connect(timeout)
 
     def _gather(self, timeout: float) -> None:
         """Wait until all others have connected, and let each in by the number that it gives."""
@@ -304,7 +313,9 @@ class Rendezvous:
 
     def _number(self, hello: Message) -> int | None:
         number = hello.get("member")
-        return number if type(number) is int and 0 < number < self.member.count else None
+        if type(number) is int and 0 < number < self.member.count:
+            return number
+        return None
 
     def _note_rejected(self, hello: Message) -> None:
         if number := self._number(hello):
@@ -367,8 +378,9 @@ class Rendezvous:
         channel, deadline = self._channels[number], time.monotonic() + timeout
         while (message := self._take(number, name)) is None:
             if channel.closed or time.monotonic() > deadline:
-                who = self._who(number)
-                raise MemberFailed(f"lost {who}" if channel.closed else f"{who} did not answer")
+                if channel.closed:
+                    raise MemberFailed(f"lost {self._who(number)}")
+                raise MemberFailed(f"{self._who(number)} did not answer")
             wait_for_any([channel], 0.5)
             self.keep()
         return message
@@ -381,14 +393,16 @@ class Rendezvous:
 
     def _raise_failure(self, number: int, message: Message) -> None:
         if isinstance(failed := message.get("failed"), dict):
-            by = "" if failed.get("told") else f"{self._who(number)}: "
-            known = [one for one in ExitStatus if one == failed.get("status")]
-            status = next(iter(known), ExitStatus.UNAVAILABLE)
-            raise MemberFailed(f"{by}{failed.get('message')}", failed.get("hint"), status)
+            text = str(failed.get("message"))
+            if not failed.get("told"):
+                text = f"{self._who(number)}: {text}"
+            known = [status for status in ExitStatus if status == failed.get("status")]
+            raise MemberFailed(text, failed.get("hint"), next(iter(known), ExitStatus.UNAVAILABLE))
 
     def _who(self, number: int) -> str:
-        name = f" ({self.names[number]})" if number < len(self.names) else ""
-        return f"{self.member.kind} {number}{name}"
+        if number < len(self.names):
+            return f"{self.member.kind} {number} ({self.names[number]})"
+        return f"{self.member.kind} {number}"
 
 
 def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
@@ -405,16 +419,20 @@ def _read(kind: type[Sent], value: object, who: str) -> Sent:
 
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
     """Number the members of one host."""
-    return tuple(host if hosts.count(host) == 1 else f"{host}/{number}" for number, host in enumerate(hosts))
+    names = list(hosts)
+    for number, host in enumerate(hosts):
+        if hosts.count(host) > 1:
+            names[number] = f"{host}/{number}"
+    return tuple(names)
 
 
 def _failure(error: ZlaunchError) -> Message:
     """Write an error for other members; `told` is whether it names the member that it comes from."""
-    said, hint = [error.message], error.hint
+    messages, hint = [error.message], error.hint
     if isinstance(error, Refused):
-        said = [f"{one.where}: {one.message}" if one.where else one.message for one in error.findings]
+        messages = [": ".join(filter(None, (finding.where, finding.message))) for finding in error.findings]
         hint = hint or error.findings[0].hint
-    failed = {"message": "; ".join(said), "hint": hint, "status": int(error.status)}
+    failed = {"message": "; ".join(messages), "hint": hint, "status": int(error.status)}
     return {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
 
 
@@ -423,26 +441,22 @@ def _first_difference(one: object, other: object, path: str = "") -> tuple[str, 
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         key = next((key for key in {**other, **one} if one.get(key) != other.get(key)), None)
         if key is not None:
-            return _first_difference(one.get(key), other.get(key), f"{path}.{key}" if path else str(key))
-    return f" at `{path}`" if path else "", one, other
+            inner = ".".join(filter(None, (path, str(key))))
+            return _first_difference(one.get(key), other.get(key), inner)
+    if not path:
+        return "", one, other
+    return f" at `{path}`", one, other
 
 
 def _short(value: object) -> str:
-    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"`{text[:60]}{'…' * (len(text) > 60)}`"
+    text = str(value)
+    if isinstance(value, list):
+        text = " ".join(map(str, value))
+    if len(text) > 60:
+        text = f"{text[:60]}…"
+    return f"`{text}`"
 
 
 def new_token() -> str:
     """Make the secret by which the members of one run know each other."""
     return secrets.token_urlsafe(24)
-
-
-@contextlib.contextmanager
-def reporting_failures(rendezvous: Rendezvous | None) -> Iterator[None]:
-    """Tell an error of this member to all others."""
-    try:
-        yield
-    except ZlaunchError as error:
-        if rendezvous is not None:
-            rendezvous.fail(error)
-        raise

@@ -35,23 +35,30 @@ def cpus_on(node: str, environ: Mapping[str, str]) -> int | None:
     except WrongUsage:
         return None
     counts = _counts(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
-    return dict(zip(names, counts, strict=False)).get(node) if len(counts) == len(names) else None
+    if len(counts) != len(names):
+        return None
+    return dict(zip(names, counts, strict=True)).get(node)
 
 
 def _counts(text: str) -> list[int]:
     """Write out `16(x2),8`; empty for anything else."""
-    terms = [_TERM.fullmatch(term) for term in text.split(",")]
-    return [int(term[1]) for term in terms if term for _ in range(int(term[2] or 1))] if all(terms) else []
+    counts: list[int] = []
+    for word in text.split(","):
+        term = _TERM.fullmatch(word)
+        if term is None:
+            return []
+        counts += [int(term[1])] * int(term[2] or 1)
+    return counts
 
 
 def nodes_down(names: Sequence[str]) -> dict[str, str]:
     """Return those of some nodes that are down → state and reason; none if Slurm does not answer."""
-    said = output_of(["scontrol", "show", "--oneliner", "node", ",".join(names)], ANSWER_SECONDS) or ""
-    return {name: words for line in said.splitlines() for name, words in _read(line)}
-
-
-def _read(line: str) -> list[tuple[str, str]]:
-    found, reason = _STATE.match(line), _REASON.search(line)
-    if found is None or not _DOWN & {*found[2].replace("*", "").split("+")}:
-        return []
-    return [(found[1], f"{found[2]}{f', {reason[1]}' if reason else ''}")]
+    lines = output_of(["scontrol", "show", "--oneliner", "node", ",".join(names)], ANSWER_SECONDS) or ""
+    down: dict[str, str] = {}
+    for line in lines.splitlines():
+        state, reason = _STATE.match(line), _REASON.search(line)
+        if state is not None and _DOWN & {*state[2].replace("*", "").split("+")}:
+            down[state[1]] = state[2]
+            if reason:
+                down[state[1]] = f"{state[2]}, {reason[1]}"
+    return down

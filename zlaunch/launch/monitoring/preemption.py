@@ -7,7 +7,7 @@ step that no rank has ended when all ranks have read the request.
 import signal
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.evidence import SaveEvidence
@@ -56,6 +56,19 @@ def save_step(last: int, elapsed: float, seconds_per_step: float, latency: float
     return last + int(max(needed, min(2 * needed, MOST_OF_WITHIN * within)) / each) + 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Who asked to save and stop, and when."""
+
+    by: str
+    within: float
+    """Seconds that the ranks have for it."""
+    is_limit: bool
+    """Whether a time limit asked."""
+    at: float
+    """Seconds since 1970."""
+
+
 class SaveAndStop:
     """The request to save and stop one job, from the request to the end of the ranks."""
 
@@ -73,9 +86,8 @@ class SaveAndStop:
         self._sigterm_saves = saves_at_sigterm(options, environ)
         self._latency = SHARED_LATENCY_SECONDS if plan.topology.spans_hosts else LATENCY_SECONDS
         self._known = plan.training.save_directory
-        self._by: str | None = None
-        self._is_limit = False
-        self._asked_at = self._deadline = self._within = 0.0
+        self._request: _Request | None = None
+        self._deadline = 0.0
         self._step: int | None = None
         self._why_not = self._advice = ""
         self._is_over = False
@@ -92,7 +104,7 @@ class SaveAndStop:
         if number != SAVES and control.read_stop(self._layout) is not None:  # `zlaunch runs stop` sends both
             return False
         within = self._options.seconds(is_preempted=number != SAVES)
-        if self._by is None:
+        if self._request is None:
             self._ask(signal.Signals(number).name, within)
         elif number != SAVES:
             self._deadline = min(self._deadline, time.monotonic() + within)
@@ -101,41 +113,42 @@ class SaveAndStop:
     @property
     def is_asked(self) -> bool:
         """Whether the job was asked to save and stop."""
-        return self._by is not None
+        return self._request is not None
 
     def tick(self, progress: Progress) -> None:
         """Check for a request, or advance the current one."""
         now = time.monotonic()
         self._observe(progress)
-        if self._by is None:
+        if (request := self._request) is None:
             self._look(progress)
         elif self._is_over:
             return
         elif self._step is None and not self._why_not:
-            self._choose(now, progress)
+            self._choose(request, now, progress)
         elif now > self._deadline:
-            took = f"within {duration(self._within)}"
-            done = "the ranks have not ended" if self._step is None else f"step {self._step} is not saved"
-            self._end(f"{done} {took}: ending the job")
+            failure = "the ranks have not ended"
+            if self._step is not None:
+                failure = f"step {self._step} is not saved"
+            self._end(request, f"{failure} within {duration(request.within)}: ending the job")
 
     def evidence(self) -> SaveEvidence | None:
         """Return the outcome of the request, after the end of the job."""
-        if self._by is None:
+        if (request := self._request) is None:
             return None
-        found = None if self._step is None or self._is_trained() else self._saved()
-        checkpoint = None if found is None else shown(found.checkpoint.folder)
-        if found is None and not self._is_over:
+        saved = None
+        if self._step is not None and not self._is_trained():
+            saved = self._saved(request)
+        if saved is None and not self._is_over:
             self._explain_end()
-        resumed_step = read_record(self._layout.job, JobRecord).get("resumed_step")
         return SaveEvidence(
-            by=self._by,
+            by=request.by,
             step=self._step,
             why_not=self._why_not,
             advice=self._advice,
-            within=self._within,
-            checkpoint=checkpoint,
-            is_limit=self._is_limit,
-            resumed_step=resumed_step,
+            within=request.within,
+            checkpoint=None if saved is None else shown(saved.checkpoint.folder),
+            is_limit=request.is_limit,
+            resumed_step=read_record(self._layout.job, JobRecord).get("resumed_step"),
         )
 
     @property
@@ -145,9 +158,8 @@ class SaveAndStop:
         return "saves_step" in heartbeat and not self._is_trained()
 
     def _ask(self, by: str, within: float, *, is_limit: bool = False) -> None:
-        self._asked_at, self._within, self._is_limit = time.time(), within, is_limit
         self._deadline = time.monotonic() + within
-        self._by = by
+        self._request = _Request(by, within, is_limit, time.time())
 
     def _look(self, progress: Progress) -> None:
         limit, now = self._plan.limit, time.time()
@@ -164,7 +176,8 @@ class SaveAndStop:
         """Note when the last step was first seen, and how long a save takes."""
         step, not_before, looked = self._seen
         if progress.last.time > looked:
-            not_before = looked if progress.step != step else not_before
+            if progress.step != step:
+                not_before = looked
             self._seen = (progress.step, not_before, progress.last.time)
         phase, since = progress.first.get("phase"), progress.first.get("since", 0.0)
         if phase == phases.SAVING:
@@ -172,34 +185,36 @@ class SaveAndStop:
         elif self._saving is not None:
             self._save_seconds, self._saving = max(0.0, since - self._saving), None
 
-    def _choose(self, now: float, progress: Progress) -> None:
+    def _choose(self, request: _Request, now: float, progress: Progress) -> None:
         heartbeats = read_rank_records(self._layout, HeartbeatRecord)
         first = heartbeats.get(0, HeartbeatRecord())
         last = max((one.get("step", 0) for one in heartbeats.values()), default=0)
         if first.get("trained"):
             self._why_not = "its training was over, but the script had not ended"
-            self._say(f"the training is over, and its script has {duration(self._within)} to end")
+            self._say(request, f"the training is over, and its script has {duration(request.within)} to end")
         elif last <= first.get("first_step", last):
-            self._cannot("it had not taken its first step, so there was nothing to save")
+            self._cannot(request, "it had not taken its first step, so there was nothing to save")
         elif (directory := self._directory()) is None:
-            self._cannot("it is not known where its script saves", self._plan.program.how_to_save)
+            advice = self._plan.program.how_to_save
+            self._cannot(request, "it is not known where its script saves", advice)
         else:
             step, not_before, looked = self._seen
             elapsed = now - (looked if last > step else not_before)
             each = progress.seconds_per_step
             if each is None and elapsed < 2 * self._latency:
                 return  # until it is known whether steps are fast
-            self._step = save_step(last, elapsed, each or elapsed, self._latency, self._within)
-            self._write(directory)
+            self._step = save_step(last, elapsed, each or elapsed, self._latency, request.within)
+            self._write(request, directory)
 
-    def _write(self, directory: str) -> None:
+    def _write(self, request: _Request, directory: str) -> None:
         try:
             control.write_save_at(self._layout, self._step, directory)
         except OSError as error:
             self._step = None
-            self._cannot(f"{shown(self._layout.save_at)} could not be written: {error.strerror}")
+            self._cannot(request, f"{shown(self._layout.save_at)} could not be written: {error.strerror}")
         else:
-            self._say(f"saving after step {self._step}, then stopping, within {duration(self._within)}")
+            within = duration(request.within)
+            self._say(request, f"saving after step {self._step}, then stopping, within {within}")
 
     def _directory(self) -> str | None:
         """Return where an engine saves first; empty if a Trainer or the script decides, None if unknown."""
@@ -216,26 +231,25 @@ class SaveAndStop:
         elif self._step is None:
             self._why_not = "its ranks ended before a step to save could be chosen"
 
-    def _cannot(self, why: str, advice: str = "") -> None:
+    def _cannot(self, request: _Request, why: str, advice: str = "") -> None:
         self._why_not, self._advice = why, advice
-        self._end(f"ending the job: {why}")
+        self._end(request, f"ending the job: {why}")
 
-    def _end(self, why: str) -> None:
+    def _end(self, request: _Request, why: str) -> None:
         self._is_over = True
-        self._say(why)
+        self._say(request, why)
         self._stop()
 
-    def _say(self, text: str) -> None:
-        self._reporter.note(f"{self._by}: {text}")
+    def _say(self, request: _Request, text: str) -> None:
+        self._reporter.note(f"{request.by}: {text}")
 
     def _is_trained(self) -> bool:
         heartbeat = read_record(self._layout.rank_heartbeat(0), HeartbeatRecord)
         return 0 < (heartbeat.get("steps") or 0) <= heartbeat.get("step", 0)
 
-    def _saved(self) -> Summary | None:
-        """Read the checkpoint that was asked for, if it is complete."""
-        folder: Path | None = output_dir_of(RunFiles(self._layout.root)) or self._known
+    def _saved(self, request: _Request) -> Summary | None:
+        folder = output_dir_of(RunFiles(self._layout.root)) or self._known
         if folder is None:
             return None
-        since = self._asked_at - CLOCK_SECONDS
-        return newest_complete(folder, since, lambda one: one.step in (None, self._step))
+        since = request.at - CLOCK_SECONDS
+        return newest_complete(folder, since, lambda saved: saved.step in (None, self._step))

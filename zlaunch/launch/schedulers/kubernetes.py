@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
 import typer
-import yaml
 
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import SAVED, JobStatus, Scheduler, SubmitRequest, ask
@@ -64,6 +63,11 @@ def parse_kind(text: str) -> str:
     return text
 
 
+def kinds(incomplete: str) -> list[str]:
+    """Complete a kind of manifest."""
+    return [kind for kind in _RESOURCES if kind.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class KubernetesRequest(SubmitRequest):
     """A job for Kubernetes, with the options that only Kubernetes has."""
@@ -75,7 +79,10 @@ class KubernetesRequest(SubmitRequest):
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="<jobset|trainjob>", parser=parse_kind, help="Kind of manifest (default: jobset)."
+            metavar="<jobset|trainjob>",
+            parser=parse_kind,
+            autocompletion=kinds,
+            help="Kind of manifest (default: jobset).",
         ),
     ] = None
     volume: Annotated[
@@ -139,28 +146,13 @@ def _wrong_mount(path: str, taken: Sequence[str]) -> str | None:
 
 def render(request: KubernetesRequest) -> str:
     """Write the manifest of a job."""
+    from zlaunch.launch.manifest_text import manifest_text  # YAML is needed for a manifest alone
+
     manifest = _jobset(request)
     if request.kind == "trainjob":
         manifest = _trainjob(request)
-    text: str = yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-    return text
 
-
-class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
-    """Writes texts of several lines as they are, and the items of lists below their key."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Dumper.add_representer(str, _text)
+    return manifest_text(manifest)
 
 
 def _metadata(request: KubernetesRequest) -> dict[str, Any]:

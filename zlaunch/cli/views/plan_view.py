@@ -1,0 +1,50 @@
+"""Shows what precedes a start on the terminal, or a dry run."""
+
+from collections.abc import Sequence
+
+from zlaunch import console
+from zlaunch.cli.views.launch_json import plan_json
+from zlaunch.cli.views.launch_plan import plan_lines
+from zlaunch.errors import Finding
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.reporter import PlanReporter
+
+_LABEL_WIDTHS = {"model": 9, "stage": 6, "resume": 6}
+"""Label of a note → the width of the labels in the summary below it."""
+
+
+class PlanView(PlanReporter):
+    """Prints plans to stdout, everything else to stderr."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        """Prepare to show a plan; with `as_json`, it is one JSON object."""
+        self._as_json = as_json
+        self._line = console.ProgressLine()
+
+    def _say(self, *lines: str) -> None:
+        self._line.clear()
+        console.say(*lines)
+
+    def note(self, text: str, label: str | None = None) -> None:
+        if label is None:
+            self._say(text)
+        else:
+            self._say(*console.table([(f"{label:<{_LABEL_WIDTHS[label]}}", text)], indent=""))
+
+    def busy(self, what: str, elapsed: str) -> None:
+        self._line.show(what, elapsed)
+
+    def warn(self, findings: Sequence[Finding]) -> None:
+        console.say_findings(findings)
+
+    def dry_run(self, plan: LaunchPlan, unchecked: str | None) -> None:
+        if self._as_json:
+            console.data(plan_json(plan))
+            return
+        console.data(*plan_lines(plan, complete=True))
+        if (estimate := plan.facts.estimate) is not None:
+            from zlaunch.cli.views.estimate_text import start_lines  # often nothing is estimated
+
+            console.data(*start_lines(estimate))
+        elif unchecked is not None:
+            console.data("", *console.paragraph(f"memory is not checked: {unchecked}"))

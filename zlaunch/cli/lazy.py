@@ -81,7 +81,7 @@ class LazyGroup(TyperGroup):
             return f"train {word}"
         from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS  # only for a wrong command
 
-        if is_top and word in {*LAUNCHERS.values(), *(one.name for one in PROGRAMS.values())}:
+        if is_top and word in {*LAUNCHERS.values(), *(program.name for program in PROGRAMS.values())}:
             return f"config translate -- {word} …"
         groups = {name: group for name, group in self.commands.items() if isinstance(group, LazyGroup)}
         for name, group in groups.items():

@@ -1,6 +1,5 @@
 """Command lines that pass arguments on to a script: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,7 +9,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
 
@@ -24,14 +23,14 @@ class ScriptCommand(TyperCommand):
         """
         if any(option.name == "script" for option in self.params) and not ctx.resilient_parsing:
             self._refuse_program(args)
-        own, after = args, []
+        ours, after = args, []
         if "--" in args:
             cut = args.index("--")
-            own, after = args[:cut], args[cut + 1 :]
-        result: list[str] = super().parse_args(ctx, [*own])
+            ours, after = args[:cut], args[cut + 1 :]
+        result: list[str] = super().parse_args(ctx, [*ours])
         script, module = ctx.params.get("script"), ctx.params.get("module")
         if script is not None and module is not None:
-            if not _follows_module(str(script), own):
+            if not _follows_module(str(script), ours):
                 raise WrongUsage(
                     f"`{script}` and `-m {module}` both name a program",
                     "keep one of them; arguments of a module go after its name",
@@ -52,17 +51,13 @@ class ScriptCommand(TyperCommand):
         """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
         if (place := self._place_of_program(words)) is None:
             return
-        from zlaunch.config.translate.programs import replacement  # help and completion do not need it
+        from zlaunch.config.translate import refusal  # help and completion do not need it
 
-        before, program = words[:place], list(words[place:])
+        program = list(words[place:])
         if program[0] in _MODULE:
             program[0] = "-m"
-        found = replacement(before, program)
-        if found is None:
-            return
-        if found.launcher:
-            raise _translated(found)
-        raise found.error()
+        if (error := refusal(words[:place], program)) is not None:
+            raise error
 
     def _place_of_program(self, words: Sequence[str]) -> int | None:
         """Find the first word that is neither an option of zlaunch nor the value of one."""
@@ -79,20 +74,6 @@ class ScriptCommand(TyperCommand):
 
 
 _MODULE = ("-m", "--module")
-
-
-def _translated(found: Any) -> WrongUsage:
-    """Name the command of zlaunch that does the same as another launcher's."""
-    from zlaunch.config.translate import translate_command  # only where another launcher is named
-
-    try:
-        words = shlex.split(translate_command(found.launcher, os.environ).line)
-    except ZlaunchError:
-        error: WrongUsage = found.error()
-        return error
-    end = words.index("--") if "--" in words else len(words)
-    line = shlex.join([*words[:end], *found.options, *words[end:]])
-    return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
 def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, str | None]:

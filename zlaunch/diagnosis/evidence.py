@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 def filled(kind: type[Value], members: Mapping[str, object]) -> Value:
     """Make a dataclass of those members of a record that are its fields."""
-    names = {one.name for one in fields(cast("Any", kind))}
+    names = {member.name for member in fields(cast("Any", kind))}
     return kind(**{name: member for name, member in members.items() if name in names})
 
 

@@ -147,11 +147,11 @@ class _Pages:
     def _facts_of(self, run: WatchedRun) -> dict[str, str]:
         """Look for checkpoints now and then, and when a run has ended."""
         summary, now = run.summary, time.monotonic()
-        read_at, state, found = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
+        read_at, state, facts = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
         if state is not summary.state or now >= read_at + FACTS_SECONDS:
-            found = page_facts(summary)
-            self._facts[run.root] = (now, summary.state, found)
-        return found
+            facts = page_facts(summary)
+            self._facts[run.root] = (now, summary.state, facts)
+        return facts
 
 
 def _json(value: object) -> Answer:

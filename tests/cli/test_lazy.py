@@ -87,6 +87,7 @@ def test_the_shell_completes_commands_and_their_options(
         ("why", "runs why"),
         ("ps", "runs list"),
         ("kill", "runs stop"),
+        ("submit", "train --submit slurm"),
         ("new", "init"),
         ("list", "runs list"),
         ("run list", "runs list"),

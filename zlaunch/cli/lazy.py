@@ -45,6 +45,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("check", "lint"), "config validate"),
     **dict.fromkeys(("new", "setup", "wizard"), "init"),
     "convert": "config translate",
+    "submit": "train --submit slurm",
     "memory": "estimate",
 }
 """What other programs call a command → the command."""

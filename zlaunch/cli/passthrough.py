@@ -1,6 +1,5 @@
 """Command lines that pass arguments on to a script: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -10,7 +9,7 @@ from typing import Any
 
 from typer.core import TyperCommand
 
-from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
 
@@ -52,17 +51,13 @@ class ScriptCommand(TyperCommand):
         """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
         if (place := self._place_of_program(words)) is None:
             return
-        from zlaunch.config.translate.programs import replacement  # help and completion do not need it
+        from zlaunch.config.translate import refusal  # help and completion do not need it
 
-        before, program = words[:place], list(words[place:])
+        program = list(words[place:])
         if program[0] in _MODULE:
             program[0] = "-m"
-        other = replacement(before, program)
-        if other is None:
-            return
-        if other.launcher:
-            raise _translated(other)
-        raise other.error()
+        if (error := refusal(words[:place], program)) is not None:
+            raise error
 
     def _place_of_program(self, words: Sequence[str]) -> int | None:
         """Find the first word that is neither an option of zlaunch nor the value of one."""
@@ -79,20 +74,6 @@ class ScriptCommand(TyperCommand):
 
 
 _MODULE = ("-m", "--module")
-
-
-def _translated(program: Any) -> WrongUsage:
-    """Name the command of zlaunch that does the same as another launcher's."""
-    from zlaunch.config.translate import translate_command  # only where another launcher is named
-
-    try:
-        words = shlex.split(translate_command(program.launcher, os.environ).line)
-    except ZlaunchError:
-        error: WrongUsage = program.error()
-        return error
-    end = words.index("--") if "--" in words else len(words)
-    line = shlex.join([*words[:end], *program.options, *words[end:]])
-    return WrongUsage(program.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
 def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, str | None]:

@@ -79,7 +79,10 @@ def doctor(
     more = all_reduce(examined, reach, view.reducing) if collective else []
     view.done()
     report = judge(examined, needs, None if script is None else script.absolute(), more)
-    console.data(*([as_json(report)] if as_json_ else table_lines(report)))
+    if as_json_:
+        console.data(as_json(report))
+    else:
+        console.data(*table_lines(report))
     if report.status is Status.ERROR:
         raise typer.Exit(ExitStatus.UNAVAILABLE)
 

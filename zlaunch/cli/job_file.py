@@ -174,8 +174,11 @@ class _Translation:
 
     def words(self) -> FileWords:
         given = self.line.given
-        left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
-        left |= {one for one, keys in _SETS.items() if any(_is_in(key, keys) for key in self._typed_keys())}
+        left = set(given) - {SET}
+        for option in given:
+            left.update(_RIVALS.get(option, ()))
+        typed = self._typed_config_keys()
+        left.update(option for option, keys in _SETS.items() if any(_is_in(key, keys) for key in typed))
         is_another = self._names_another_program()
         if is_another:
             left |= {*PROGRAMS, ARGS}
@@ -237,13 +240,12 @@ class _Translation:
         if key == SET:
             return self._overrides(value, path)
         if getattr(option, "multiple", False):
-            return self._several(option, value, path)
+            return self._repeated(option, value, path)
         if getattr(option, "is_flag", False):
             return _switch(option, value)
-        return self._one(key, value, path)
+        return self._single(key, value, path)
 
-    def _one(self, key: str, value: object, path: KeyPath) -> list[str]:
-        """Write an option that has one value."""
+    def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
@@ -259,7 +261,7 @@ class _Translation:
             return [f"{flag}={text}"]
         return [flag, text]
 
-    def _several(self, option: Any, value: object, path: KeyPath) -> list[str]:
+    def _repeated(self, option: Any, value: object, path: KeyPath) -> list[str]:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
         texts: list[str] = []
         if isinstance(value, Mapping):
@@ -325,7 +327,7 @@ class _Translation:
 
     def _overrides(self, value: object, path: KeyPath) -> list[str]:
         """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
-        typed = (*self._typed_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
+        typed = (*self._typed_config_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
         if isinstance(value, Mapping):
             items = [
                 (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
@@ -343,8 +345,7 @@ class _Translation:
                 self.places[f"{SET}.{key}"] = self._place(here)
         return words
 
-    def _typed_keys(self) -> list[str]:
-        """List the keys of the ds_config that the command line sets."""
+    def _typed_config_keys(self) -> list[str]:
         return [text.partition("=")[0] for text in self.line.given.get(SET) or ()]
 
     def _args(self) -> Iterator[str]:

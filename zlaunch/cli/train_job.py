@@ -1,6 +1,5 @@
 """What `zlaunch train` does with its options."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Member
@@ -63,7 +63,6 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:
-    """Inspect and check a job in what started zlaunch."""
     chosen: Member | None = None
     if given["node_rank"] is not None:
         job, chosen = as_member(job, given["node_rank"])
@@ -134,11 +133,10 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
-    """Show the command to type on each host."""
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
-        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))
         return
     for name, typed in lines:
         console.data(f"# on {name}", typed)

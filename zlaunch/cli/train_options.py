@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from zlaunch.cli import options
+from zlaunch.cli import job_options, options
 from zlaunch.cli.option_table import OptionPanel
 from zlaunch.job.spec import (
     STEP_PATIENCE_SECONDS,
@@ -73,7 +73,7 @@ class ZeroOptions:
         Literal["0", "1", "2", "3", "auto"] | None,
         typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
     ] = None
-    offload: options.Offload = None
+    offload: job_options.Offload = None
     nvme: options.Nvme = None
     precision: options.Precision = None
     ds_config: options.DsConfig = None

@@ -96,7 +96,7 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
-        return [_number(one) for one in value]
+        return [_narrow(one) for one in value]
     if path == ("optimizer", "type") and str(value).lower() in KIND_OF:
         return str(value).lower()
     if field is None or isinstance(value, bool):
@@ -108,11 +108,11 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
         return value.lower()
     is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in found)
     if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
-        return _number(float(value))
-    return _number(value)
+        return _narrow(float(value))
+    return _narrow(value)
 
 
-def _number(value: object) -> object:
+def _narrow(value: object) -> object:
     if isinstance(value, float):
         return narrowed(value)
     return value

@@ -27,15 +27,15 @@ def diff(
     left, right = (load_config(name).needed(name).value for name in (first, second))
     found = compare(left, right, asked_release(deepspeed))
     if as_json:
-        console.data(to_json({"differences": list(map(_members, found))}))
+        console.data(to_json({"differences": list(map(_difference_members, found))}))
     elif found:
-        console.data(*_lines(found, (first, second)))
+        console.data(*_difference_lines(found, (first, second)))
     else:
         console.data("no difference in meaning")
 
 
-def _lines(found: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
-    yield from console.table([("", *_short(names)), *_rows(found)], indent="")
+def _difference_lines(found: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
+    yield from console.table([("", *_short_names(names)), *_difference_rows(found)], indent="")
     for one in found:
         if one.effect is not None:
             effects = (("memory", one.effect.memory), ("speed", one.effect.speed))
@@ -43,14 +43,14 @@ def _lines(found: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
             yield from console.notes(effects)
 
 
-def _short(names: Sequence[str]) -> tuple[str, str]:
+def _short_names(names: Sequence[str]) -> tuple[str, str]:
     """Name two files by their base names, or A and B if those are equal or long."""
     short = [name.rpartition("/")[2] for name in names]
     first, second = short if short[0] != short[1] and max(map(len, short)) <= 24 else ("A", "B")
     return first, second
 
 
-def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
+def _difference_rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
     """Write the keys of a section indented below its name."""
     above: list[str] = []
     for one in differences:
@@ -62,7 +62,7 @@ def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
         yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
 
 
-def _members(one: Difference) -> dict[str, object]:
+def _difference_members(one: Difference) -> dict[str, object]:
     first, second = one.cells
     members: dict[str, object] = {"key": one.key, "a": first, "b": second}
     if one.effect is not None:

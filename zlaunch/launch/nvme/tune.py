@@ -130,7 +130,7 @@ def _sweep(
         raise Stopped(child.stopped_by)
     found = read_result(output.read_text("utf-8", "replace"))
     if returncode or found is None:
-        raise _failure([output, *logs.glob("*/*")])
+        raise _tuning_failure([output, *logs.glob("*/*")])
     return found
 
 
@@ -160,7 +160,7 @@ def read_result(output: str) -> Tuning | None:
     return Tuning(aio, float(found["read"]), float(found["write"]))
 
 
-def _failure(logs: list[Path]) -> Unavailable:
+def _tuning_failure(logs: list[Path]) -> Unavailable:
     """Say why nothing was measured, in DeepSpeed's own words: the last ones of the file written last."""
     last = "it printed nothing"
     for log in sorted(logs, key=lambda file: file.stat().st_mtime):

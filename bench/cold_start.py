@@ -1,10 +1,14 @@
 """CPU time of `--help` and of short commands: zlaunch beside its own two libraries and the other launchers.
 
     .venv/bin/python bench/cold_start.py [ROUNDS]
+    .venv/bin/python bench/cold_start.py --imports
 
 Counts user and system time of the whole process, which other work on the machine changes less than wall time.
 The commands take turns, and the result is the median of the ratios of each round. zlaunch is compiled
 first, as it is after an installation.
+
+With --imports, lists for each command of zlaunch the modules that it imports without a call of any function.
+They may have constants, types and classes that the command needs, or may not be needed.
 """
 
 import resource
@@ -40,6 +44,40 @@ def cpu_seconds(argv: list[str | Path]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+UNCALLED = """
+import sys
+called = set()
+sys.setprofile(lambda frame, event, _: called.add(frame.f_code) if event == "call" else None)
+from zlaunch.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+sys.setprofile(None)
+ran = {code.co_filename for code in called if code.co_name != "<module>"}
+names = sorted(name for name in sys.modules if name.startswith("zlaunch."))
+uncalled = [name for name in names if sys.modules[name].__file__ not in ran]
+print(len(names), *uncalled, file=sys.stderr)
+"""
+
+
+def imports() -> None:
+    """Print the modules without a call, package by package."""
+    for name, (program, *words) in COMMANDS.items():
+        if Path(program).name != "zlaunch":
+            continue
+        argv = [sys.executable, "-c", UNCALLED, *words]
+        done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+        count, *uncalled = done.stderr.splitlines()[-1].split()
+        print(f"{name}: imports {count} modules, {len(uncalled)} of them without a call")
+        packages: dict[str, list[str]] = {}
+        for module in uncalled:
+            _, package, *rest = module.split(".")
+            packages.setdefault(package, []).append(".".join(rest))
+        for package, modules in packages.items():
+            print(f"  {package:<12}{' '.join(modules)}")
+
+
 def main(rounds: int) -> None:
     """Measure in turn and print medians."""
     subprocess.run([sys.executable, "-m", "compileall", "-q", ROOT / "zlaunch"], check=True)
@@ -54,4 +92,7 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 11)
+    if "--imports" in sys.argv:
+        imports()
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 11)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tools.report import modules, places
 
 PACKAGE = ROOT / "zlaunch"
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "recipes")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
-MOST_INNER_IMPORTS = 40
+MOST_INNER_IMPORTS = 50
 SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 
@@ -25,6 +26,11 @@ def test_a_class_name_is_used_once() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+def test_no_conditional_expression_contains_another() -> None:
+    dense = ("nested conditional expressions", "star lists")
+    assert [str(place) for place in places(modules(ROOT)) if place.kind in dense] == []
 
 
 def test_no_module_is_an_attic() -> None:
@@ -113,6 +119,37 @@ def test_a_command_that_trains_nothing_imports_nothing_heavy(argv: list[str]) ->
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
+RUNS_JOBS = (
+    *("yaml", "zlaunch.checkpoint", "zlaunch.cli.job_file", "zlaunch.diagnosis", "zlaunch.runs"),
+    *("zlaunch.launch.attempts", "zlaunch.launch.monitoring", "zlaunch.launch.submit"),
+    *("zlaunch.hosts.cluster.rendezvous", "zlaunch.estimate.rehearsal", "zlaunch.worker.rank"),
+)
+PLANS_JOBS = ("zlaunch.config", "zlaunch.dsconfig", "zlaunch.launch.facts", "psutil", "pynvml")
+
+
+@pytest.mark.parametrize(
+    ("argv", "unneeded"),
+    [
+        (["train", "--help"], (*RUNS_JOBS, *PLANS_JOBS, "pydantic")),
+        (["train", "--dry-run"], RUNS_JOBS),
+        (["config", "validate", "configs/zero3.json"], (*RUNS_JOBS, "zlaunch.launch", "psutil", "pynvml")),
+        (["runs", "list"], (*set(RUNS_JOBS) - {"zlaunch.diagnosis", "zlaunch.runs"}, *PLANS_JOBS)),
+    ],
+    ids=" ".join,
+)
+def test_a_command_does_not_import_what_another_needs(argv: list[str], unneeded: tuple[str, ...]) -> None:
+    program = (
+        f"import sys\nfrom zlaunch.cli import main\nsys.argv = ['zlaunch', *{argv!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        f"names = {unneeded!r}\n"
+        "print([name for name in sys.modules if name.startswith(tuple(f'{one}.' for one in names)) or name in names])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     "name", ["zlaunch.worker.guard", "zlaunch.worker.rank", "zlaunch.worker.hook.attach"]
 )
@@ -158,5 +195,5 @@ def test_every_package_of_the_contract_is_in_the_guide_in_its_order() -> None:
 
 def test_the_top_of_the_package_holds_packages_and_ground_modules_only() -> None:
     modules = {file.stem for file in PACKAGE.glob("*.py")}
-    ground = {"console", "errors", "files", "process", "secrets", "units"}
+    ground = {"console", "errors", "files", "process", "secrets", "units", "whereabouts"}
     assert modules == {"__init__", "__main__", *ground, "rank", "report"}  # the last two are old names

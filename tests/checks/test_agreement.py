@@ -15,6 +15,7 @@ from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, Amount, DiskUse, Req
 from zlaunch.checks.result import Status
 from zlaunch.errors import FATAL, Unavailable
 from zlaunch.hosts.agent.examination import Examined
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING
 from zlaunch.hosts.machine.resources import weakest
@@ -57,7 +58,10 @@ def train_refuses(facts: dict[str, MachineFacts], needs: Requirements) -> bool:
 
 
 def doctor_errs(facts: dict[str, MachineFacts], needs: Requirements) -> bool:
-    return judge([Examined(name, 0.1, one) for name, one in facts.items()], needs).status is Status.ERROR
+    return (
+        judge([Examined(Host(name, ()), 0.1, one) for name, one in facts.items()], needs).status
+        is Status.ERROR
+    )
 
 
 @pytest.mark.parametrize("needs", JOBS.values(), ids=JOBS.keys())
@@ -70,8 +74,21 @@ def test_they_agree_on_a_machine(name: str, needs: Requirements) -> None:
 @pytest.mark.parametrize("other", all_recorded())
 @pytest.mark.parametrize("name", ["laptop", "node-8xh100"])
 def test_they_agree_on_two_hosts(name: str, other: str) -> None:
-    facts = {name: machine_facts(name), f"other {other}": machine_facts(other)}
+    facts = {name: machine_facts(name), f"other {other}": with_own_gpus(machine_facts(other))}
     assert train_refuses(facts, UNKNOWN) == doctor_errs(facts, UNKNOWN)
+
+
+@pytest.mark.parametrize("name", ["laptop", "node-8xh100"])
+def test_they_agree_on_one_machine_with_two_names(name: str) -> None:
+    facts = {"w0": machine_facts(name), "w1": machine_facts(name)}
+    assert train_refuses(facts, UNKNOWN) == doctor_errs(facts, UNKNOWN) == (name == "node-8xh100")
+
+
+def with_own_gpus(facts: MachineFacts) -> MachineFacts:
+    if facts.hardware is None:
+        return facts
+    gpus = tuple(replace(gpu, uuid=f"own {gpu.uuid}") for gpu in facts.hardware.gpus)
+    return replace(facts, hardware=replace(facts.hardware, gpus=gpus))
 
 
 REFUSED = {

@@ -53,7 +53,7 @@ WRONG: dict[str, tuple[MachineFacts, str, Status, str, str | None]] = {
     ),
     "a busy GPU": (
         machine_facts("busy-gpu"),
-        *("GPU 0", WARNING, "9.0 GiB of 80.0 GiB free; in use by python train.py of ada (pid 4711", "`kill 4711`"),
+        *("GPU 0", WARNING, "9.0 GiB of 80.0 GiB free; in use: `python train.py` of ada (pid 4711)", "`kill 4711`"),
     ),
     "an old driver": (
         gpu_host(hardware={"driver": Driver("520", "11.8")}),

@@ -12,6 +12,7 @@ from zlaunch.checks.result import CheckResult, Status
 from zlaunch.cli.views.doctor import table_lines
 from zlaunch.hosts.agent.answers import NoAnswer
 from zlaunch.hosts.agent.examination import Clock, Examined, Reachability
+from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.network import Interface
 from zlaunch.whereabouts import Whereabouts
@@ -23,7 +24,7 @@ SEVERAL = replace(ANY_JOB, crosses_hosts=True)
 def answered(name: str, facts: MachineFacts | None = None, **topics: Any) -> Examined:
     reach = None if name == NAMES[0] else Reachability(29500, {"10.0.0.1": None}, "10.0.0.1")
     found = changed(facts or cpu_host(), **topics)
-    return Examined(name, 0.5, found, None, Clock(0.0, 0.001), reach)
+    return Examined(Host(name, ()), 0.5, found, None, Clock(0.0, 0.001), reach)
 
 
 def report(*others: Examined, size: int = 64) -> DoctorReport:
@@ -42,7 +43,10 @@ def test_64_healthy_hosts_take_as_many_lines_as_one(monkeypatch: pytest.MonkeyPa
 
 def test_64_hosts_that_are_all_unreachable_still_fit_into_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    failed = [Examined(name, 0.0, None, NoAnswer("ssh", "connection refused", "`ssh x`")) for name in NAMES]
+    failed = [
+        Examined(Host(name, ()), 0.0, None, NoAnswer("ssh", "connection refused", "`ssh x`"))
+        for name in NAMES
+    ]
     lines = [*table_lines(judge(failed, ANY_JOB))]
     assert max(map(len, lines)) <= 80
     assert lines[0].endswith("node00, node01, node02, node03 and 60 more: connection refused")
@@ -69,7 +73,7 @@ def test_of_amounts_the_least_is_shown_with_its_host() -> None:
 
 
 def test_a_host_that_does_not_answer_comes_first() -> None:
-    silent = Examined(NAMES[9], 0.0, None, NoAnswer("ssh", "connection refused", "start sshd"))
+    silent = Examined(Host(NAMES[9], ()), 0.0, None, NoAnswer("ssh", "connection refused", "start sshd"))
     assert merged(report(silent))[0] == CheckResult(
         "ssh", Status.ERROR, "node09: connection refused", "start sshd"
     )
@@ -120,8 +124,8 @@ def test_hosts_that_do_not_tell_who_they_are_are_not_taken_for_one() -> None:
 
 def test_a_clock_is_compared_with_those_of_most_hosts_and_not_with_the_one_here() -> None:
     """Here it is an hour late."""
-    hosts = [Examined(name, 0.1, cpu_host(), None, Clock(3600.0, 0.001)) for name in NAMES[:3]]
-    hosts.append(Examined(NAMES[3], 0.1, cpu_host(), None, Clock(3595.0, 0.001)))
+    hosts = [Examined(Host(name, ()), 0.1, cpu_host(), None, Clock(3600.0, 0.001)) for name in NAMES[:3]]
+    hosts.append(Examined(Host(NAMES[3], ()), 0.1, cpu_host(), None, Clock(3595.0, 0.001)))
     rows = {
         name: row for name, rows in judge(hosts, ANY_JOB).rows.items() for row in rows if row.name == "clock"
     }
@@ -130,7 +134,7 @@ def test_a_clock_is_compared_with_those_of_most_hosts_and_not_with_the_one_here(
 
 def test_a_skew_that_a_slow_connection_may_explain_is_no_finding() -> None:
     hosts = [
-        Examined(name, 0.1, cpu_host(), None, Clock(offset, 3.0))
+        Examined(Host(name, ()), 0.1, cpu_host(), None, Clock(offset, 3.0))
         for name, offset in zip(NAMES, (0, 3), strict=False)
     ]
     assert judge(hosts, ANY_JOB).status is not Status.WARNING
@@ -138,7 +142,7 @@ def test_a_skew_that_a_slow_connection_may_explain_is_no_finding() -> None:
 
 def test_a_second_address_that_is_not_reachable_is_a_warning() -> None:
     reach = Reachability(29500, {"10.0.0.1": None, "172.17.0.1": "Connection timed out"}, "10.0.0.1")
-    other = Examined(NAMES[1], 0.1, cpu_host(), None, None, reach)
+    other = Examined(Host(NAMES[1], ()), 0.1, cpu_host(), None, None, reach)
     (row,) = judged("rendezvous", report(other, size=2))
     assert row == (
         Status.WARNING,

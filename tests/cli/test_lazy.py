@@ -61,6 +61,9 @@ def test_the_help_of_a_command_imports_that_command_only() -> None:
         ("zlaunch train caus", "causal_lm"),
         ("zlaunch train zlaunch/dsconfig/re", "zlaunch/dsconfig/read.py\nzlaunch/dsconfig/releases.py"),
         ("zlaunch recipes show own", "own_loop"),
+        ("zlaunch train --launcher to", "torchrun"),
+        ("zlaunch train --submit s", "slurm"),
+        ("zlaunch train --kind t", "trainjob"),
     ],
 )
 def test_the_shell_completes_commands_and_their_options(
@@ -84,6 +87,7 @@ def test_the_shell_completes_commands_and_their_options(
         ("why", "runs why"),
         ("ps", "runs list"),
         ("kill", "runs stop"),
+        ("submit", "train --submit slurm"),
         ("new", "init"),
         ("list", "runs list"),
         ("run list", "runs list"),

@@ -86,14 +86,14 @@ def test_a_job_that_waits_shows_its_reason_and_one_that_is_cancelled_says_so(
     assert f"job {job}: cancelled, exit status 143" in said_in(tmp_path)
 
 
-def test_ctrl_c_ends_the_following_and_not_the_job(slurm: Slurm, tmp_path: Path) -> None:
+def test_ctrl_c_stops_watching_and_not_the_job(slurm: Slurm, tmp_path: Path) -> None:
     wait = "import pathlib, time\nwhile not pathlib.Path('go').exists(): time.sleep(0.1)"
     with following(slurm, tmp_path, wait) as program:
         wait_until(lambda: "running on" in said_in(tmp_path), 60)
         program.send_signal(signal.SIGINT)
         assert program.wait(30) == 130
     job = number_in(said_in(tmp_path))
-    assert f"the job {job} continues and is not followed; `scancel {job}` cancels it" in said_in(tmp_path)
+    assert f"the job {job} keeps running; `scancel {job}` cancels it" in said_in(tmp_path)
     (tmp_path / "go").touch()
     assert slurm.wait(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
 

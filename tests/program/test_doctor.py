@@ -138,8 +138,8 @@ def test_gpus_are_shown_with_who_uses_them_and_how_they_are_connected(
     )
     (tmp_path / "nvidia_nccl_cu12-2.27.3.dist-info").mkdir()
     found = rows(zlaunch("doctor", "--json", cwd=tmp_path, env=environment))
-    assert "in use by" in found["GPU 0"]["value"]
-    assert "(pid 1, " in found["GPU 0"]["value"]
+    assert "in use: " in found["GPU 0"]["value"]
+    assert "(pid 1) uses " in found["GPU 0"]["value"]
     assert found["driver"]["value"] == "550.54.15, up to CUDA 12.4"
     assert found["torch's CUDA"]["value"] == "12.8"
     assert found["NCCL"]["value"] == "2.27.3"

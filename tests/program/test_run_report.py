@@ -36,7 +36,7 @@ def test_a_page_is_written_again_but_never_over_another_file(page: Path, folder:
     (folder / "train.py").write_text("print(1)")
     result = zlaunch("runs", "report", "hostile", "--html", "train.py", cwd=folder)
     assert (result.status, result.out) == (69, "")
-    assert "`train.py` already exists, and is no page about a run" in result.err
+    assert "`train.py` already exists and is not a page about a run" in result.err
     assert (folder / "train.py").read_text() == "print(1)"
 
 

@@ -210,7 +210,7 @@ def test_runs_that_are_over_end_the_pages_if_asked_to(folder: Path) -> None:
     _, err = watching.process.communicate(timeout=60)
     assert (watching.process.returncode, err.decode()) == (
         0,
-        "shows 1 run until the last of them is over, or Ctrl-C; the runs go on\n",
+        "shows 1 run until the last of them is over, or Ctrl-C; the runs keep running\n",
     )
 
 

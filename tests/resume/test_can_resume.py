@@ -42,8 +42,6 @@ RESHARDED = {
     "zero2-cpu": ("--offload", "none", "--ranks", "1"),
     "zero3-cpu": ("--offload", "none", "--stage", "2"),
     "zero3-to-cpu": ("--offload", "cpu"),
-    "zero2-of-4": ("--ranks", "2"),
-    "zero3-of-4": ("--ranks", "2"),
     "accelerate": ("--ranks", "1", "--stage", "3"),
     "zero3-nvme": ("--offload", "cpu"),
     "zero2-cpu+1": ("--ranks", "1"),
@@ -77,13 +75,45 @@ def load(ranks: int, pairs: list[tuple[str, str]], folder: Path) -> Answers:
     return {(saved, into, ranks): answer for (saved, into), answer in zip(pairs, told, strict=True)}
 
 
+AS_IT_IS = [*itertools.product(NAMES, NAMES)]
+UNIVERSAL = [(saved, f"{into}+universal") for saved, into in itertools.product(CONVERTED, NAMES)]
+OFFLOADED = [
+    *((saved, into) for saved, into in OTHER_PLACES if "cpu" in saved + into),
+    ("zero2", "zero2-cpu+universal"),
+    ("zero3-to-cpu", "zero3-cpu+universal"),
+    ("zero3-to-cpu", "zero2-cpu+universal"),
+    ("zero3-nvme", "zero3-cpu+universal"),
+]
+ORDERED = [
+    *itertools.product(ORDERS, ORDERS),
+    *((saved, f"{into}+universal") for saved, into in itertools.product(ORDERS, ORDERS)),
+    *(("bf16-optimizer", into) for into in ("bf16-optimizer", "bf16-optimizer+universal", "zero1")),
+    *(("bf16-optimizer", into) for into in (*OTHER_OPTIMIZERS, "zero1-deepspeed+universal")),
+    ("bf16-optimizer", "zero3+universal"),
+]
+ELASTIC = [("zero1-elastic", into) for into in ("zero1-elastic", "zero1")]
+TO_ONE = [
+    ("zero2-cpu", "zero2+universal"),
+    ("zero2-cpu+1", "zero2-cpu+universal"),
+    ("zero2-cpu+1", "zero3-cpu+universal"),
+    ("zero3-cpu", "zero2+universal"),
+    ("zero3-cpu", "zero3+universal"),
+    ("accelerate_universal", "zero3+universal"),
+    ("experts", "experts"),
+    ("zero0-bf16", "zero0-bf16"),
+    ("zero0[1]", "zero0-bf16"),
+    ("zero0_1_", "zero0-bf16"),
+]
+FROM_FOUR = [("zero2-of-4", "zero2+universal"), ("zero3-of-4", "zero3+universal")]
+OF_FOUR = [("zero2-of-4", "zero2"), ("zero3-of-4", "zero3")]
+TO_FOUR = [("zero2", "zero2+universal"), ("zero3", "zero3+universal"), ("zero2", "zero3+universal")]
+
+
 @pytest.fixture(scope="module")
 def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copies of the checkpoints, some of them with a universal one beside them."""
     folder = tmp_path_factory.mktemp("bed")
-    run_ranks(4, "tests.checkpoint.save", folder / "of-4", "zero2", "zero3")
     for name in ("zero2", "zero3"):
-        (folder / "of-4" / name).rename(folder / f"{name}-of-4")
         shutil.copytree(saved / f"{name}-cpu", folder / f"{name}-cpu")
     shutil.copytree(
         saved / "zero2-cpu", folder / "zero2-cpu+1"
@@ -99,51 +129,45 @@ def bed(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     commands: list[tuple[str, ...]] = [("universal", name) for name in universal]
     commands += [("reshard", name, *options) for name, options in RESHARDED.items()]
     commands += [("export", str(saved / "experts"), "experts")]
+    convert(folder, commands)
+    return folder
+
+
+def convert(folder: Path, commands: list[tuple[str, ...]]) -> None:
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda command: zlaunch("checkpoint", *command, cwd=folder), commands))
     assert [result.err for result in results if result.status] == []
-    return folder
 
 
 @pytest.fixture(scope="module")
 def answers(bed: Path) -> Answers:
-    """What DeepSpeed says."""
-    as_it_is = list(itertools.product(NAMES, NAMES))
-    universal = [(saved, f"{into}+universal") for saved, into in itertools.product(CONVERTED, NAMES)]
-    offload = [
-        *((saved, into) for saved, into in OTHER_PLACES if "cpu" in saved + into),
-        ("zero2", "zero2-cpu+universal"),
-        ("zero3-to-cpu", "zero3-cpu+universal"),
-        ("zero3-to-cpu", "zero2-cpu+universal"),
-        ("zero3-nvme", "zero3-cpu+universal"),
-    ]
-    orders = [
-        *itertools.product(ORDERS, ORDERS),
-        *((saved, f"{into}+universal") for saved, into in itertools.product(ORDERS, ORDERS)),
-        *(("bf16-optimizer", into) for into in ("bf16-optimizer", "bf16-optimizer+universal", "zero1")),
-        *(("bf16-optimizer", into) for into in (*OTHER_OPTIMIZERS, "zero1-deepspeed+universal")),
-        ("bf16-optimizer", "zero3+universal"),
-    ]
-    accelerated = [("accelerate", "zero2")]
-    elastic = [("zero1-elastic", into) for into in ("zero1-elastic", "zero1")]
-    from_four = [("zero2-of-4", "zero2+universal"), ("zero3-of-4", "zero3+universal")]
-    to_four = [("zero2", "zero2+universal"), ("zero3", "zero3+universal"), ("zero2", "zero3+universal")]
-    to_one = [
-        ("zero2-cpu", "zero2+universal"),
-        ("zero2-cpu+1", "zero2-cpu+universal"),
-        ("zero2-cpu+1", "zero3-cpu+universal"),
-        ("zero3-cpu", "zero2+universal"),
-        ("zero3-cpu", "zero3+universal"),
-        ("accelerate_universal", "zero3+universal"),
-        ("experts", "experts"),
-        ("zero0[1]", "zero0-bf16"),
-        ("zero0_1_", "zero0-bf16"),
-    ]
-    return {
-        **load(1, as_it_is + universal + to_one, bed),
-        **load(2, [*as_it_is, *universal, *offload, *from_four, *orders, *elastic, *accelerated], bed),
-        **load(4, [("zero2-of-4", "zero2"), ("zero3-of-4", "zero3"), *to_four], bed),
-    }
+    """What DeepSpeed says with two ranks."""
+    return load(2, [*AS_IT_IS, *UNIVERSAL, *OFFLOADED, *ORDERED, *ELASTIC, ("accelerate", "zero2")], bed)
+
+
+@pytest.fixture(scope="module")
+def to_one(bed: Path) -> Answers:
+    """What it says with one rank of what other ranks have saved, and of what no pattern finds."""
+    return load(1, TO_ONE, bed)
+
+
+@pytest.fixture(scope="module")
+def all_of_one(bed: Path) -> Answers:
+    """What it says with one rank of what it says with two ranks."""
+    return load(1, [*AS_IT_IS, *UNIVERSAL], bed)
+
+
+@pytest.fixture(scope="module")
+def of_four(bed: Path) -> Answers:
+    """What it says of checkpoints of four ranks, and with four ranks."""
+    run_ranks(4, "tests.checkpoint.save", bed / "of-4", "zero2", "zero3")
+    for name in ("zero2", "zero3"):
+        (bed / "of-4" / name).rename(bed / f"{name}-of-4")
+    convert(bed, [("reshard", f"{name}-of-4", "--ranks", "2") for name in ("zero2", "zero3")])
+    return {**load(2, FROM_FOUR, bed), **load(4, [*OF_FOUR, *TO_FOUR], bed)}
+
+
+BY_RANKS = [(2, "answers"), pytest.param(1, "all_of_one", marks=pytest.mark.full)]
 
 
 def asked(folder: Path, name: str, ranks: int) -> ResumeWay:
@@ -153,36 +177,57 @@ def asked(folder: Path, name: str, ranks: int) -> ResumeWay:
     return can_resume(summarize(checkpoint_at(folder)), target).way
 
 
-def test_what_is_said_to_load_as_it_is_does_and_nothing_else(saved: Path, answers: Answers) -> None:
-    pairs = [(name, into, ranks) for name, into, ranks in itertools.product(NAMES, NAMES, (1, 2))]
-    pairs += [(name, into, 2) for name, into in OTHER_PLACES]
+@pytest.mark.parametrize(("ranks", "told"), BY_RANKS)
+def test_what_is_said_to_load_as_it_is_does_and_nothing_else(
+    ranks: int, told: str, saved: Path, request: pytest.FixtureRequest
+) -> None:
+    answers = request.getfixturevalue(told)
+    pairs = [(name, into, ranks) for name, into in itertools.product(NAMES, NAMES)]
+    pairs += [(name, into, ranks) for name, into in OTHER_PLACES if ranks == 2]
     real = {pair: isinstance(answers[pair], list) for pair in pairs}
     ours = {(name, into, ranks): asked(saved / name, into, ranks) for name, into, ranks in pairs}
     # A frozen parameter of stage 0 in another precision is not converted; that is no matter of its files.
     assert {pair: answers[pair] for pair in pairs if (ours[pair] is ResumeWay.AS_IT_IS) != real[pair]} == {}
 
 
+@pytest.mark.parametrize(("ranks", "told"), BY_RANKS)
 def test_what_is_said_to_load_once_it_is_universal_does_and_only_weights_are_left_of_the_rest(
-    bed: Path, saved: Path, answers: Answers
+    ranks: int, told: str, bed: Path, saved: Path, request: pytest.FixtureRequest
 ) -> None:
-    for name, into, ranks in itertools.product(CONVERTED, NAMES, (1, 2)):
+    answers = request.getfixturevalue(told)
+    for name, into in itertools.product(CONVERTED, NAMES):
         way, answer = asked(saved / name, into, ranks), answers[name, f"{into}+universal", ranks]
         assert isinstance(answer, list) == (way is not ResumeWay.WEIGHTS), (name, into, ranks, answer)
         converted = asked(bed / name / "global_step3_universal", into, ranks)
         assert (converted is ResumeWay.AS_IT_IS) == isinstance(answer, list), (name, into, ranks)
 
 
+def before(answers: Answers) -> dict[str, Any]:
+    """The next losses of each checkpoint that is not converted."""
+    same = ("zero2", "zero2-fp32", "zero3", "zero2-cpu", "zero3-cpu", "zero2-dealt-out", "bf16-optimizer")
+    losses = {name: answers[name, name, 2] for name in same}
+    losses["accelerate_universal"] = answers["accelerate", "zero2", 2]
+    return {
+        **losses,
+        "zero3-to-cpu": losses["zero3"],
+        "zero3-nvme": losses["zero3-cpu"],
+        "zero2-cpu+1": losses["zero2-cpu"],
+    }
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["answers", "to_one", *(pytest.param(one, marks=pytest.mark.full) for one in ("all_of_one", "of_four"))],
+)
 def test_the_next_losses_are_the_same_on_other_ranks_at_other_stages_and_in_other_precision(
-    answers: Answers,
+    told: str, answers: Answers, request: pytest.FixtureRequest
 ) -> None:
-    as_it_was = {name: answers[name, name, 2] for name in (*CONVERTED, "zero2-cpu", "zero3-cpu")}
-    as_it_was["accelerate_universal"] = answers["accelerate", "zero2", 2]
-    as_it_was |= {"zero3-to-cpu": as_it_was["zero3"], "zero3-nvme": as_it_was["zero3-cpu"]}
-    as_it_was |= {name: answers[name, name, 2] for name in ("zero2-dealt-out", "bf16-optimizer")}
-    as_it_was["zero2-cpu+1"] = as_it_was["zero2-cpu"]
-    as_it_was |= {f"{name}-of-4": answers[f"{name}-of-4", name, 4] for name in ("zero2", "zero3")}
+    after = request.getfixturevalue(told)
+    as_it_was = before(answers)
+    if told == "of_four":
+        as_it_was |= {name: after[name, into, 4] for name, into in OF_FOUR}
     wrong = {}
-    for (name, into, ranks), losses in answers.items():
+    for (name, into, ranks), losses in after.items():
         if into.endswith("+universal") and into not in LOADED_WRONG:
             expected = [pytest.approx(one, rel=LATER) for one in as_it_was[name]]
             expected[0] = pytest.approx(as_it_was[name][0], rel=FIRST)
@@ -252,17 +297,17 @@ def test_a_conversion_with_other_weights_is_deleted(bed: Path, tmp_path: Path) -
     assert not converted.exists()
 
 
-def test_exported_experts_of_several_ranks_answer_in_one_as_they_did(saved: Path, answers: Answers) -> None:
+def test_exported_experts_of_several_ranks_answer_in_one_as_they_did(saved: Path, to_one: Answers) -> None:
     live = json.loads((saved / "experts-answer.json").read_text())
     assert all(live)
-    assert answers["experts", "experts", 1] == pytest.approx(live, rel=FIRST, abs=1e-3)
+    assert to_one["experts", "experts", 1] == pytest.approx(live, rel=FIRST, abs=1e-3)
 
 
 def test_a_path_that_deepspeed_takes_for_a_pattern_is_refused_with_a_name_that_it_reads(
-    bed: Path, answers: Answers, tmp_path: Path
+    bed: Path, to_one: Answers, tmp_path: Path
 ) -> None:
-    assert isinstance(answers["zero0[1]", "zero0-bf16", 1], str)
-    assert answers["zero0_1_", "zero0-bf16", 1] == answers["zero0-bf16", "zero0-bf16", 1]
+    assert isinstance(to_one["zero0[1]", "zero0-bf16", 1], str)
+    assert to_one["zero0_1_", "zero0-bf16", 1] == to_one["zero0-bf16", "zero0-bf16", 1]
     base = Path(shutil.copytree(bed / "zero0-bf16", tmp_path / "lr[1]" / "zero0"))
     result = zlaunch("checkpoint", "can-resume", base, cwd=tmp_path)
     assert result.status == 65

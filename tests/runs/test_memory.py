@@ -93,4 +93,4 @@ def test_without_a_forecast_it_says_that_nothing_was_predicted() -> None:
 
 
 def test_what_nobody_measures_says_so() -> None:
-    assert pools(forecast=FORECAST)["  of it pinned"].remark == NOT_MEASURED
+    assert pools(forecast=FORECAST)["  pinned"].remark == NOT_MEASURED

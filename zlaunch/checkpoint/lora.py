@@ -74,13 +74,13 @@ class Adapter:
             alpha = next(own, self.config.get("lora_alpha", 8))
             return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
         except (TypeError, AttributeError, re.error):
-            raise Unavailable(f"`{self.config_file}` is damaged: its `lora_alpha` is no number") from None
+            raise Unavailable(f"`{self.config_file}` is damaged: its `lora_alpha` is not a number") from None
 
 
 def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapter | None:
     """Find the adapter among the weights of a checkpoint; its settings are in one of the directories.
 
-    Raise Unavailable for several adapters, or one that is no LoRA, and InputMissing without the settings.
+    Raise Unavailable for several adapters, or one that is not LoRA, and InputMissing without the settings.
     """
     found = {part["adapter"] for one in stored if (part := _PART.fullmatch(one.name))}
     is_peft = any(one.name.startswith(_PREFIX) for one in stored)

@@ -24,9 +24,9 @@ def refuse_existing(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_directory(path: Path, needed: int) -> Iterator[Path]:
-    """Fill a directory that then gets its name; an error or a signal leaves nothing of it.
+    """Fill a directory that gets its name when it is complete; an error or a signal leaves nothing.
 
-    What a process left that was killed is deleted before. Raise Unavailable if the disk has less free space
+    What a killed process has left is deleted first. Raise Unavailable if the disk has less free space
     than `needed` bytes, or the directory cannot be written.
     """
     place, path = nearest(path), path.absolute()

@@ -24,7 +24,7 @@ def is_misread(checkpoint: CheckpointFolder) -> bool:
 
 
 def how_to_rename(checkpoint: CheckpointFolder) -> str:
-    """Say what to type, so that its path is no pattern."""
+    """Say what to type to give it a path without these characters."""
     folder = checkpoint.folder.absolute()
     for one in (*reversed(folder.parents), folder):
         if SPECIAL.search(one.name):

@@ -52,26 +52,23 @@ def _same_machines(
 ) -> Iterator[HostResult]:
     """Find hosts that are one machine under several names; containers on one machine are not.
 
-    On its CPU, ranks may start twice; a GPU cannot be used by two ranks of one job.
+    On its CPU, ranks may start twice; a GPU cannot be used by two ranks of one job, not in containers either.
     """
-    first: dict[Hashable, str] = {}
     machines = {name: one.hardware for name, one in facts.items() if one.hardware is not None}
     used = {}
     for name, machine in machines.items():
         used[name] = devices.get(name) or [gpu.index for gpu in machine.gpus]
+    shared = _shared_gpus(used, machines)
+    hint = "name each machine once"
+    for (other, name), finding in shared.items():
+        text = f"the same machine as {other}: a job would use its GPUs twice"
+        yield name, judged("machine", text, finding, hint)
+    first: dict[Hashable, str] = {}
     for name, one in facts.items():
         identity = _identity(one)
         other = name if identity is None else first.setdefault(identity, name)
-        if other == name:
-            continue
-        text, hint = (
-            f"the same machine as {other}: a job would start ranks on it twice",
-            "name each machine once",
-        )
-        pair = {host: used[host] for host in (other, name) if host in used}
-        if twice := gpus_used_twice(pair, machines):
-            yield name, judged("machine", text, twice[0], hint)
-        else:
+        if other != name and (other, name) not in shared:
+            text = f"the same machine as {other}: a job would start ranks on it twice"
             yield name, CheckResult("machine", Status.WARNING, text, hint)
 
 
@@ -90,6 +87,12 @@ def _identity(facts: MachineFacts) -> Hashable:
 
 def gpus_used_twice(devices: Mapping[str, Sequence[int]], machines: Mapping[str, Machine]) -> list[Finding]:
     """Find hosts that are one machine under two names, where a job would use a GPU twice."""
+    return [*_shared_gpus(devices, machines).values()]
+
+
+def _shared_gpus(
+    devices: Mapping[str, Sequence[int]], machines: Mapping[str, Machine]
+) -> dict[tuple[str, str], Finding]:
     first: dict[str, str] = {}
     findings: dict[tuple[str, str], Finding] = {}
     for name, indices in devices.items():
@@ -100,7 +103,7 @@ def gpus_used_twice(devices: Mapping[str, Sequence[int]], machines: Mapping[str,
                 message = f"`{other}` and `{name}` are the same machine: both have `{uuid}`"
                 hint = f"delete one of the two, or choose other devices: `--exclude {name}:0`"
                 findings.setdefault((other, name), Finding("same-machine", message, hint))
-    return [*findings.values()]
+    return findings
 
 
 def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:

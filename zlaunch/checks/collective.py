@@ -9,12 +9,12 @@ from zlaunch.checks.all_reduce import LARGE_BYTES
 from zlaunch.checks.result import CheckResult, Status
 from zlaunch.hosts.agent.answers import is_remote, starting
 from zlaunch.hosts.agent.conversation import Conversation, conversations
-from zlaunch.hosts.agent.examination import Examined, Targets
+from zlaunch.hosts.agent.examination import Examined
 from zlaunch.hosts.agent.python_of_host import own_program
-from zlaunch.hosts.cluster.topology import Host
+from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import MachineFacts
-from zlaunch.hosts.machine.ports import free_port
+from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.units import brief
 
 NAME = "all-reduce"
@@ -28,20 +28,24 @@ _SLOW = 0.1
 
 @dataclass(frozen=True)
 class _Rank:
-    host: str
+    host: Host
     number: int
     master: str
     port: int
     backend: str
     world_size: int
 
-    def words(self, host: Host, python: str) -> list[str]:
+    def program(self, python: str, reach: Reach) -> list[str]:
+        """Write its command line, with the variables of this machine that ranks on other hosts get."""
         asked = [self.number, self.world_size, self.master, self.port, self.backend, SECONDS]
-        return own_program(host, PROGRAM, *map(str, asked), python=python)
+        argv = own_program(self.host, PROGRAM, *map(str, asked), python=python)
+        if not is_remote(self.host, reach):
+            return argv
+        return ["env", *(f"{name}={value}" for name, value in forwarded(os.environ).items()), *argv]
 
 
 def all_reduce(
-    hosts: Sequence[Examined], targets: Targets, waiting: Callable[[list[str]], None]
+    hosts: Sequence[Examined], reach: Reach, waiting: Callable[[list[str]], None]
 ) -> list[HostResult]:
     """Start the ranks, wait for them, and judge what they measured."""
     facts = {one.name: one.facts for one in hosts if one.facts is not None and one.facts.hardware is not None}
@@ -52,36 +56,30 @@ def all_reduce(
         error = "left out: the first host has no address that all others reach"
         return [(hosts[0].name, CheckResult(NAME, Status.NOTE, error))]
     commands = {}
-    named = {host.name: host for host in targets.hosts}
-    variables = [f"{name}={value}" for name, value in forwarded(os.environ).items()]
     for rank in ranks:
-        host = named[rank.host]
-        program = rank.words(host, facts[rank.host].python.executable)
-        if is_remote(host, targets.reach):
-            program = ["env", *variables, *program]
-        commands[_title(rank, hosts)] = starting(host, program, targets.reach)
+        name = rank.host.name
+        title = name if len(hosts) > 1 else f"rank {rank.number}"
+        program = rank.program(facts[name].python.executable, reach)
+        commands[title] = starting(rank.host, program, reach)
     seconds = 2 * SECONDS + _START_SECONDS
     with conversations(commands, seconds) as talks:
         talks.wait_for(1, seconds, waiting=waiting)
         return _judge(talks.all, ranks, hosts)
 
 
-def _title(rank: _Rank, hosts: Sequence[Examined]) -> str:
-    return rank.host if len(hosts) > 1 else f"rank {rank.number}"
-
-
 def _ranks(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list[_Rank]:
     """One rank on each host; on a single one, a rank on each GPU, or two on the CPU."""
     num_gpus = min(len(one.machine.gpus) for one in facts.values())
     backend = "nccl" if num_gpus else "gloo"
-    names = [one.name for one in hosts]
-    master, port = _master(hosts)
+    places = [one.host for one in hosts]
     if len(hosts) == 1:
-        names *= num_gpus or 2
-        master, port = "127.0.0.1", free_port()
+        places *= num_gpus or 2
+        master, port = LOOPBACK, free_port()
+    else:
+        master, port = _master(hosts)
     if not master:
         return []
-    return [_Rank(name, i, master, port, backend, len(names)) for i, name in enumerate(names)]
+    return [_Rank(host, i, master, port, backend, len(places)) for i, host in enumerate(places)]
 
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
@@ -97,7 +95,7 @@ def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
 def _judge(
     talks: Sequence[Conversation], ranks: Sequence[_Rank], hosts: Sequence[Examined]
 ) -> list[HostResult]:
-    failed = [(rank.host, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
+    failed = [(rank.host.name, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
         hint = _hint(ranks[0].backend, len(hosts))
         return [(host, CheckResult(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]

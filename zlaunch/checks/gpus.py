@@ -11,8 +11,6 @@ from zlaunch.hosts.machine.resources import Gpu, GpuProcess
 from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.units import gib, memory
 
-_UNKNOWN, _INVISIBLE = "an unknown process", "a process that is not visible from here"
-
 
 def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find GPUs that others use; whether an idle one is large enough is for the memory estimate."""
@@ -39,29 +37,29 @@ def _size(gpu: Gpu) -> str:
 
 
 def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
-    users = ", ".join(map(_user, gpu.processes)) or _INVISIBLE
     hint = "`nvidia-smi` shows when it is free"
     if pids := " ".join(str(process.pid) for process in gpu.processes if process.command):
         hint = f"`kill {pids}` if it is yours"
-    text = f"{_size(gpu)}; in use by {users}"
+    text = f"{_size(gpu)}; in use: {_users(gpu)}"
     if needs.devices is not None and gpu.index not in needs.devices:
         return CheckResult(_name(gpu), Status.WARNING, text, hint)
     return judged(_name(gpu), text, _in_use(gpu, facts, needs), hint)
 
 
+def _users(gpu: Gpu) -> str:
+    return ", ".join(map(_user, gpu.processes)) or "a process that is not visible from here"
+
+
 def _user(process: GpuProcess) -> str:
-    used = "" if process.used_bytes is None else f", {memory(process.used_bytes)}"
-    return f"{process.command or _UNKNOWN}{_owner(process)} (pid {process.pid}{used})"
-
-
-def _owner(process: GpuProcess) -> str:
-    return f" of {process.user}" if process.user else ""
+    name = f"`{process.command}`" if process.command else "an unknown process"
+    owner = f" of {process.user}" if process.user else ""
+    text = f"{name}{owner} (pid {process.pid})"
+    return text if process.used_bytes is None else f"{text} uses {gib(process.used_bytes)} GiB"
 
 
 def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
     need, left = needs.gpu_bytes, gpu.free_bytes
-    holders = ", ".join(map(_holder, gpu.processes)) or _INVISIBLE
-    parts = [f"GPU {gpu.index} is in use: {holders}"]
+    parts = [f"GPU {gpu.index} is in use: {_users(gpu)}"]
     if left is not None:
         parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
     if need is not None:
@@ -69,12 +67,6 @@ def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
     is_short = need is not None and left is not None and need > left
     severity = Severity.FAILS_LATER if is_short else Severity.ADVICE
     return Finding("gpu-busy", "; ".join(parts), _another(gpu, facts, needs), severity=severity)
-
-
-def _holder(process: GpuProcess) -> str:
-    name = f"`{process.command}`" if process.command else _UNKNOWN
-    text = f"{name}{_owner(process)} (pid {process.pid})"
-    return text if process.used_bytes is None else f"{text} uses {gib(process.used_bytes)} GiB"
 
 
 def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:

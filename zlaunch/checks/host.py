@@ -37,11 +37,13 @@ _NAMES = {"hardware": "GPUs", "ops": "native ops", "free": "memory", "hub": "mod
 
 
 def check_host(facts: MachineFacts, needs: Requirements) -> list[CheckResult]:
-    """Judge a host; a topic that could not be found out is an error of its own."""
+    """Judge a host; a topic that could not be found out is a warning, and without its hardware an error."""
     results = []
     for topic, failure in _distinct(facts.failures).items():
-        name = _NAMES.get(topic, topic)
-        results.append(CheckResult(name, Status.ERROR, failure.message, failure.hint))
+        name, status = _NAMES.get(topic, topic), Status.WARNING
+        if topic == "hardware":
+            status = Status.ERROR
+        results.append(CheckResult(name, status, failure.message, failure.hint))
     for check in CHECKS:
         results += check(facts, needs)
     return results

@@ -8,7 +8,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 
 _USED_BY = {"cuda": "NCCL_SOCKET_IFNAME", "cpu": "GLOO_SOCKET_IFNAME"}
-"""Accelerator → the variable that its ranks heed, in the order of `SOCKET_VARIABLES`."""
+"""Accelerator → the variable that its ranks use, in the order of `SOCKET_VARIABLES`."""
 
 
 def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:

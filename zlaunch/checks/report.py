@@ -44,7 +44,7 @@ def judge(
     rows: dict[str, list[CheckResult]] = {one.name: [*_own(one, needs)] for one in hosts}
     if len(hosts) > 1:
         facts = {one.name: one.facts for one in hosts if one.facts is not None}
-        devices = {one.name: one.devices for one in hosts}
+        devices = {one.name: one.host.devices for one in hosts}
         more = [*compare(facts, devices, program), *judge_measurements(hosts), *more]
     for name, result in more:
         _add(rows[name], result)

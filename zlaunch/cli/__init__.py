@@ -125,7 +125,9 @@ def _skip_absent(option: Any) -> None:
     process = option.process_value
 
     def process_value(context: typer.Context, value: Any) -> Any:
-        return None if value is None else process(context, value)
+        if value is None:
+            return None
+        return process(context, value)
 
     option.process_value = process_value
 

@@ -30,9 +30,14 @@ def scripts(incomplete: str, _: Path | None) -> list[str]:
 
 def runs(incomplete: str, directory: Path | None) -> list[str]:
     """Complete a run, the newest first, or the directory of one."""
-    names = [root.name for root in all_runs(directory if directory and directory.is_dir() else None)]
-    latest = [LATEST_RUN] if names else []
-    return _beginning(incomplete, [*latest, *names, *(_directories(incomplete) if "/" in incomplete else ())])
+    if directory is not None and not directory.is_dir():
+        directory = None
+    words = [root.name for root in all_runs(directory)]
+    if words:
+        words.insert(0, LATEST_RUN)
+    if "/" in incomplete:
+        words += _directories(incomplete)
+    return _beginning(incomplete, words)
 
 
 def resumed(incomplete: str, directory: Path | None) -> list[str]:
@@ -46,15 +51,15 @@ def keys(incomplete: str, _: Path | None) -> list[str]:
     below = _beginning(incomplete, [path for path in paths if "." not in path[len(incomplete) :]])
     if below or "." in incomplete:
         return below
-    return sorted(
-        {path.rpartition(".")[2] for path in paths if path.rpartition(".")[2].startswith(incomplete)}
-    )
+    return _beginning(incomplete, sorted({path.rpartition(".")[2] for path in paths}))
 
 
 def overrides(incomplete: str, _: Path | None) -> list[str]:
-    """Complete the key of `--set KEY=VALUE`; a section goes on with a dot."""
+    """Complete the key of `--set KEY=VALUE`; a section ends with a dot."""
     sections = {path.rpartition(".")[0] for path in catalog().keys}
-    return [f"{key}{'.' if key in sections else '='}" for key in keys(incomplete, None)]
+    names = keys(incomplete, None)
+    endings = ["." if name in sections else "=" for name in names]
+    return list(map("".join, zip(names, endings, strict=True)))
 
 
 def gpus(incomplete: str, _: Path | None) -> list[str]:
@@ -70,10 +75,8 @@ def releases(incomplete: str, _: Path | None) -> list[str]:
 
 def _directories(incomplete: str) -> list[str]:
     folder = incomplete[: incomplete.rfind("/") + 1]
-    found = sorted(
-        one.name for one in Path(folder).glob("*") if one.is_dir() and not one.name.startswith(".")
-    )
-    return [f"{folder}{name}/" for name in found]
+    names = sorted(path.name for path in Path(folder).glob("*") if path.is_dir())
+    return [f"{folder}{name}/" for name in names if not name.startswith(".")]
 
 
 def _beginning(incomplete: str, words: list[str]) -> list[str]:

@@ -19,9 +19,9 @@ from zlaunch.cli.job_command import find_job_file
 from zlaunch.cli.job_file import job_at_hand
 from zlaunch.cli.views.doctor import DoctorView, as_json, table_lines
 from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
-from zlaunch.hosts.agent.examination import Targets, examine
+from zlaunch.hosts.agent.examination import examine
 from zlaunch.hosts.cluster.slurm import allocated_hosts
-from zlaunch.hosts.cluster.topology import Host, Reach, read_hosts
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology, read_hosts
 from zlaunch.hosts.machine.question import FOR_DOCTOR, Question
 
 
@@ -74,28 +74,30 @@ def doctor(
         ops=at_hand.ops,
     )
     view = DoctorView(len(found))
-    targets = Targets(found, Reach.SRUN if slurm else Reach.SSH, port)
-    examined = examine(targets, question, view.waiting)
-    more = all_reduce(examined, targets, view.reducing) if collective else []
+    reach = Reach.SRUN if slurm else Reach.SSH
+    examined = examine(Topology(found, reach), port, question, view.waiting)
+    more = all_reduce(examined, reach, view.reducing) if collective else []
     view.done()
     report = judge(examined, needs, None if script is None else script.absolute(), more)
-    console.data(*([as_json(report)] if as_json_ else table_lines(report)))
+    if as_json_:
+        console.data(as_json(report))
+    else:
+        console.data(*table_lines(report))
     if report.status is Status.ERROR:
         raise typer.Exit(ExitStatus.UNAVAILABLE)
 
 
-def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> list[Host]:
+def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> tuple[Host, ...]:
     """The hosts to examine, in the order of their ranks; raise WrongUsage for two ways to name them."""
-    given = [
-        flag
-        for flag, value in (("--hostfile", hostfile), ("--hosts", hosts), ("--slurm", slurm or None))
-        if value is not None
-    ]
+    ways = {"--hostfile": hostfile, "--hosts": hosts, "--slurm": slurm or None}
+    given = [flag for flag, value in ways.items() if value is not None]
     if len(given) > 1:
         raise WrongUsage(f"`{given[0]}` and `{given[1]}` both name the hosts", "keep one of them")
-    if hostfile is not None or hosts is not None:
-        return [line.host for line in read_hosts(hostfile, hosts)]
-    return allocated_hosts(os.environ) if slurm else [Host("localhost", ())]
+    if slurm:
+        return tuple(allocated_hosts(os.environ))
+    if not given:
+        return (Host("localhost", ()),)
+    return tuple(line.host for line in read_hosts(hostfile, hosts))
 
 
 def _at_hand(ds_config: Path | None) -> AtHand:

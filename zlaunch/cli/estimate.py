@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from zlaunch.cli import options
+from zlaunch.cli import job_options, options
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
 from zlaunch.estimate.changes import Options
@@ -24,7 +24,7 @@ def estimate(
     stage: Annotated[
         Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage (default: compare all).")
     ] = None,
-    offload: options.Offload = None,
+    offload: job_options.Offload = None,
     nvme: options.Nvme = None,
     micro_batch: Annotated[
         int | None,
@@ -41,7 +41,7 @@ def estimate(
     activation_checkpointing: Annotated[
         bool, typer.Option("--activation-checkpointing", help="Recompute activations in the backward pass.")
     ] = False,
-    lora: options.LowRank = None,
+    lora: job_options.LowRank = None,
     attention: options.Attention = None,
     ds_config: options.DsConfig = None,
     overrides: options.Overrides = None,

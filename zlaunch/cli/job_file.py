@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -18,13 +18,14 @@ import typer
 from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand, find_job_file
 from zlaunch.cli.lazy import LazyCommand
+from zlaunch.cli.train_options import ZeroOptions
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
-from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
+from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
 
 ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
 PROGRAMS = ("script", "module")
@@ -104,18 +105,12 @@ def job_at_hand() -> JobSpec | None:
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
-    named, offload, nvme = given.get("ds_config"), given.get("offload"), given.get("nvme")
-    args, ds_config = ds_config_of(ScriptArgs(words.args), None if named is None else Path(named))
-    return JobSpec(
-        script=Path(given.get("script") or "train.py"),
-        args=args,
-        stage=STAGES.get(given.get("stage") or ""),
-        offload=None if offload is None else parse_offload(offload),
-        nvme_dir=None if nvme is None else Path(nvme).absolute(),
-        precision=given.get("precision"),
-        ds_config=ds_config,
-        overrides=tuple(parse_override(text) for text in given.get("overrides") or ()),
-    )
+    about_zero = {member.name for member in fields(ZeroOptions)}
+    options = [option for option in train.params if option.name in about_zero]
+    zero = ZeroOptions(**{one.name: one.process_value(context, given.get(one.name)) for one in options})
+    args, ds_config = ds_config_of(ScriptArgs(words.args), zero.ds_config)
+    script = Path(given.get("script") or "train.py")
+    return JobSpec(script=script, args=args, ds_config=ds_config, **zero.job_members)
 
 
 def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:
@@ -174,8 +169,11 @@ class _Translation:
 
     def words(self) -> FileWords:
         given = self.line.given
-        left = {key for one in given for key in _RIVALS.get(one, ())} | (set(given) - {SET})
-        left |= {one for one, keys in _SETS.items() if any(_is_in(key, keys) for key in self._typed_keys())}
+        left = set(given) - {SET}
+        for option in given:
+            left.update(_RIVALS.get(option, ()))
+        typed = self._typed_config_keys()
+        left.update(option for option, keys in _SETS.items() if any(_is_in(key, keys) for key in typed))
         is_another = self._names_another_program()
         if is_another:
             left |= {*PROGRAMS, ARGS}
@@ -237,13 +235,12 @@ class _Translation:
         if key == SET:
             return self._overrides(value, path)
         if getattr(option, "multiple", False):
-            return self._several(option, value, path)
+            return self._repeated(option, value, path)
         if getattr(option, "is_flag", False):
             return _switch(option, value)
-        return self._one(key, value, path)
+        return self._single(key, value, path)
 
-    def _one(self, key: str, value: object, path: KeyPath) -> list[str]:
-        """Write an option that has one value."""
+    def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
@@ -259,7 +256,7 @@ class _Translation:
             return [f"{flag}={text}"]
         return [flag, text]
 
-    def _several(self, option: Any, value: object, path: KeyPath) -> list[str]:
+    def _repeated(self, option: Any, value: object, path: KeyPath) -> list[str]:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
         texts: list[str] = []
         if isinstance(value, Mapping):
@@ -325,7 +322,7 @@ class _Translation:
 
     def _overrides(self, value: object, path: KeyPath) -> list[str]:
         """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
-        typed = (*self._typed_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
+        typed = (*self._typed_config_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
         if isinstance(value, Mapping):
             items = [
                 (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
@@ -343,8 +340,7 @@ class _Translation:
                 self.places[f"{SET}.{key}"] = self._place(here)
         return words
 
-    def _typed_keys(self) -> list[str]:
-        """List the keys of the ds_config that the command line sets."""
+    def _typed_config_keys(self) -> list[str]:
         return [text.partition("=")[0] for text in self.line.given.get(SET) or ()]
 
     def _args(self) -> Iterator[str]:

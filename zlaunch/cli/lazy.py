@@ -45,6 +45,7 @@ _OTHER_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("check", "lint"), "config validate"),
     **dict.fromkeys(("new", "setup", "wizard"), "init"),
     "convert": "config translate",
+    "submit": "train --submit slurm",
     "memory": "estimate",
 }
 """What other programs call a command → the command."""
@@ -69,7 +70,9 @@ class LazyGroup(TyperGroup):
                 f"did you mean `{ctx.command_path} {meant}`?",
             )
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, LazyCommand) else command, rest
+        if isinstance(command, LazyCommand):
+            command = command.load()
+        return name, command, rest
 
     def _meant(self, words: list[str], is_top: bool) -> str | None:
         """Find a command under another name, or in one of the groups of this one."""
@@ -78,17 +81,15 @@ class LazyGroup(TyperGroup):
             return f"train {word}"
         from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS  # only for a wrong command
 
-        if is_top and word in {*LAUNCHERS.values(), *(one.name for one in PROGRAMS.values())}:
+        if is_top and word in {*LAUNCHERS.values(), *(program.name for program in PROGRAMS.values())}:
             return f"config translate -- {word} …"
-        groups = [(name, one) for name, one in self.commands.items() if isinstance(one, LazyGroup)]
-        spelled = [
-            f"{name} {rest[0]}"
-            for name, one in groups
-            if rest and rest[0] in one.commands and name.startswith(word)
-        ]
-        known = [_OTHER_NAMES[word]] if is_top and word in _OTHER_NAMES else []
-        inside = [f"{name} {word}" for name, one in groups if word in one.commands]
-        return next(iter([*spelled, *known, *inside]), None)
+        groups = {name: group for name, group in self.commands.items() if isinstance(group, LazyGroup)}
+        for name, group in groups.items():
+            if rest and rest[0] in group.commands and name.startswith(word):
+                return f"{name} {rest[0]}"
+        if is_top and word in _OTHER_NAMES:
+            return _OTHER_NAMES[word]
+        return next((f"{name} {word}" for name, group in groups.items() if word in group.commands), None)
 
 
 def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:

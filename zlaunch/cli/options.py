@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch.errors import WrongUsage
-from zlaunch.estimate.workload import Lora, parse_lora
-from zlaunch.job import spec
 
 MOST_GPUS, MOST_NODES, MOST_SAMPLES, MOST_TOKENS, MOST_BATCH = 1 << 10, 1 << 17, 1 << 20, 1 << 27, 1 << 30
 """Larger values are refused as typing mistakes."""
@@ -21,7 +19,9 @@ def completed(what: str) -> Callable[[typer.Context, str], list[str]]:
         from zlaunch.cli import complete as completion  # only a shell asks for it
 
         runs_dir = ctx.params.get("runs_dir")
-        words: list[str] = getattr(completion, what)(incomplete, None if runs_dir is None else Path(runs_dir))
+        if runs_dir is not None:
+            runs_dir = Path(runs_dir)
+        words: list[str] = getattr(completion, what)(incomplete, runs_dir)
         return words
 
     return complete
@@ -75,15 +75,6 @@ Hosts = Annotated[
     typer.Option(metavar="HOST:N,…", help="Hosts and their slots, instead of a hostfile: w0:8,w1:4."),
 ]
 
-Offload = Annotated[
-    spec.Offload | None,
-    typer.Option(
-        metavar="WHERE",
-        parser=spec.parse_offload,
-        help="Where to offload: none, cpu, nvme, or per part: optimizer:cpu,param:nvme.",
-    ),
-]
-
 DsConfig = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Start from this ds_config; other options override it.")
 ]
@@ -110,16 +101,6 @@ Precision = Annotated[
 Optimizer = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Optimizer of DeepSpeed or the Trainer, such as lion or adafactor."),
-]
-
-LowRank = Annotated[
-    Lora | None,
-    typer.Option(
-        "--lora",
-        metavar="RANK[:MODULES]",
-        parser=parse_lora,
-        help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
-    ),
 ]
 
 Attention = Annotated[

@@ -1,15 +1,15 @@
 """Command lines that pass arguments on to a script: `[SCRIPT] [OPTIONS] [-- SCRIPT ARGS]`."""
 
-import os
 import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from typer.core import TyperCommand
 
-from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
 
@@ -23,23 +23,23 @@ class ScriptCommand(TyperCommand):
         """
         if any(option.name == "script" for option in self.params) and not ctx.resilient_parsing:
             self._refuse_program(args)
-        own, after = args, []
+        ours, after = args, []
         if "--" in args:
             cut = args.index("--")
-            own, after = args[:cut], args[cut + 1 :]
-        result: list[str] = super().parse_args(ctx, [*own])
+            ours, after = args[:cut], args[cut + 1 :]
+        result: list[str] = super().parse_args(ctx, [*ours])
         script, module = ctx.params.get("script"), ctx.params.get("module")
         if script is not None and module is not None:
-            if not _follows_module(str(script), own):
+            if not _follows_module(str(script), ours):
                 raise WrongUsage(
                     f"`{script}` and `-m {module}` both name a program",
                     "keep one of them; arguments of a module go after its name",
                 )
             ctx.args, ctx.params["script"], script = [script, *ctx.args], None, None
         if script not in (None, "-") and str(script).startswith("-"):
-            own_options = [name for option in self.params for name in option.opts]
+            names = list(chain.from_iterable(option.opts for option in self.params))
             name = str(script).partition("=")[0]
-            meant = get_close_matches(name, own_options, 1)
+            meant = get_close_matches(name, names, 1)
             hint = (
                 f"options of the script go after `--`: `{ctx.command_path} -- {shlex.quote(str(script))} …`"
             )
@@ -51,20 +51,20 @@ class ScriptCommand(TyperCommand):
         """Raise WrongUsage with the right command if the script is a program that starts ranks itself."""
         if (place := self._place_of_program(words)) is None:
             return
-        from zlaunch.config.translate.programs import replacement  # help and completion do not need it
+        from zlaunch.config.translate import refusal  # help and completion do not need it
 
-        if words[place] in _MODULE:
-            found = replacement(words[:place], ["-m", *words[place + 1 :]])
-        else:
-            found = replacement(words[:place], words[place:])
-        if found is not None:
-            raise _translated(found) if found.launcher else found.error()
+        program = list(words[place:])
+        if program[0] in _MODULE:
+            program[0] = "-m"
+        if (error := refusal(words[:place], program)) is not None:
+            raise error
 
     def _place_of_program(self, words: Sequence[str]) -> int | None:
         """Find the first word that is neither an option of zlaunch nor the value of one."""
-        with_value = {
-            name for option in self.params if not getattr(option, "is_flag", False) for name in option.opts
-        }
+        with_value: set[str] = set()
+        for option in self.params:
+            if not getattr(option, "is_flag", False):
+                with_value.update(option.opts)
         place = 0
         while place < len(words) and words[place] != "--":
             if words[place] in ("-", *_MODULE) or not words[place].startswith("-"):
@@ -74,20 +74,6 @@ class ScriptCommand(TyperCommand):
 
 
 _MODULE = ("-m", "--module")
-
-
-def _translated(found: Any) -> WrongUsage:
-    """Name the command of zlaunch that does the same as another launcher's."""
-    from zlaunch.config.translate import translate_command  # only where another launcher is named
-
-    try:
-        words = shlex.split(translate_command(found.launcher, os.environ).line)
-    except ZlaunchError:
-        error: WrongUsage = found.error()
-        return error
-    end = words.index("--") if "--" in words else len(words)
-    line = shlex.join([*words[:end], *found.options, *words[end:]])
-    return WrongUsage(found.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
 def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, str | None]:
@@ -106,16 +92,15 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, 
 
 def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
     """Report an unknown option, with a similar one if there is any."""
-    similar = [f"did you mean `{meant[0]}`?"] if meant else []
-    more = [f"{besides[0].upper() if similar else besides[0]}{besides[1:]}"] if besides else []
-    return WrongUsage(
-        f"{command} has no option `{name}`", " ".join([*similar, *more]) or f"see `{command} --help`"
-    )
+    hint = besides or f"see `{command} --help`"
+    if meant:
+        hint = f"did you mean `{meant[0]}`?"
+        if besides:
+            hint += f" {besides[0].upper()}{besides[1:]}"
+    return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
 def _follows_module(word: str, words: list[str]) -> bool:
     """Whether a word follows the name of a module, and so belongs to the module."""
-    places = [place for place, one in enumerate(words) if one.startswith(("-m", "--module"))]
-    if places:
-        return word in words[places[-1] + 1 :]
-    return False
+    places = [place for place, given in enumerate(words) if given.startswith(("-m", "--module"))]
+    return bool(places) and word in words[places[-1] + 1 :]

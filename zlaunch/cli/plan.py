@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from zlaunch.cli import options
+from zlaunch.cli import job_options, options
 from zlaunch.cli.views.plan_report import report
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import Options
@@ -34,7 +34,7 @@ def plan(
     seq_len: options.SeqLen = None,
     precision: options.Precision = None,
     optimizer: options.Optimizer = None,
-    lora: options.LowRank = None,
+    lora: job_options.LowRank = None,
     attention: options.Attention = None,
     trust_remote_code: options.TrustRemoteCode = False,
     python: options.Python = None,

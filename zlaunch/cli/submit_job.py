@@ -66,7 +66,7 @@ def submit_job(
 
 def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
     """Return the nodes to ask for; `--on` gives the numbers that the user did not."""
-    gpus = _gpus(job.gpus)
+    gpus = _gpus_per_node(job.gpus)
     if on is None:
         return NodesAsked(count or 1, gpus)
     there = imagine(on)
@@ -78,8 +78,7 @@ def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
     return NodesAsked(there.count, each, there)
 
 
-def _gpus(choice: GpuChoice | None) -> int | None:
-    """Return the GPUs of each node."""
+def _gpus_per_node(choice: GpuChoice | None) -> int | None:
     if choice is None:
         return None
     if choice.devices is not None:

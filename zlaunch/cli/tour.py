@@ -80,7 +80,10 @@ def tour(
     result = _parity(experiment, jobs) if parity else _tour(experiment, jobs, view)
     view.done()
     text = to_json(result.numbers)
-    console.data(*([text] if as_json else result.lines))
+    if as_json:
+        console.data(text)
+    else:
+        console.data(*result.lines)
     written = _write(numbers, text, picture, result.draw)
     console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 
@@ -100,13 +103,13 @@ class _Result(NamedTuple):
 def _tour(experiment: Experiment, jobs: Sequence[FinishedJob], view: TourView) -> _Result:
     view.busy_with("rehearsing the jobs")
     with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
-        found = tour_of(experiment, jobs, rehearser)
-    return _Result(found, list(tour_view.tour_lines(found)), lambda: tour_view.draw(found))
+        tour = tour_of(experiment, jobs, rehearser)
+    return _Result(tour, list(tour_view.tour_lines(tour)), lambda: tour_view.draw(tour))
 
 
 def _parity(experiment: Experiment, jobs: Sequence[FinishedJob]) -> _Result:
-    found = parity_of(experiment, jobs)
-    return _Result(found, list(parity_view.parity_lines(found)), lambda: parity_view.draw(found))
+    parity = parity_of(experiment, jobs)
+    return _Result(parity, list(parity_view.parity_lines(parity)), lambda: parity_view.draw(parity))
 
 
 def _write(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:

@@ -1,6 +1,5 @@
 """What `zlaunch train` does with its options."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,8 @@ from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
-from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.train_options import OutputOptions, ZeroOptions
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Member
@@ -20,7 +20,7 @@ from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, RunOptions, parse_override
+from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.facts import JobFacts, default_recipe
@@ -63,7 +63,6 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:
-    """Inspect and check a job in what started zlaunch."""
     chosen: Member | None = None
     if given["node_rank"] is not None:
         job, chosen = as_member(job, given["node_rank"])
@@ -86,16 +85,17 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
+    config_flags: tuple[str, ...] = ()
+    if args != typed:  # it named a ds_config
+        config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
         "script": _program(given["script"], given["module"], given["python"]),
         "args": args,
-        "stage": STAGES.get(given["stage"]),
-        "nvme_dir": None if given["nvme"] is None else given["nvme"].absolute(),
+        **read(ZeroOptions, given).job_members,
         "ds_config": ds_config,
-        "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
-        "config_flags": () if args == typed else typed.config_flags,
+        "config_flags": config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
@@ -130,11 +130,10 @@ def _program(script: str | None, module: str | None, python: Path | None) -> Pat
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
-    """Show the command to type on each host."""
     submission.note_secrets(job.args.words, "the commands", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
-        console.data(json.dumps([{"host": name, "command": typed} for name, typed in lines], indent=2))
+        console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))
         return
     for name, typed in lines:
         console.data(f"# on {name}", typed)

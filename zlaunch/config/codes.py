@@ -50,7 +50,7 @@ ELSEWHERE: Mapping[str, str] = {
     "newer-argument": "The installed transformers does not have the Trainer argument yet.",
     "both-precisions": "`--bf16` and `--fp16` exclude each other.",
     "fsdp-and-deepspeed": "The Trainer refuses `--fsdp` together with a ds_config, once the model is loaded.",
-    "aio-no-section": "`zlaunch nvme tune -o`: the file has an `aio` that is no object.",
+    "aio-no-section": "`zlaunch nvme tune -o`: `aio` in the file is not an object.",
     "not-python": "The training script is not valid Python.",
     "no-optimizer": "The script trains a DeepSpeed engine, and neither the script nor the ds_config defines "
     "an optimizer.",
@@ -120,7 +120,7 @@ ELSEWHERE: Mapping[str, str] = {
     "duplicate-host": "The hostfile names a host twice.",
     "no-hosts": "The hostfile names no host.",
     "no-slots": "A host in the hostfile has no slots.",
-    "same-machine": "Two hosts of a job are one machine, and the job would use a GPU of it twice.",
+    "same-machine": "Two hosts of a job are one machine, and the job would use one of its GPUs twice.",
     "too-many-slots": "A host has fewer GPUs than slots in the hostfile.",
 }
 """Codes for arguments and other files."""

@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zlaunch.config import accelerate
 from zlaunch.config.asked_release import asked_release
+from zlaunch.config.fix import Deletion, fix_document
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -33,9 +35,6 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
 
-if TYPE_CHECKING:
-    from zlaunch.config.fix import Deletion
-
 
 @dataclass(frozen=True)
 class Fixes:
@@ -46,7 +45,7 @@ class Fixes:
     count: int = 0
     diff: str = ""
     """The changes as a unified diff."""
-    deletions: "tuple[Deletion, ...]" = ()
+    deletions: tuple[Deletion, ...] = ()
     left: tuple[Finding, ...] = ()
     """What they do not mend, if they are only shown; the places are those after the fixes."""
     backup: Path | None = None
@@ -163,8 +162,6 @@ def context_of(
 def _conflicts(
     typed: ScriptArgs, args: TrainerArgs, interface: ConfigInterface, stack: SoftwareStack
 ) -> Iterator[Finding]:
-    from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts  # only with args
-
     if interface is not ConfigInterface.DEEPSPEED:
         yield from absent_arguments(typed, stack.trainer)
         yield from precision_conflicts(args)
@@ -176,8 +173,6 @@ def load_config(name: str) -> LoadedConfig:
     """Read a ds_config, or the one that an accelerate YAML names or contains."""
     if not name.endswith((".yaml", ".yml")):
         return LoadedConfig(read(name))
-    from zlaunch.config import accelerate  # most ds_configs are JSON
-
     config = accelerate.read(Path(name))
     match config.ds_config:
         case str(file):
@@ -218,8 +213,6 @@ def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
 
 def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]:
     """Apply the safe fixes; the document stays as it is if they are only shown."""
-    from zlaunch.config.fix import fix_document  # only `--fix` and `--diff` write
-
     fixed = fix_document(document, options.context)
     diff = _diff(document, fixed.document)
     left = tuple(validate_document(fixed.document, options.context)) if options.show_diff else ()

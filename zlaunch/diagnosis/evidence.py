@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 def filled(kind: type[Value], members: Mapping[str, object]) -> Value:
     """Make a dataclass of those members of a record that are its fields."""
-    names = {one.name for one in fields(cast("Any", kind))}
+    names = {member.name for member in fields(cast("Any", kind))}
     return kind(**{name: member for name, member in members.items() if name in names})
 
 
@@ -104,7 +104,7 @@ class HostEvidence:
 
 @dataclass(frozen=True, slots=True)
 class SaveEvidence:
-    """A request to save and stop, and what came of it."""
+    """A request to save and stop, and its result."""
 
     by: str
     """Who asked: `SIGUSR1`, `the time limit of 2 h`."""
@@ -125,7 +125,7 @@ class SaveEvidence:
 
     @property
     def is_no_progress(self) -> bool:
-        """Whether the run has saved no step beyond that from which it was to go on."""
+        """Whether the run saved no step after the one it resumed from."""
         return self.step is not None and self.resumed_step is not None and self.step <= self.resumed_step
 
 

@@ -66,7 +66,7 @@ def rule_text(code: str) -> str:
     """Return the first paragraph of a rule's explanation."""
     from zlaunch.config.rules import RULES
 
-    (rule,) = (one for one in RULES if one.code == code)
+    (rule,) = (rule for rule in RULES if rule.code == code)
     return " ".join(rule.why.partition("\n\n")[0].split()).rstrip(".")
 
 
@@ -76,5 +76,7 @@ def broken_rule(code: str, job: JobEvidence, otherwise: str | None = None) -> st
     from zlaunch.config.validate import validate_mapping
 
     context = Context(world_size=job.world_size, interface=job.interface)
-    found = validate_mapping(dict(job.config), context)
-    return next((one.message for one in found if one.code == code), otherwise or rule_text(code))
+    findings = validate_mapping(dict(job.config), context)
+    return next(
+        (finding.message for finding in findings if finding.code == code), otherwise or rule_text(code)
+    )

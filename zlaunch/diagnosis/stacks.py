@@ -40,8 +40,8 @@ def last_stack(text: str) -> tuple[Frame, ...]:
     for line in text.splitlines():
         if _THREAD.match(line):
             stack = []
-        elif (found := _FRAME.match(line)) and _OURS not in found["file"]:
-            stack.append(Frame(found["file"], found["line"], found["function"]))
+        elif (match := _FRAME.match(line)) and _OURS not in match["file"]:
+            stack.append(Frame(match["file"], match["line"], match["function"]))
     return tuple(stack)
 
 

@@ -336,8 +336,14 @@ def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
 
 def _read_as(where: str, is_truth: bool, given: Any) -> tuple[str, Fix] | None:
     """Write out what DeepSpeed takes a value for."""
-    value: object = {"stage": int(given)} if where == ZERO else 1 if given is True else bool(given)
-    if not (is_truth or where == ZERO or given is True):
+    value: object
+    if where == ZERO:
+        value = {"stage": int(given)}
+    elif given is True:
+        value = 1
+    elif is_truth:
+        value = bool(given)
+    else:
         return None
     return f"write {json.dumps(value)}, as DeepSpeed reads it", Fix(FixKind.WRITE, value)
 

@@ -76,7 +76,9 @@ class ScriptArgs:
     def value(self, name: str) -> str | None:
         """Return the value of a flag; None if it is a switch, or was not typed."""
         flag = self.flag(name)
-        return None if flag is None else flag.value
+        if flag is None:
+            return None
+        return flag.value
 
     def is_on(self, *names: str) -> bool | None:
         """Whether the first of these flags that was typed is true; None if none was."""
@@ -90,20 +92,22 @@ class ScriptArgs:
         flag = self.flag(name)
         if flag is None:
             return ()
+        words = []
         _, equals, text = self.words[flag.index].partition("=")
-        found = [text] if equals else []
+        if equals:
+            words.append(text)
         for word in self.words[flag.index + 1 :]:
             if word.startswith("--"):
                 break
-            found.append(word)
-        return tuple(found)
+            words.append(word)
+        return tuple(words)
 
     @property
     def fsdp(self) -> str | None:
         """The words with which the Trainer uses FSDP; None if it does not."""
         for flag in self.flags:
             if flag.name == "fsdp" and (flag.value is None or flag.value.lower() not in ("", "false")):
-                return f"--fsdp {flag.value}" if flag.value else "--fsdp"
+                return f"--fsdp {flag.value or ''}".rstrip()
         return None
 
     @property
@@ -162,4 +166,6 @@ def ds_config_of(typed: ScriptArgs, chosen: Path | None) -> tuple[ScriptArgs, Pa
             f"the script's arguments name the ds_config `{named}`, but zlaunch has `--ds-config {chosen}`",
             "keep one",
         )
-    return rest, Path(named) if named is not None else chosen
+    if named is not None:
+        chosen = Path(named)
+    return rest, chosen

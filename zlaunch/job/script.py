@@ -62,7 +62,9 @@ def setting_of(interface: ConfigInterface, handover: Handover) -> Setting | None
     """Tell how zlaunch can change the micro-batch and the like; None if only the script can."""
     if interface is ConfigInterface.TRAINER and handover is Handover.ARGUMENTS:
         return "argument"
-    return "key" if interface is ConfigInterface.DEEPSPEED and handover is not Handover.NOT else None
+    if interface is ConfigInterface.DEEPSPEED and handover is not Handover.NOT:
+        return "key"
+    return None
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,9 @@ class Script:
             return Handover.NOT
         if self.config_flags:
             return Handover.ARGUMENTS
-        is_raw = self.interface is ConfigInterface.DEEPSPEED
-        return Handover.VARIABLE if is_raw else Handover.ACCELERATE
+        if self.interface is ConfigInterface.DEEPSPEED:
+            return Handover.VARIABLE
+        return Handover.ACCELERATE
 
     @property
     def takes_trainer_args(self) -> bool:
@@ -136,7 +139,9 @@ class Script:
         """Return the Trainer arguments for a command line, with what is wrong with it."""
         if self.reported is None:
             args, findings = read_arguments(typed, self.defaults, release)
-            return args, findings if self.interface is ConfigInterface.TRAINER else []
+            if self.interface is not ConfigInterface.TRAINER:
+                findings = []
+            return args, findings
         arguments = dict(self.defaults)
         if self.config_flags:
             for flag in typed.flags:
@@ -147,7 +152,9 @@ class Script:
 
     def trainer_flags(self, typed: ScriptArgs) -> ScriptArgs:
         """Return its arguments as flags of the Trainer: its command line, or all that it reported."""
-        return typed if self.reported is None else self.reported
+        if self.reported is None:
+            return typed
+        return self.reported
 
     def mentions(self, word: str) -> bool:
         """Whether the source contains a word or flag, with `-` and `_` as the same."""
@@ -155,12 +162,14 @@ class Script:
 
     def said(self, typed: ScriptArgs, name: str, default: str) -> str | None:
         """Return an argument of its Trainer as text, or the default; None if only the script knows it."""
-        given = self.trainer_flags(typed).value(name)
-        if given is not None:
-            return given
+        value = self.trainer_flags(typed).value(name)
+        if value is not None:
+            return value
         if self.reported is not None or not self.mentions(name):
             return default
-        return str(self.constants[name]) if name in self.constants else None
+        if name not in self.constants:
+            return None
+        return str(self.constants[name])
 
     @property
     def divides_ranks(self) -> bool:

@@ -41,7 +41,11 @@ class PreemptOptions:
 
     def seconds(self, *, is_preempted: bool) -> float:
         """How long the ranks may take to save."""
-        return self.save_within or (GRACE_SECONDS if is_preempted else SAVE_SECONDS)
+        if self.save_within:
+            return self.save_within
+        if is_preempted:
+            return GRACE_SECONDS
+        return SAVE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +105,19 @@ def ranks_to_show(text: str | None, world_size: int, interactive: bool) -> tuple
     The default is none in a terminal, which has a progress line, and rank 0 otherwise.
     """
     match text:
+        case None if interactive:
+            return ()
         case None:
-            return () if interactive else (0,)
+            return (0,)
         case "all":
             return tuple(range(world_size))
         case "none":
             return ()
     words = [word.strip() for word in text.split(",")]
     if not all(word.isdecimal() and int(word) < world_size for word in words):
-        ranks = "is rank 0 only" if world_size == 1 else f"are ranks 0 to {world_size - 1}"
+        ranks = f"are ranks 0 to {world_size - 1}"
+        if world_size == 1:
+            ranks = "is rank 0 only"
         raise WrongUsage(f"`--show-ranks {text}`: there {ranks}", "write `--show-ranks 0`, `all` or `none`")
     return tuple(sorted({int(word) for word in words}))
 
@@ -202,43 +210,46 @@ class JobSpec:
     @property
     def stage_source(self) -> Source:
         """The option that set the stage."""
-        return Source.option("--stage auto" if self.is_chosen else "--stage")
+        if self.is_chosen:
+            return Source.option("--stage auto")
+        return Source.option("--stage")
 
     @property
     def config_options(self) -> tuple[str, ...]:
         """The options about the ds_config that the user gave."""
-        given = {
+        options: dict[str, object] = {
             "--stage": self.stage,
             "--offload": self.offload,
             "--nvme": self.nvme_dir,
             "--precision": self.precision,
-            "--ds-config": None if self.config_flags else self.ds_config,
-            "--set": self.overrides or None,
         }
-        return tuple(name for name, value in given.items() if value is not None)
+        if not self.config_flags:
+            options["--ds-config"] = self.ds_config
+        options["--set"] = self.overrides or None
+        return tuple(name for name, value in options.items() if value is not None)
 
     @property
     def name(self) -> str:
         """A short name of the script or module."""
-        return self.script.stem if self.module is None else self.module.rpartition(".")[2]
+        if self.module is None:
+            return self.script.stem
+        return self.module.rpartition(".")[2]
 
 
 def parse_offload(text: str) -> Offload:
     """Parse `cpu` or `optimizer:cpu,param:nvme`; raise WrongUsage for anything else."""
+    if text == "none":
+        return Offload("none", "none")
     if text in _DEVICES:
-        device = _DEVICES[text]
-        return Offload(optimizer=device, param="none" if device == "none" else None)
+        return Offload(_DEVICES[text])
     devices: dict[str, Device] = {"optimizer": "none", "param": "none"}
     for term in text.split(","):
         part, _, device_name = term.strip().partition(":")
         if part not in devices or device_name not in _DEVICES:
-            meant = get_close_matches(part, devices, 1) if device_name in _DEVICES else []
-            raise WrongUsage(
-                f"`--offload {text}`: `{term.strip()}` is not valid",
-                f"did you mean `{meant[0]}:{device_name}`?"
-                if meant
-                else "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`",
-            )
+            hint = "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`"
+            if device_name in _DEVICES and (similar := get_close_matches(part, devices, 1)):
+                hint = f"did you mean `{similar[0]}:{device_name}`?"
+            raise WrongUsage(f"`--offload {text}`: `{term.strip()}` is not valid", hint)
         devices[part] = _DEVICES[device_name]
     return Offload(**devices)
 

@@ -36,7 +36,9 @@ class SoftwareStack:
 
     def optimizer_on_host(self, optim: str) -> str:
         """The optimizer of `--optim` as accelerate offloads it; before 1.2, that is always Adam."""
-        return "adamw_torch" if is_before(self.versions.get("accelerate"), "1.2") else optim
+        if is_before(self.versions.get("accelerate"), "1.2"):
+            return "adamw_torch"
+        return optim
 
     def is_tested(self, name: str) -> bool:
         """Whether a package is as old or new as those that zlaunch was tested with."""
@@ -52,5 +54,7 @@ class SoftwareStack:
         """Describe each version that is older or newer than all that zlaunch was tested with."""
         for name in (name for name in TESTED if not self.is_tested(name)):
             oldest, newest = TESTED[name]
-            tested = newest if oldest == newest else f"{oldest} to {newest}"
+            tested = newest
+            if oldest != newest:
+                tested = f"{oldest} to {newest}"
             yield f"{name} {self.versions[name]} (tested: {tested})"

@@ -127,8 +127,9 @@ class TrainerRelease:
     def _default(self, name: str) -> Value:
         firsts, older = OLDER_DEFAULTS.get(name, ({}, DEFAULTS[name]))
         installed = {"transformers": self.transformers, "torch": self.torch}
-        is_older = any(is_before(installed[package], first) for package, first in firsts.items())
-        return older if is_older else DEFAULTS[name]
+        if any(is_before(installed[package], first) for package, first in firsts.items()):
+            return older
+        return DEFAULTS[name]
 
     def lacks(self, name: str) -> Finding | None:
         """Explain why it does not have an argument; None if it does, or if the Trainer never had it."""
@@ -150,4 +151,6 @@ class TrainerRelease:
     @property
     def least_warmup(self) -> int:
         """The least `warmup_num_steps` that the Trainer fills in."""
-        return 0 if is_before(self.transformers, "5.18") else 1
+        if is_before(self.transformers, "5.18"):
+            return 0
+        return 1

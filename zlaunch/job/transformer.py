@@ -6,6 +6,7 @@ the most similar known one, and `known` is False.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final
 
 from zlaunch.errors import Finding, Refused
@@ -160,7 +161,14 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
         depth = sizes.get("decoder_layers") or sizes["layers"]
         stacks.append(_stack(family, family.decoder, given, widths, depth))
     tied = bool(given.get("tie_word_embeddings", family.tied))
-    head = family.head.replace("lm+", "vocab_bias").replace("lm", "") if tied else family.head
+    head = family.head
+    if tied:
+        head = head.replace("lm+", "vocab_bias").replace("lm", "")
+    top_k = shared = 0
+    if "experts_up" in family.layer and widths["experts"]:
+        top_k = sizes.get("top_k", 0)
+    if "shared_up" in family.layer:
+        shared = widths["shared"]
     dropouts = [given.get(key, default) for key, default in family.dropouts]
     return Transformer(
         family=family,
@@ -175,8 +183,8 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
         ffn=widths["ffn"],
         vocab=sizes["vocab"],
         experts=widths["experts"],
-        top_k=sizes.get("top_k", 0) if "experts_up" in family.layer and widths["experts"] else 0,
-        shared=widths["shared"] if "shared_up" in family.layer else 0,
+        top_k=top_k,
+        shared=shared,
         window=_window(given, sizes),
         activation=_activation(given, family),
         gated="gate" in family.layer.replace("shared_gate", "") or "experts_up" in family.layer,
@@ -190,13 +198,16 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
 def _text_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return the keys of a model, overridden by those of its `text_config` if it has one."""
     text = config.get("text_config")
-    return {**config, **text} if isinstance(text, Mapping) else dict(config)
+    if not isinstance(text, Mapping):
+        return dict(config)
+    return {**config, **text}
 
 
 def depth_of(config: Mapping[str, object]) -> int:
     """Return the layers of the deepest stack, 0 if unknown; raise Refused if the number is impossible."""
     given = _text_config(config)
-    depths = {key: whole(given.get(key)) or 0 for name in _DEPTHS for key in _KEYS[name]}
+    keys = chain.from_iterable(_KEYS[name] for name in _DEPTHS)
+    depths = {key: whole(given.get(key)) or 0 for key in keys}
     key, depth = max(depths.items(), key=lambda item: item[1])
     if depth > _MOST_LAYERS:
         hint = f"write a number from 1 to {_MOST_LAYERS}"
@@ -207,20 +218,22 @@ def depth_of(config: Mapping[str, object]) -> int:
 def _read_sizes(given: Mapping[str, object], kind: str) -> dict[str, int]:
     """Return all known sizes; raise Refused if a required one is missing."""
     depth_of(given)
-    found = {}
+    sizes = {}
     for size, keys in _KEYS.items():
         values = [number for key in keys if (number := whole(given.get(key)) or 0) > 0]
         if values:
-            found[size] = values[0]
-    missing = [_KEYS[name][0] for name in _NEEDED if name not in found]
-    if "experts" not in found:  # under an unknown key they would be ignored
+            sizes[size] = values[0]
+    missing = [_KEYS[name][0] for name in _NEEDED if name not in sizes]
+    if "experts" not in sizes:  # under an unknown key they would be ignored
         missing += [key for key in given if "experts" in key and (whole(given[key]) or 0) > 1][:1]
     if missing:
-        message = f"the model's config.json{f' (`{kind}`)' if kind else ''} has no valid "
-        message += ", ".join(f"`{key}`" for key in missing)
+        file = "the model's config.json"
+        if kind:
+            file += f" (`{kind}`)"
+        message = f"{file} has no valid {', '.join(f'`{key}`' for key in missing)}"
         hint = "name a config.json that `save_pretrained` wrote"
         raise Refused([Finding("model-without-sizes", message, hint, where=missing[0])])
-    return found
+    return sizes
 
 
 def _widths_of(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -264,16 +277,19 @@ def _like(given: Mapping[str, object], sizes: Mapping[str, int]) -> Family:
         return families()["mixtral"]
     if "type_vocab_size" in given:
         return families()["bert"]
-    rms = any("rms" in key for key in given)
-    return families()["llama"] if rms or "num_key_value_heads" in given else families()["gpt_neox"]
+    if "num_key_value_heads" in given or any("rms" in key for key in given):
+        return families()["llama"]
+    return families()["gpt_neox"]
 
 
 def _as_configured(family: Family, given: Mapping[str, object]) -> Family:
     """Add the matrices that a config enables."""
     if str(given.get("feed_forward_proj", "")).startswith("gated"):
         layer, decoder = (part.replace("up down", "gate up down") for part in (family.layer, family.decoder))
-        names = tuple((name, "wi_1" if name == "up" else called) for name, called in family.module_names)
-        return replace(family, layer=layer, decoder=decoder, module_names=names)
+        names = dict(family.module_names)
+        if "up" in names:
+            names["up"] = "wi_1"
+        return replace(family, layer=layer, decoder=decoder, module_names=tuple(names.items()))
     if "types" in family.embedding and "MaskedLM" not in str(given.get("architectures")):
         return replace(family, upcasts_logits=True)  # transformers' first class for the type is a decoder
     if given.get("mlp_bias"):
@@ -292,22 +308,24 @@ def _stack(
 def _weights(
     family: Family, names: str, given: Mapping[str, object], widths: Mapping[str, int]
 ) -> tuple[Weight, ...]:
-    found = []
+    weights = []
     for word in names.split():
         name = word.rstrip("+?")
         rows, columns = (widths[side] for side in SHAPES[name])
         if name == "positions":
             rows += family.offset
-        found.append(Weight(name, rows, columns))
+        weights.append(Weight(name, rows, columns))
         key, default = family.biased
         if word.endswith("+") or (word.endswith("?") and given.get(key, default)):
-            found.append(Weight(f"{name}.bias", 1, columns))
-    return tuple(found)
+            weights.append(Weight(f"{name}.bias", 1, columns))
+    return tuple(weights)
 
 
 def _window(given: Mapping[str, object], sizes: Mapping[str, int]) -> int:
     """Return the attention window; Qwen models have one that is disabled by default."""
-    return sizes.get("window", 0) if given.get("use_sliding_window", True) else 0
+    if not given.get("use_sliding_window", True):
+        return 0
+    return sizes.get("window", 0)
 
 
 def _activation(given: Mapping[str, object], family: Family) -> str:

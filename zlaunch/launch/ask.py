@@ -227,7 +227,9 @@ def _answer(
     is_open: bool,
 ) -> AnswerRecord:
     """Run the program until it answers; empty if it does not."""
-    program = [*_program(job), *(["--local_rank=0"] if script.wants_local_rank else [])]
+    program = [*_program(job)]
+    if script.wants_local_rank:
+        program.append("--local_rank=0")
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
         environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}

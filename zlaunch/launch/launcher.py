@@ -30,8 +30,8 @@ class Starter(NamedTuple):
 PDSH = Starter("pdsh", "pdsh")
 
 
-def _takes_any_slots(_: Topology) -> None:
-    """Accept all ranks."""
+def _starts_any_ranks(_: Topology) -> None:
+    """Raise nothing."""
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,5 @@ class Backend:
     """What it reaches them with."""
     is_of_deepspeed: bool = False
     """Whether its node program is DeepSpeed's, which passes `--local_rank` and sets LOCAL_SIZE."""
-    check: Callable[[Topology], None] = _takes_any_slots
+    check: Callable[[Topology], None] = _starts_any_ranks
     """Raises WrongUsage for ranks that it cannot start."""

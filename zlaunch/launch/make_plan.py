@@ -129,8 +129,11 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
 def _as_typed(facts: JobFacts) -> tuple[str, ...]:
     """Return the flags by which the user named the ds_config, if they may be the script's own."""
     flags = [flag for flag in facts.job.config_flags if facts.script.may_define(flag)]
-    is_written = facts.script.handover is not Handover.NOT
-    return (*flags, str(facts.layout.ds_config if is_written else facts.job.ds_config)) if flags else ()
+    if not flags:
+        return ()
+    if facts.script.handover is Handover.NOT:
+        return (*flags, str(facts.job.ds_config))
+    return (*flags, str(facts.layout.ds_config))
 
 
 _IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"

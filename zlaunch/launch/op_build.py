@@ -129,10 +129,14 @@ class _Build:
         returncode = child.wait(lambda: self.reporter.busy(*_so_far(title, folder, started)))
         took = duration(time.time() - started)
         stopped_by = child.stopped_by or _STOPPED.get(returncode)
-        is_compiled = _is_newer(folder / f"{op.name}.so", started) and self._has_run_ninja(op)
-        done = "compiled in" if is_compiled else "loaded in"
-        how = "stopped after" if stopped_by else "failed after" if returncode else done
-        self.reporter.note(f"{title}: {how} {took}")
+        outcome = "loaded in"
+        if stopped_by:
+            outcome = "stopped after"
+        elif returncode:
+            outcome = "failed after"
+        elif _is_newer(folder / f"{op.name}.so", started) and self._has_run_ninja(op):
+            outcome = "compiled in"
+        self.reporter.note(f"{title}: {outcome} {took}")
         if returncode and not stopped_by:
             raise _failure(op, self.layout, returncode)
         return stopped_by

@@ -126,10 +126,19 @@ class LaunchPlan:
         software, common = self.facts.software_on(host), self.environment.get("PATH")
         if common is not None and common.prepended is None:
             return {}
-        here = os.environ.get("PATH", os.defpath) if common is None else common.value
-        path = here if software.path is None else software.path
-        own = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
-        return {} if own == (path if common is None else here) else {"PATH": own}
+        here = os.environ.get("PATH", os.defpath)
+        if common is not None:
+            here = common.value
+        path = here
+        if software.path is not None:
+            path = software.path
+        inherited = path
+        if common is not None:
+            inherited = here
+        path = os.pathsep.join([*software.python.not_on_path({"PATH": path}), path])
+        if path == inherited:
+            return {}
+        return {"PATH": path}
 
     @property
     def script(self) -> tuple[str, ...]:

@@ -110,9 +110,11 @@ def trains_all(script: Script, args: ScriptArgs) -> bool:
     if script.interface is ConfigInterface.DEEPSPEED and not steps:  # its engine only computes
         return False
     words = ("lora", "peft", "4bit", "8bit", "freeze")
-    named = any(word in flag.name for flag in args.flags for word in words)
-    telling = (*_QUANTIZED, *(() if script.adapts_by_option else _ADAPTED))
-    return not named and not any(script.mentions(word) for word in telling)
+    names = " ".join(flag.name for flag in args.flags)
+    telling: tuple[str, ...] = _QUANTIZED
+    if not script.adapts_by_option:
+        telling += _ADAPTED
+    return not any(word in names for word in words) and not any(map(script.mentions, telling))
 
 
 def _on_each_gpu(job: _Job) -> int | None:

@@ -139,16 +139,20 @@ def command_script(plan: LaunchPlan) -> str:
     argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     asked = [str(plan.layout.stop), str(plan.layout.save_at)]
+    if by_runner and not is_safe_word(directory):
+        directory = "/"
     lines = [
         "#!/bin/sh",
         f"# Repeats this run by hand. Written by zlaunch {__version__}.",
-        f"cd {'/' if by_runner and not is_safe_word(directory) else shlex.quote(directory)} || exit",
+        f"cd {shlex.quote(directory)} || exit",
         f"PATH={shlex.quote(os.pathsep.join(plan.python.programs))}:$PATH",
         *exports,
-        *([f"trap {swap} EXIT"] if plan.swap_dirs else []),
-        *([f"rm -f {shlex.join(asked)}"] if plan.topology.spans_hosts else []),
-        shlex.join(argv),
     ]
+    if plan.swap_dirs:
+        lines.append(f"trap {swap} EXIT")
+    if plan.topology.spans_hosts:
+        lines.append(f"rm -f {shlex.join(asked)}")
+    lines.append(shlex.join(argv))
     return "\n".join(lines) + "\n"
 
 

@@ -69,7 +69,7 @@ class SubmitReporter(Protocol):
         """The job has ended."""
 
     def left(self, job: str, cancel: str) -> None:
-        """The job continues without being followed."""
+        """The job keeps running and is no longer watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Follower:
                         raise
                     self.reporter.unanswered(error)
                     state = before or JobStatus("unknown")
-                if _shown(state) != _shown(before):
+                if _shown_part(state) != _shown_part(before):
                     output.pump()
                     self.reporter.changed(before, state)
                     before, pause = state, FIRST_SECONDS
@@ -182,8 +182,7 @@ class Follower:
                 pause = min(MOST_SECONDS, pause * GROWTH)
 
 
-def _shown(state: JobStatus | None) -> JobStatus | None:
-    """Return the part of a state that is shown."""
+def _shown_part(state: JobStatus | None) -> JobStatus | None:
     if state is None:
         return None
     return replace(state, output=None, runs=())

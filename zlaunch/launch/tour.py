@@ -163,7 +163,9 @@ class Stop:
         """The memory of each phase, of the rank that has most."""
         phases = []
         for of_ranks in zip(*(rank.phases for rank in self.ranks), strict=True):
-            end, peak = (max(sizes) for sizes in zip(*((one.end, one.peak) for one in of_ranks), strict=True))
+            end, peak = (
+                max(sizes) for sizes in zip(*((phase.end, phase.peak) for phase in of_ranks), strict=True)
+            )
             phases.append(PhaseMemory(of_ranks[0].name, end, peak))
         return tuple(phases)
 
@@ -294,16 +296,16 @@ def tour_of(experiment: Experiment, jobs: Sequence[FinishedJob], rehearse: Rehea
     accelerator = jobs[0].run.job.get("accelerator", "")
     here = [_workload(experiment, job, accelerator) for job in jobs]
     if accelerator == "cpu":
-        found = rehearse([*here, *(replace(workload, accelerator="cuda") for workload in here)])
-        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in found[len(jobs) :]]
-        predicted = [_predicted(forecast, HOST_POOLS) for forecast in found[: len(jobs)]]
+        forecasts = rehearse([*here, *(replace(workload, accelerator="cuda") for workload in here)])
+        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in forecasts[len(jobs) :]]
+        predicted = [_predicted(forecast, HOST_POOLS) for forecast in forecasts[: len(jobs)]]
     else:
-        found = rehearse(here)
-        on_gpus, predicted = [None] * len(jobs), [_predicted(forecast, ("gpu",)) for forecast in found]
+        forecasts = rehearse(here)
+        on_gpus, predicted = [None] * len(jobs), [_predicted(forecast, ("gpu",)) for forecast in forecasts]
     stops = []
     for number, job in enumerate(jobs):
         stops.append(_stop(experiment, job, here[number], predicted[number], on_gpus[number]))
-    reasons = [_why_not(forecast) for forecast in found if not _is_rehearsed(forecast)]
+    reasons = [_why_not(forecast) for forecast in forecasts if not _is_rehearsed(forecast)]
     return Tour(experiment, accelerator, tuple(stops), reasons[0] if reasons else None)
 
 
@@ -381,7 +383,9 @@ def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | 
     for pool in pools:
         parts |= forecast.parts.get(pool, {})
     return PredictedMemory(
-        phases=tuple(replace(one, name=_REHEARSED[one.name]) for one in phases if one.name in _REHEARSED),
+        phases=tuple(
+            replace(phase, name=_REHEARSED[phase.name]) for phase in phases if phase.name in _REHEARSED
+        ),
         peak=max(phase.peak for phase in phases),
         parts=parts,
         host=0 if pools == HOST_POOLS else sum(map(forecast.peak, HOST_POOLS)),

@@ -70,8 +70,10 @@ def read_rank_records(
     names = (file.name for file in run_dir.ranks.glob(f"rank-*{suffix}"))
     numbers = (name.removeprefix("rank-").removesuffix(suffix) for name in names)
     ranks = sorted(int(number) for number in numbers if number.isdecimal())
-    found = {rank: read_record(run_dir.rank_record(rank, _SUFFIXES[kind]), kind, troubles) for rank in ranks}
-    return {rank: members for rank, members in found.items() if members}
+    records = {
+        rank: read_record(run_dir.rank_record(rank, _SUFFIXES[kind]), kind, troubles) for rank in ranks
+    }
+    return {rank: members for rank, members in records.items() if members}
 
 
 def conform(members: Mapping[str, object], kind: type[Record]) -> Record:
@@ -105,11 +107,11 @@ def _fitter(hint: Hashable) -> Callable[[object], object]:
     if hint in _ATOMS:
         return partial(_atom, _ATOMS[hint])
     if is_typeddict(hint):
-        hints = {name: _fitter(one) for name, one in cast("type", hint).__annotations__.items()}
+        hints = {name: _fitter(part) for name, part in cast("type", hint).__annotations__.items()}
         return lambda value: _fitting_members(value, hints, _FITS_ALWAYS)
-    origin, args = get_origin(hint), [_fitter(one) for one in get_args(hint)]
+    origin, args = get_origin(hint), [_fitter(part) for part in get_args(hint)]
     if origin in (Union, UnionType):
-        return lambda value: next((fit for one in args if (fit := one(value)) is not _UNFIT), _UNFIT)
+        return lambda value: next((fit for part in args if (fit := part(value)) is not _UNFIT), _UNFIT)
     if origin is list:
         return lambda value: _fitting_items(value, args[0])
     assert origin is dict

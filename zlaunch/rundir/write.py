@@ -36,7 +36,7 @@ def _leaf(value: object) -> object:
     if isinstance(value, Mapping):
         return as_json(value)
     if isinstance(value, list | tuple):
-        return [_leaf(one) for one in value]
+        return [_leaf(member) for member in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)

@@ -10,7 +10,7 @@ from zlaunch.runs.run import Run, State
 def derived_verdict(run: Run) -> Verdict | None:
     """Derive the verdict of a run that is over, if its records suffice.
 
-    Those of a lost run do if a rank failed of itself: otherwise zlaunch was killed, and its ranks after it.
+    Those of a lost run do if a rank failed by itself: otherwise zlaunch was killed, and its ranks after it.
     """
     returncode = run.ending.get("returncode", 0)
     stopped_by = -returncode if run.state is State.STOPPED and returncode < 0 else None

@@ -18,7 +18,7 @@ NOT_PREDICTED = "no prediction: `zlaunch train` predicts memory for GPUs, or wit
 
 @dataclass(frozen=True, slots=True)
 class PoolComparison:
-    """One pool of memory, in bytes, of the rank that used most of it."""
+    """One pool of memory, in bytes, of the rank that used most."""
 
     name: str
     predicted: int | None
@@ -37,9 +37,9 @@ class MemoryComparison:
 
 
 _NAMES = {
-    "pageable": "  of it pageable",
-    "pinned": "  of it pinned",
-    "shm": "  of it /dev/shm",
+    "pageable": "  pageable",
+    "pinned": "  pinned",
+    "shm": "  /dev/shm",
     "nvme": "NVMe",
 }
 

@@ -29,7 +29,7 @@ def all_runs(directory: Path | None) -> list[Path]:
 
 
 def find_run(name: str, directory: Path | None) -> Path:
-    """Find a run by its name, the beginning of it, its path, or as the latest."""
+    """Find a run by its name, a prefix of its name, its path, or `latest`."""
     named = Path(name)
     if "/" in name or (named.is_dir() and RunDir(named).job.exists()):
         if not named.is_dir():

@@ -56,16 +56,16 @@ def differences(run: RunFiles) -> list[str]:
     engine = run.program.get("engine")
     if interface == ConfigInterface.NONE.value and engine is not None:
         return [f"the script created a DeepSpeed engine: {_described(engine)}"]
-    found = _other_first_step(run)
+    differing = _other_first_step(run)
     if interface == ConfigInterface.NONE.value:
-        return found
+        return differing
     if engine is None:
-        return [*found, _no_engine(run.program)]
+        return [*differing, _no_engine(run.program)]
     keys = list(_key_differences(run.provenance.get("expected", run.config), engine))
-    found += keys[:MOST_LINES]
+    differing += keys[:MOST_LINES]
     if len(keys) > MOST_LINES:
-        found.append(f"{len(keys) - MOST_LINES} more")
-    return found
+        differing.append(f"{len(keys) - MOST_LINES} more")
+    return differing
 
 
 def _other_first_step(run: RunFiles) -> list[str]:

@@ -99,7 +99,7 @@ class _Host:
             self._note({"error": failed})
         if isinstance(returncode := message.get("ended"), int):
             for line in str(message.get("log", "")).splitlines():
-                _say(f"{self.name}: {line}")
+                _log(f"{self.name}: {line}")
             channel.send({"goodbye": True})
             ending = NodeRecord(returncode=returncode, stopped_by=None, ended=time.time())
             if isinstance(stopped_by := message.get("stopped_by"), int):
@@ -124,13 +124,13 @@ class _Host:
 
     def _fail(self, why: str) -> None:
         """Record that nothing can be started there."""
-        _say(f"zlaunch: {self.name}: {why}")
+        _log(f"zlaunch: {self.name}: {why}")
         self._note({"error": why, "returncode": 1, "ended": time.time()})
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
         error = self._last_error()
-        _say(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
+        _log(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
         self._note({"lost": why, "said": error, "ended": time.time()})
 
     def _last_error(self) -> str:
@@ -175,7 +175,7 @@ def main(run_dir: RunDir) -> int:
             listener = HandshakeListener(port, token)
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        _say(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
+        _log(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
         return 1
     for host in hosts:
         host.start()
@@ -238,8 +238,7 @@ def _end(hosts: Sequence[_Host]) -> None:
             host.process.kill()
 
 
-def _say(line: str) -> None:
-    """Write to the log of the launcher."""
+def _log(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

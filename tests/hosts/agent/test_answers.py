@@ -173,6 +173,7 @@ def test_a_host_whose_gpus_cannot_be_used_is_refused(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("ssh", "said"),
     [
+        (f"{REACHED}cd /nowhere", "w1: cannot start in this directory: "),
         ("exit 255", "w1: ssh printed nothing"),
         (
             "echo 'ssh: connect to host w1 port 22: Connection refused' >&2; exit 255",
@@ -184,7 +185,16 @@ def test_a_host_whose_gpus_cannot_be_used_is_refused(fake: Fake) -> None:
         (f"{REACHED}printf 'no \\351t\\351'", f"w1: cannot run zlaunch with {sys.executable}: no "),
         (f"{REACHED}echo 'python: not found' >&2; exit 127", f"with {sys.executable}: python: not found"),
     ],
-    ids=["not a word", "closed port", "silence", "breaks off", "too late", "no UTF-8", "no Python"],
+    ids=[
+        "no directory",
+        "not a word",
+        "closed port",
+        "silence",
+        "breaks off",
+        "too late",
+        "no UTF-8",
+        "no Python",
+    ],
 )
 def test_why_a_host_does_not_answer_is_told_apart(ssh: str, said: str, fake: Fake) -> None:
     fake.does(ssh)

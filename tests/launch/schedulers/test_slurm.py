@@ -143,7 +143,7 @@ RECORD = """JobId=7 JobName=JobState=FAILED
     ],
 )
 def test_the_exit_status_of_a_job_is_that_of_its_end(state: str, code: str, status: int | None) -> None:
-    found = slurm._state(RECORD.format(state=state, reason="None", code=code), request())
+    found = slurm._status_of_record(RECORD.format(state=state, reason="None", code=code), request())
     assert (found.name, found.exit_status, found.output) == (
         state.lower(),
         status,

@@ -1,6 +1,5 @@
 """`zlaunch checkpoint can-resume`: whether a job can resume from a checkpoint."""
 
-import json
 from collections.abc import Iterator
 
 import typer
@@ -13,6 +12,7 @@ from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Sta
 from zlaunch.cli.checkpoint.universal import how_to_load
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, typed
+from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.errors import ExitStatus
@@ -38,7 +38,7 @@ def can_resume_from(
     fit = can_resume(saved, target_of(ResumeTarget(ranks, stage, precision, offload), ds_config, saved))
     if as_json:
         members = {"way": fit.way.value, "reasons": list(fit.reasons)}
-        console.data(json.dumps(members, indent=2))
+        console.data(to_json(members))
     else:
         console.data(*fit_lines(fit, takes_converted=True))
     if fit.way is not ResumeWay.AS_IT_IS:

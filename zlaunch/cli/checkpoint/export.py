@@ -1,6 +1,5 @@
 """`zlaunch checkpoint export`: write a model that `from_pretrained` loads."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from zlaunch.checkpoint.new_directory import refuse_existing
 from zlaunch.checkpoint.verify import require_engine
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, taken
+from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
 from zlaunch.files import nearest
 from zlaunch.resume.newest import checkpoint_of
@@ -68,7 +68,7 @@ def export(
     write_export(planned, out, lambda done: line.show("writing", f"{size(done)} of {size(total)}"))
     line.clear()
     if as_json:
-        console.data(json.dumps(_members(planned, out), indent=2))
+        console.data(to_json(_members(planned, out)))
     else:
         console.say(*_after(planned, out))
 

@@ -1,6 +1,5 @@
 """`zlaunch checkpoint list`: the checkpoints in a directory."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from zlaunch.checkpoint.find import find
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, table, typed
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import InputMissing
 
 
@@ -26,7 +26,7 @@ def list_checkpoints(
         raise InputMissing(f"there is no directory `{folder}`")
     found = list(map(summarize, find(folder)))
     if as_json:
-        console.data(json.dumps([members(saved) for saved in found], indent=2))
+        console.data(to_json(list(map(members, found))))
         return
     if not found:
         console.say(f"no checkpoints in `{folder}`")

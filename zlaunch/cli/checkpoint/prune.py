@@ -1,6 +1,5 @@
 """`zlaunch checkpoint prune`: delete old checkpoints."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from zlaunch.checkpoint.prune import delete, delete_rest, half_deleted, superflu
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import shown, state
+from zlaunch.cli.views.dump import to_json
 from zlaunch.units import plural, size
 
 
@@ -42,7 +42,7 @@ def prune(
         if not as_json:
             console.data(f"{shown(rest)}: left over from an interrupted deletion")
     if as_json:
-        console.data(json.dumps(_members(old, rests, is_deleted=yes), indent=2))
+        console.data(to_json(_members(old, rests, is_deleted=yes)))
     _say_total(old, is_deleted=yes)
 
 

@@ -1,6 +1,5 @@
 """`zlaunch checkpoint reshard`: convert a checkpoint for other ranks, another stage or other offload."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +11,7 @@ from zlaunch.cli.checkpoint.target import DsConfig, Place, Precision, Ranks, Sta
 from zlaunch.cli.checkpoint.universal import convert, converted
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import taken
+from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import ExitStatus
 from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 from zlaunch.resume.newest import checkpoint_of
@@ -46,7 +46,7 @@ def reshard(
     if as_json:
         usable = saved.checkpoint if done is None else done
         members = converted(usable.folder, is_written=False, way=fit.way.value)
-        console.data(json.dumps({**members, "reasons": list(fit.reasons)}, indent=2))
+        console.data(to_json({**members, "reasons": list(fit.reasons)}))
     else:
         console.say(*fit_lines(fit, takes_converted=out is None))
     if fit.way is not ResumeWay.AS_IT_IS and done is None:

@@ -1,6 +1,5 @@
 """`zlaunch checkpoint show`: what one checkpoint contains."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ from zlaunch.checkpoint.find import checkpoint_at
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import facts, members, problem_lines
+from zlaunch.cli.views.dump import to_json
 
 
 def show(
@@ -25,7 +25,7 @@ def show(
     """Show what a checkpoint contains: step, stage, ranks, type, size and release."""
     found = summarize(checkpoint_at(folder))
     if as_json:
-        console.data(json.dumps(members(found), indent=2))
+        console.data(to_json(members(found)))
         return
     console.data(*console.table(list(facts(found)), indent=""))
     for line in problem_lines((*found.problems, *found.unknown), found.checkpoint.folder):

@@ -1,6 +1,5 @@
 """`zlaunch checkpoint universal`: convert a checkpoint so that other ranks and stages can load it."""
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
 from zlaunch.checkpoint.universal import not_restored, plan_universal, write_universal
 from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, taken, typed
+from zlaunch.cli.views.dump import to_json
 from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
 from zlaunch.files import nearest
 from zlaunch.resume.newest import checkpoint_of
@@ -48,7 +48,7 @@ def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | No
     write_universal(plan, lambda: line.show("converting", duration(time.monotonic() - started)), int_steps)
     line.clear()
     if as_json:
-        console.data(json.dumps(converted(plan.folder, is_written=not plan.is_done), indent=2))
+        console.data(to_json(converted(plan.folder, is_written=not plan.is_done)))
         return
     took = f"written in {duration(time.monotonic() - started)}"
     if plan.is_done:

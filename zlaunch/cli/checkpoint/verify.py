@@ -1,6 +1,5 @@
 """`zlaunch checkpoint verify`: whether checkpoints can be loaded."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state
+from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
 from zlaunch.errors import ExitStatus
 
@@ -32,7 +32,7 @@ def verify(
     found = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
     beside = list(wrong_latest(found))
     if as_json:
-        console.data(json.dumps([{**members(saved), **_beside(saved, beside)} for saved in found], indent=2))
+        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in found]))
     else:
         for saved in found:
             console.data(f"{shown(saved.checkpoint.folder)}: {state(saved)}")

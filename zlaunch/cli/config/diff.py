@@ -1,14 +1,13 @@
 """`zlaunch config diff`: compare the meaning of two ds_configs."""
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from zlaunch import console
 from zlaunch.cli.options import A_CONFIG, AsJson, Release
+from zlaunch.cli.views.dump import to_json
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.diff import Difference, compare
 from zlaunch.config.report import load_config
@@ -28,7 +27,7 @@ def diff(
     left, right = (load_config(name).needed(name).value for name in (first, second))
     found = compare(left, right, asked_release(deepspeed))
     if as_json:
-        console.data(json.dumps({"differences": list(map(_members, found))}, indent=2))
+        console.data(to_json({"differences": list(map(_members, found))}))
     elif found:
         console.data(*_lines(found, (first, second)))
     else:
@@ -63,9 +62,9 @@ def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
         yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
 
 
-def _members(one: Difference) -> dict[str, Any]:
-    first, second = map(asdict, one.cells)
-    members = {"key": one.key, "a": first, "b": second}
+def _members(one: Difference) -> dict[str, object]:
+    first, second = one.cells
+    members: dict[str, object] = {"key": one.key, "a": first, "b": second}
     if one.effect is not None:
         members |= {"memory": one.effect.memory, "speed": one.effect.speed}
     return members

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, Release, completed
+from zlaunch.cli.views.dump import to_json
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.explain import Explanation, RelatedRule, keys_below
 from zlaunch.config.explain import explain as explained
@@ -36,12 +36,17 @@ def explain(
     """
     asked = asked_release(deepspeed)
     if not key:
-        keys = list(keys_below(""))
-        lines = [json.dumps([asdict(one) for one in keys], indent=2)] if as_json else [*_list(keys)]
+        sections = list(keys_below(""))
+        if as_json:
+            console.data(to_json(sections))
+        else:
+            console.data(*_list(sections))
+        return
+    explanation = explained(_named(key), asked)
+    if as_json:
+        console.data(to_json(explanation))
     else:
-        told = explained(_named(key), asked)
-        lines = [json.dumps(asdict(told), indent=2)] if as_json else [*_lines(told)]
-    console.data(*lines)
+        console.data(*_lines(explanation))
 
 
 def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:

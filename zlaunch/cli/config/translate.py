@@ -1,14 +1,13 @@
 """`zlaunch config translate`: translate another launcher's command line to zlaunch."""
 
-import json
 import os
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson
+from zlaunch.cli.views.dump import to_json
 from zlaunch.config.translate import translate_command
 
 
@@ -28,8 +27,7 @@ def translate(
     """
     translation = translate_command(command, os.environ)
     if as_json:
-        notes = [asdict(note) for note in translation.notes]
-        console.data(json.dumps({"command": translation.line, "notes": notes}, indent=2))
+        console.data(to_json({"command": translation.line, "notes": translation.notes}))
         return
     console.say(*console.notes([(note.about, note.text) for note in translation.notes], indent=""))
     console.data(translation.line)

@@ -10,6 +10,7 @@ from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
+from zlaunch.config.find_configs import find_configs
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.units import plural
@@ -69,11 +70,10 @@ def validate(
     wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower
-        from zlaunch.estimate.rehearsed_check import add_rehearsal_findings
-        from zlaunch.job.spec import JobSpec
+        from zlaunch.estimate.rehearsed_check import JobToRehearse, add_rehearsal_findings
 
-        job = JobSpec(script=Path(), args=typed, python=python)
-        reports = [add_rehearsal_findings(report, model, world_size, job) for report in reports]
+        job = JobToRehearse(model, world_size, typed, python)
+        reports = [add_rehearsal_findings(report, job) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
     REPORTS[output](reports, strict)
@@ -82,8 +82,6 @@ def validate(
 
 def _found_here() -> list[str]:
     """Find the ds_configs of this directory, and say which; raise InputMissing if there is none."""
-    from zlaunch.config.find_configs import find_configs  # a named file need not wait for it
-
     names = [str(file) for file in find_configs(Path())]
     if not names:
         raise InputMissing(

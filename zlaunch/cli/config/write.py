@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import typer
 
 from zlaunch import console
-from zlaunch.cli import options
+from zlaunch.cli import job_options, options
 from zlaunch.config.resolve.compose import preset, to_json
 from zlaunch.config.validate import validate_mapping
 from zlaunch.errors import Refused
@@ -15,7 +15,7 @@ from zlaunch.job.spec import STAGES, Offload
 
 def write(
     stage: Annotated[Literal["0", "1", "2", "3"], typer.Option(help="ZeRO stage.")] = "2",
-    offload: options.Offload = None,
+    offload: job_options.Offload = None,
     nvme: options.Nvme = None,
     output: options.Output = None,
 ) -> None:

@@ -1,6 +1,5 @@
 """`zlaunch nvme tune`: measure a drive, and write the fastest `aio` section for it."""
 
-import json
 import os
 import re
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
+from zlaunch.cli.views.dump import to_json
 from zlaunch.dsconfig.read import read
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python
@@ -105,10 +105,10 @@ def tune(
     view.done()
     if as_json:
         members = {"aio": found.aio, "unit": "GB/s", "read": found.read, "write": found.write}
-        console.data(json.dumps(members, indent=2))
+        console.data(to_json(members))
     else:
         console.say(f"the fastest settings: {found.read:.2f} GB/s read, {found.write:.2f} GB/s written")
-        console.data(json.dumps({"aio": found.aio}, indent=2))
+        console.data(to_json({"aio": found.aio}))
     if output is not None:
         kept = merge_aio(output, found.aio)
         if kept is None:

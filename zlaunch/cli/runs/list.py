@@ -49,9 +49,9 @@ def lines_about(runs: Sequence[Run], now: float, width: int) -> Iterator[str]:
     yield header
     for row, run in zip(rows, runs, strict=True):
         yield row
-        parts = [Path(run.script).name if run.script else None, run.cause]
-        below = "".join(c if c.isprintable() else " " for c in ": ".join(part for part in parts if part))
-        if below:
+        parts = [Path(run.script or "").name, run.cause or ""]
+        text = ": ".join(filter(None, parts))
+        if below := "".join(character if character.isprintable() else " " for character in text):
             yield f"    {textwrap.shorten(below, width - 4, placeholder=' …')}"
 
 

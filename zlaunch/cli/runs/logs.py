@@ -48,7 +48,7 @@ def logs(
 
 
 def _follow(root: Path, log: Path, offset: int) -> None:
-    """Print what is added to a log; Ctrl-C ends the following, not the run."""
+    """Print what is added to a log; Ctrl-C stops the command, not the run."""
     try:
         for chunk in follow(log, offset, has_stopped(root)):
             console.raw_data(chunk)

@@ -35,13 +35,13 @@ def report(
     if as_json and html is not None:
         raise WrongUsage("`--json` prints data, and `--html` writes a page", "keep one of them")
     root = find_run(run, runs_dir)
-    found, history = load_run(root), RunHistory(root)
+    chosen, history = load_run(root), RunHistory(root)
     history.update()
-    data = page_data(found, history)
+    data = page_data(chosen, history)
     if as_json:
         console.data(to_json(data))
         return
-    text = page(f"{found.id}: {found.state.value}", data)
+    text = page(f"{chosen.id}: {chosen.state.value}", data)
     if html == "-":
         console.data(text)
         return
@@ -54,7 +54,7 @@ def _write(file: Path, text: str) -> None:
     """Write a page, also over an earlier one, but not over anything else."""
     name = os.path.relpath(file)
     if file.is_dir() or (file.exists() and not _is_page(file)):
-        raise Unavailable(f"`{name}` already exists, and is no page about a run", _HINT)
+        raise Unavailable(f"`{name}` already exists and is not a page about a run", _HINT)
     try:
         write_whole(file, text)
     except OSError as error:

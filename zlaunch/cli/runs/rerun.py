@@ -56,7 +56,7 @@ def rerun(
     facts = prepare_rerun(files, options, view)
     changed = what_changed(files, facts)
     if changed and not force:
-        raise Refused([_finding(one) for one in changed], "`--force` starts it anyway")
+        raise Refused([_finding(change) for change in changed], "`--force` starts it anyway")
     _say_changes(repeated, changed, variables)
     if dry_run:
         show_plan(facts, options, view)
@@ -78,10 +78,10 @@ def _check_repeatable(run: Run, force: bool) -> None:
 
 def _say_changes(run: Run, changed: Sequence[Change], variables: Sequence[Change]) -> None:
     console.say(f"repeats    {run.id}, in {Path.cwd()}")
-    for one in changed:
-        console.say(f"differs    {one.what}: was {one.then}, is {one.now}")
-    for one in variables:
-        console.say(f"restored   {one.what}: {one.now} → {one.then}")
+    for change in changed:
+        console.say(f"differs    {change.what}: was {change.then}, is {change.now}")
+    for change in variables:
+        console.say(f"restored   {change.what}: {change.now} → {change.then}")
 
 
 def _finding(change: Change) -> Finding:

@@ -19,13 +19,13 @@ from zlaunch.runs.what_ran import differences
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show everything about a run, including its memory."""
-    found = load_run(find_run(run, runs_dir))
-    memory = compare_with_forecast(found)
+    chosen = load_run(find_run(run, runs_dir))
+    memory = compare_with_forecast(chosen)
     if as_json:
-        console.data(to_json(_members(found, memory)))
+        console.data(to_json(_members(chosen, memory)))
         return
-    console.data(*console.table(list(facts(found)), indent=""))
-    console.data("", *explained(found), *_stall(found), "", *_memory(memory), *_accuracy())
+    console.data(*console.table(list(facts(chosen)), indent=""))
+    console.data("", *explained(chosen), *_stall(chosen), "", *_memory(memory), *_accuracy())
 
 
 def _stall(run: Run) -> Iterator[str]:

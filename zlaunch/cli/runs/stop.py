@@ -38,19 +38,19 @@ def stop(
     its next steps, and `zlaunch train --resume` resumes from there.
     """
     root = find_run(run, runs_dir)
-    found = load_run(root)
-    if found.state is State.BROKEN:
-        raise InputMissing(f"{os.path.relpath(root)} holds no run to stop: {found.cause}")
-    was_running, seconds = not found.state.is_over, SAVE_SECONDS if save else WAIT_SECONDS
+    chosen = load_run(root)
+    if chosen.state is State.BROKEN:
+        raise InputMissing(f"{os.path.relpath(root)} holds no run to stop: {chosen.cause}")
+    was_running, seconds = not chosen.state.is_over, SAVE_SECONDS if save else WAIT_SECONDS
     if was_running:
-        who = save_run(found) if save else stop_run(found)
+        who = save_run(chosen) if save else stop_run(chosen)
         console.say(f"asked {who} to {'save and stop' if save else 'stop'}")
-        found = wait_until_over(root, seconds)
+        chosen = wait_until_over(root, seconds)
     if as_json:
-        console.data(to_json({**members(found), "was_running": was_running}))
-    if not found.state.is_over:
+        console.data(to_json({**members(chosen), "was_running": was_running}))
+    if not chosen.state.is_over:
         raise Unavailable(f"{root.name} is still running {seconds:.0f} s after the request to stop")
     if not as_json:
         if not was_running:
             console.say(f"{root.name} has already ended")
-        console.data(*explained(found))
+        console.data(*explained(chosen))

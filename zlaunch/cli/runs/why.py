@@ -13,12 +13,12 @@ from zlaunch.runs.why import headline, verdict_of
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Explain why a run ended and what to change."""
-    found = load_run(find_run(run, runs_dir))
+    chosen = load_run(find_run(run, runs_dir))
     if as_json:
-        console.data(to_json({**members(found), "verdict": verdict_of(found), "stall": found.stall}))
+        console.data(to_json({**members(chosen), "verdict": verdict_of(chosen), "stall": chosen.stall}))
         return
-    console.data(*explained(found))
-    if found.state.is_over and (rows := list(saved_rows(saved_by_run(found)))):
+    console.data(*explained(chosen))
+    if chosen.state.is_over and (rows := list(saved_rows(saved_by_run(chosen)))):
         console.data(*console.table(rows))
 
 

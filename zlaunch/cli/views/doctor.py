@@ -1,12 +1,12 @@
 """Shows what `zlaunch doctor` found: one table for all hosts, or JSON."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from zlaunch import console
 from zlaunch.checks.report import MOST_NAMES, DoctorReport, merged
 from zlaunch.checks.result import CheckResult, Status
+from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
 from zlaunch.hosts.json_lines import plain
 from zlaunch.units import brief, listed, plural
@@ -88,7 +88,7 @@ def as_json(report: DoctorReport) -> str:
         }
         for one in report.hosts
     }
-    return json.dumps({"status": report.status.value, "hosts": hosts}, indent=2)
+    return to_json({"status": report.status.value, "hosts": hosts})
 
 
 def _members(row: CheckResult) -> dict[str, object]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from zlaunch.cli.views.launch_json import findings_json
+from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.effects import ChangeEffect
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.search import NothingFits, SearchResult
@@ -17,43 +18,50 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
     """Describe a job under every strategy, and which one to take."""
     rows: list[Json] = []
     for strategy, result in table.rows:
-        refused = {"fit": "refused", "findings": findings_json(result.findings)}
-        told = refused if isinstance(result, Rejected) else _estimate(result, with_curve=False)
-        offload = asdict(strategy.offload)
-        rows.append({"options": str(strategy.options), "stage": strategy.stage, "offload": offload, **told})
+        row: Json = {"options": str(strategy.options), "stage": strategy.stage, "offload": strategy.offload}
+        if isinstance(result, Rejected):
+            row |= {"fit": "refused", "findings": findings_json(result.findings)}
+        else:
+            row |= _estimate(result, with_curve=False)
+        rows.append(row)
     chosen = None if table.chosen is None else str(table.chosen[0].options)
     return {**_job(query), "remarks": findings_json(query.remarks), "ladder": rows, "chosen": chosen}
 
 
 def of_search(found: SearchResult | NothingFits, query: EstimateQuery) -> Json:
     """Describe what a search chose, with its ds_config; null if nothing fits, beside the closest."""
-    candidate, estimate = (
-        found.closest if isinstance(found, NothingFits) else (found.candidate, found.estimate)
-    )
-    one: Json = {
+    if isinstance(found, NothingFits):
+        closest = _candidate(*found.closest)
+        return {**_job(query), "fit": found.fit, "chosen": None, "closest": closest, "ds_config": None}
+    return {
+        **_job(query),
+        "fit": found.estimate.fit,
+        "chosen": _candidate(found.candidate, found.estimate),
+        "ds_config": json.loads(found.ds_config()),
+    }
+
+
+def _candidate(candidate: Candidate, estimate: Estimate) -> Json:
+    return {
         "options": str(candidate.options),
         "stage": candidate.strategy.stage,
-        "offload": asdict(candidate.strategy.offload),
+        "offload": candidate.strategy.offload,
         "micro_batch": candidate.micro_batch,
         "grad_accum": candidate.accumulation,
         "activation_checkpointing": candidate.checkpointing,
         "estimate": _estimate(estimate, with_curve=False),
     }
-    if isinstance(found, NothingFits):
-        return {**_job(query), "fit": found.fit.value, "chosen": None, "closest": one, "ds_config": None}
-    config = json.loads(found.ds_config())
-    return {**_job(query), "fit": estimate.fit.value, "chosen": one, "ds_config": config}
 
 
 def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
     """Describe one job and what each change to it would do; null if none was tried."""
-    changes = None if effects is None else [_effect(one) for one in effects]
+    changes = None if effects is None else [_effect(effect) for effect in effects]
     remarks = findings_json([*estimate.query.remarks, *estimate.remarks])
     return {**_job(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 
 def _effect(one: ChangeEffect) -> Json:
-    figures = {"gpu": one.gpu, "host": one.host, "pace": one.pace, "fit": one.fit.value, "parts": one.parts}
+    figures = {"gpu": one.gpu, "host": one.host, "pace": one.pace, "fit": one.fit, "parts": one.parts}
     return {"words": str(one.options), **figures}
 
 
@@ -70,7 +78,7 @@ def _job(query: EstimateQuery) -> Json:
         "sequence": {"tokens": training.seq_len.value, "source": str(training.seq_len.source)},
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
-        "lora": None if training.lora is None else asdict(training.lora),
+        "lora": training.lora,
         "load_dtype": training.load_dtype,
         "hosts": cluster.num_hosts,
         "ranks_per_host": cluster.ranks_per_host,
@@ -81,17 +89,19 @@ def _job(query: EstimateQuery) -> Json:
 
 def _estimate(estimate: Estimate, *, with_curve: bool = True) -> Json:
     forecast = asdict(estimate.forecast)
-    later = forecast["resume"] and forecast["resume"]["phase"]
-    for phase in (*forecast["phases"], *([later] if later else [])):
+    phases = list(forecast["phases"])
+    if forecast["resume"] and forecast["resume"]["phase"]:
+        phases.append(forecast["resume"]["phase"])
+    for phase in phases:
         del phase["parts"]  # of each phase, for pictures; `parts` has those at the peak
     if not with_curve:
         del forecast["curve"]
     return {
-        "fit": estimate.fit.value,
-        "reasons": list(estimate.verdict.reasons),
-        "need": asdict(estimate.need),
+        "fit": estimate.fit,
+        "reasons": estimate.verdict.reasons,
+        "need": estimate.need,
         "step_seconds": estimate.seconds,
-        "speed": None if estimate.speed is None else asdict(estimate.speed),
+        "speed": estimate.speed,
         "ds_config": estimate.workload.ds_config,
         "forecast": forecast,
         "warnings": findings_json(estimate.resolved.warnings),

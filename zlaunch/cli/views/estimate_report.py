@@ -1,11 +1,11 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
 from zlaunch.cli.views.picture import Picture, check_plot, render
 from zlaunch.errors import ExitStatus
@@ -44,7 +44,9 @@ class RehearsalLine:
         if progress.done == progress.total:
             self._line.clear()
             return
-        total = plural(progress.total, "rank") if progress.jobs == 1 else str(progress.total)
+        total = str(progress.total)
+        if progress.jobs == 1:
+            total = plural(progress.total, "rank")
         milestone = self._milestone or f"rehearsing {plural(progress.jobs, self.noun)}"
         self._line.show(milestone, f"({progress.done} of {total} done)")
 
@@ -63,7 +65,10 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
         check_plot(view.plot)
         check_new(view.plot)
     with RehearsalLine() as line, Estimator(line, python=query.job.python) as estimator:
-        status = _one(query, estimator, view, line) if is_one else _strategies(query, estimator, view)
+        if is_one:
+            status = _one(query, estimator, view, line)
+        else:
+            status = _strategies(query, estimator, view)
     if query.cluster.gpu is None:
         console.say(NAME_A_GPU)
     return status
@@ -72,7 +77,7 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
 def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) -> ExitStatus:
     table = compare_strategies(query, estimator)
     if view.as_json:
-        console.data(json.dumps(estimate_json.of_strategies(query, table), indent=2))
+        console.data(to_json(estimate_json.of_strategies(query, table)))
     else:
         console.data(*strategies.table_lines(table))
     if view.plot is not None:
@@ -82,8 +87,10 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
     if query.cluster.gpu is not None and table.fit is Fit.NO:
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
         console.data(*strategies.nothing_fits(remedies))
-    remarks = (remark for _, one in table.estimates for remark in one.remarks)
-    console.say_findings(dict.fromkeys([*query.remarks, *remarks]))
+    remarks = dict.fromkeys(query.remarks)
+    for _, estimate in table.estimates:
+        remarks |= dict.fromkeys(estimate.remarks)
+    console.say_findings(remarks)
     return table.fit.status
 
 
@@ -95,7 +102,7 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
     line.noun = "change"
     if view.as_json:
         effects = _effects(estimate, estimator) if view.levers else None
-        console.data(json.dumps(estimate_json.of_one(estimate, effects), indent=2))
+        console.data(to_json(estimate_json.of_one(estimate, effects)))
     else:
         console.data(*estimate_text.estimate_lines(estimate))
         console.say_findings(estimate.findings)

@@ -43,14 +43,16 @@ def change_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterato
 
 def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
     for block in blocks:
-        lines = list(block)
-        yield from ["", *lines] if lines else []
+        if lines := list(block):
+            yield from ["", *lines]
 
 
 def _verdict(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
-        unchecked = unchecked_host(estimate)
-        yield from console.paragraph(f"it fits; it {unchecked}" if unchecked else "it fits")
+        text = "it fits"
+        if unchecked := unchecked_host(estimate):
+            text += f"; it {unchecked}"
+        yield from console.paragraph(text)
     elif estimate.fit is not Fit.UNKNOWN:
         yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
 
@@ -71,13 +73,13 @@ def unchecked_host(estimate: Estimate) -> str | None:
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
     """Write the memory check before a start; a job that cannot fit was refused."""
-    need, fit = estimate.need, estimate.fit
-    told = fit.value if fit is not Fit.UNKNOWN else "two steps could be rehearsed"
+    need, is_known = estimate.need, estimate.fit is not Fit.UNKNOWN
+    verdict = estimate.fit.value if is_known else "two steps could be rehearsed"
     yield "\nmemory check before the start"
-    rows = [("host", f"{memory(need.host)} each"), ("fit", "; ".join([told, *estimate.verdict.reasons]))]
-    if estimate.forecast.on_gpu and fit is not Fit.UNKNOWN:
+    rows = [("host", f"{memory(need.host)} each"), ("fit", "; ".join([verdict, *estimate.verdict.reasons]))]
+    if estimate.forecast.on_gpu and is_known:
         phase = estimate.forecast.peak_phase("gpu")
-        rows[:0] = [("GPU", f"{memory(need.process[1])} each, peak in {phase}")]
+        rows.insert(0, ("GPU", f"{memory(need.process[1])} each, peak in {phase}"))
     yield from console.table(rows)
 
 
@@ -85,13 +87,12 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     """Write what the numbers are about: model, ranks and sequence length."""
     query = estimate.query
     seq_len = query.training.seq_len
-    bundled = [("", "config.json as bundled with zlaunch")] if query.model.is_bundled else []
-    return [
-        ("model", _model(query, estimate.forecast)),
-        *bundled,
-        ("ranks", _ranks(query.cluster)),
-        ("sequence", f"{seq_len.value} tokens ({seq_len.source})"),
-    ]
+    rows = [("model", _model(query, estimate.forecast))]
+    if query.model.is_bundled:
+        rows.append(("", "config.json as bundled with zlaunch"))
+    rows.append(("ranks", _ranks(query.cluster)))
+    rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    return rows
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -116,8 +117,9 @@ def trained(query: EstimateQuery) -> Iterator[str]:
 def _method(forecast: Forecast) -> str:
     if forecast.method == "rehearsal" and not forecast.kept:
         return f"{origin(forecast)}, in {brief(forecast.seconds)}"
-    why = f"; no rehearsal: {forecast.why_not_rehearsed}" if forecast.why_not_rehearsed else ""
-    return f"{origin(forecast)}{why}"
+    if forecast.why_not_rehearsed:
+        return f"{origin(forecast)}; no rehearsal: {forecast.why_not_rehearsed}"
+    return origin(forecast)
 
 
 def origin(forecast: Forecast) -> str:
@@ -126,13 +128,15 @@ def origin(forecast: Forecast) -> str:
         return "rehearsed by an earlier command; `ZLAUNCH_CACHE=off` rehearses again"
     if forecast.method == "rehearsal":
         return "rehearsed: two steps of DeepSpeed on fake tensors"
-    off = f"up to {error:.0%}" if (error := forecast.error) < 1 else f"up to a factor of {1 + error:g}"
-    return f"closed form, {off} off"
+    if forecast.error < 1:
+        return f"closed form, up to {forecast.error:.0%} off"
+    return f"closed form, up to a factor of {1 + forecast.error:g} off"
 
 
 def _model(query: EstimateQuery, forecast: Forecast) -> str:
-    is_whole = forecast.trainable == forecast.parameters
-    trained = "all trained" if is_whole else f"{count(forecast.trainable)} trained"
+    trained = "all trained"
+    if forecast.trainable != forecast.parameters:
+        trained = f"{count(forecast.trainable)} trained"
     return f"{query.model.name}: {count(forecast.parameters)} parameters, {trained}"
 
 
@@ -150,17 +154,21 @@ def _phases(estimate: Estimate) -> Iterator[str]:
     pools = [pool for pool in POOLS if forecast.peak(pool) or pool == "pageable"]
     header = ("GiB per rank", "used", "reserved", "process", *(POOLS[pool] for pool in pools))
     overhead = need.process[1] - need.reserved
-    later = forecast.resume and forecast.resume.phase
-    phases = [*forecast.phases, *([later] if later else [])]
+    phases = list(forecast.phases)
+    if forecast.resume is not None and forecast.resume.phase is not None:
+        phases.append(forecast.resume.phase)
     rows = [header, *(_phase(phase, overhead, pools) for phase in phases)]
-    full = max(gpu.total_bytes if gpu else 0, need.process[1])
+    full = need.process[1]
+    if gpu is not None:
+        full = max(full, gpu.total_bytes)
     lines = console.figures(rows)
     width = max(map(len, lines)) + 2
     yield lines[0]
     for line, phase in zip(lines[1:], phases, strict=True):
         used = min(BAR_COLUMNS, round((phase.peak.get("reserved", 0) + overhead) / full * BAR_COLUMNS))
-        bar = "#" * used + "." * (BAR_COLUMNS - used)
-        yield f"{line:<{width}}{bar}" if width + BAR_COLUMNS <= 80 else line
+        if width + BAR_COLUMNS <= 80:
+            line = f"{line:<{width}}{'#' * used}{'.' * (BAR_COLUMNS - used)}"  # noqa: PLW2901 - the same line
+        yield line
     yield _host(estimate)
 
 
@@ -174,7 +182,7 @@ def _host(estimate: Estimate) -> str:
     need, ranks = estimate.need, plural(estimate.query.cluster.ranks_per_host, "rank")
     text = f"a host with its {ranks}: {memory(need.host)} of memory"
     if need.pinned:
-        text += f", {memory(need.pinned)} of it pinned"
+        text += f", {memory(need.pinned)} pinned"
     if need.nvme:
         text += f", and {memory(need.nvme)} on NVMe"
     return text
@@ -200,11 +208,11 @@ def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[str]:
     """Write which change leaves least of each part."""
-    rows = [
-        (f"{part:<20}{in_gib(size):>9} -> {in_gib(found[1])}", f"`{found[0]}`")
-        for part, size in _large(forecast.parts.get("gpu", {}))
-        if (found := most_reduced(part, size, effects)) is not None
-    ]
+    rows = []
+    for part, size in _large(forecast.parts.get("gpu", {})):
+        if (reduction := most_reduced(part, size, effects)) is not None:
+            options, left = reduction
+            rows.append((f"{part:<20}{in_gib(size):>9} -> {in_gib(left)}", f"`{options}`"))
     if rows:
         yield "change that reduces each part the most at the peak, in GiB"
         yield from console.notes(rows)
@@ -215,11 +223,12 @@ def _effects(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str
     if not effects:
         return
     yield "effect of each change, in GiB"
-    header = ("change", "GPU", "host", *(("time/token",) if known_speed else ()), "fits")
-    rows = [header]
-    for one in sorted(effects, key=lambda one: one.gpu):
-        pace = () if not known_speed else (_pace(one.pace),)
-        rows.append((str(one.options), _signed(one.gpu), _signed(one.host), *pace, FITS[one.fit]))
+    rows: list[tuple[str, ...]] = [("change", "GPU", "host", "time/token", "fits")]
+    for effect in sorted(effects, key=lambda effect: effect.gpu):
+        amounts = (_signed(effect.gpu), _signed(effect.host), _pace(effect.pace))
+        rows.append((str(effect.options), *amounts, FITS[effect.fit]))
+    if not known_speed:
+        rows = [(*row[:3], row[4]) for row in rows]
     yield from (f"  {line}" for line in console.figures(rows))
 
 
@@ -234,4 +243,5 @@ def _pace(pace: float | None) -> str:
 def _signed(num_bytes: int) -> str:
     if num_bytes == 0:
         return "0"
-    return f"{'-' if num_bytes < 0 else '+'}{in_gib(abs(num_bytes))}"
+    sign = "-" if num_bytes < 0 else "+"
+    return f"{sign}{in_gib(abs(num_bytes))}"

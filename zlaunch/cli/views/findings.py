@@ -1,16 +1,15 @@
 """Reports about ds_configs as text, JSON, GitHub annotations or SARIF."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.sarif import sarif
 from zlaunch.config.report import Fixes, Report
-from zlaunch.errors import ExitStatus, Finding, Severity
+from zlaunch.errors import ExitStatus, Finding, Place, Severity
 from zlaunch.units import plural
 
 _GITHUB = {
@@ -40,8 +39,8 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
                 console.show_finding(finding)
         if fixes is not None:
             does, was = ("deleted", "was") if fixes.writes else ("`--fix` would delete", "is")
-            deletions = [f"`{one.key}`, which {was} {one.state}" for one in fixes.deletions]
-            console.say(*(f"{report.name}: {does} {deletion}" for deletion in deletions))
+            for deletion in fixes.deletions:
+                console.say(f"{report.name}: {does} `{deletion.key}`, which {was} {deletion.state}")
         console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
     if len(reports) > 1:
         verdicts = Counter(_verdict(report, strict) for report in reports)
@@ -55,10 +54,12 @@ def _done(fixes: Fixes | None) -> str:
         return ""
     if fixes.count == 0:
         return "no safe fixes"
-    counted = f"{fixes.count} fix{'' if fixes.count == 1 else 'es'}"
+    fixed = "1 fix" if fixes.count == 1 else f"{fixes.count} fixes"
     if not fixes.writes:
-        return f"`--fix` would write {counted}"
-    return f"{counted} written" + (f", old file kept as {fixes.backup}" if fixes.backup else "")
+        return f"`--fix` would write {fixed}"
+    if fixes.backup:
+        return f"{fixed} written, old file kept as {fixes.backup}"
+    return f"{fixed} written"
 
 
 def _summary(report: Report) -> str:
@@ -67,26 +68,29 @@ def _summary(report: Report) -> str:
     counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
         counts[finding.severity] += 1
-    said = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
+    summary = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
     if report.status(strict=True) is ExitStatus.OK:
-        return f"valid, {said}"
-    return said
+        return f"valid, {summary}"
+    return summary
 
 
 def _counted(count: int, severity: Severity) -> str:
     if severity is Severity.ERROR:
         return plural(count, "error")
-    is_plural = severity is Severity.FAILS_LATER and count > 1
-    return f"{count} {'fail later' if is_plural else severity.value}"
+    if severity is Severity.FAILS_LATER and count > 1:
+        return f"{count} fail later"
+    return f"{count} {severity.value}"
 
 
 def as_json(reports: Sequence[Report], strict: bool) -> None:
     """Print one JSON object: a verdict for each file, all findings, and the diffs of fixes."""
-    findings = [_members(report.name, finding) for report in reports for finding in report.all_findings]
-    diffs = {report.name: report.fixes.diff for report in reports if report.fixes and report.fixes.diff}
-    files = [_file(report, strict) for report in reports]
-    members = {"files": files, "findings": findings, **({"diffs": diffs} if diffs else {})}
-    console.data(json.dumps(members, indent=2))
+    findings: list[dict[str, Any]] = []
+    for report in reports:
+        findings += [_members(report.name, finding) for finding in report.all_findings]
+    members: dict[str, Any] = {"files": [_file(report, strict) for report in reports], "findings": findings}
+    if diffs := {report.name: report.fixes.diff for report in reports if report.fixes and report.fixes.diff}:
+        members["diffs"] = diffs
+    console.data(to_json(members))
 
 
 def _file(report: Report, strict: bool) -> dict[str, Any]:
@@ -94,15 +98,20 @@ def _file(report: Report, strict: bool) -> dict[str, Any]:
     counts = dict.fromkeys((severity.value for severity in Severity), 0)
     for finding in report.all_findings:
         counts[finding.severity.value] += 1
-    members = {
+    members: dict[str, Any] = {
         "file": report.name,
         "verdict": _verdict(report, strict),
-        "exit_status": int(status),
+        "exit_status": status,
         "counts": counts,
     }
-    if report.fixes is None:
-        return members
-    return {**members, "fixes": _fixes(report.fixes)}
+    if (fixes := report.fixes) is not None:
+        members["fixes"] = {
+            "count": fixes.count,
+            "written": fixes.writes and fixes.count > 0,
+            "deleted": fixes.deletions,
+            "backup": fixes.backup,
+        }
+    return members
 
 
 def _verdict(report: Report, strict: bool) -> str:
@@ -113,23 +122,14 @@ def _verdict(report: Report, strict: bool) -> str:
     return "refused"
 
 
-def _fixes(fixes: Fixes) -> dict[str, Any]:
-    return {
-        "count": fixes.count,
-        "written": fixes.writes and fixes.count > 0,
-        "deleted": [asdict(deletion) for deletion in fixes.deletions],
-        "backup": None if fixes.backup is None else str(fixes.backup),
-    }
-
-
 def _members(name: str, finding: Finding) -> dict[str, Any]:
-    place = finding.place
+    place = finding.place or Place(name, 1, 1, length=0)
     return {
-        "file": place.file if place else name,
-        "line": place.line if place else 1,
-        "column": place.column if place else 1,
-        "end_line": place.line if place else 1,
-        "end_column": place.end_column if place else 1,
+        "file": place.file,
+        "line": place.line,
+        "column": place.column,
+        "end_line": place.line,
+        "end_column": place.end_column,
         "path": finding.where,
         "code": finding.code,
         "severity": finding.severity.value,

@@ -34,11 +34,11 @@ def _lines(answers: Answers) -> Iterator[str]:
     yield _pair("script", answers.script)
     yield from _memory_lines(answers.memory)
     yield "\n# One rank for each GPU of this machine: a number, or a list such as [0, 2]."
-    yield _pair("gpus", answers.gpus) if answers.gpus else "# gpus: 2"
+    yield _option("gpus", answers.gpus, "2")
     yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
-    yield _pair("on", answers.planned) if answers.planned else "# on: 8xH100-80GB"
+    yield _option("on", answers.planned, "8xH100-80GB")
     yield "\n# The directory for the model and its checkpoints. `resume: latest` resumes from the newest."
-    yield _pair("save", answers.save) if answers.save else "# save: out"
+    yield _option("save", answers.save, "out")
     yield "# resume: latest"
     yield "\n# Keys of the ds_config: `zlaunch config explain` lists them."
     yield "# set:\n#   gradient_clipping: 1.0"
@@ -47,8 +47,10 @@ def _lines(answers: Answers) -> Iterator[str]:
         yield "args:"
         yield f"  {_pair(answers.model_flag, answers.model)}"
         yield "  # learning_rate: 2e-5"
+    elif answers.model_flag:
+        yield f"# args:\n#   {answers.model_flag}: …"
     else:
-        yield f"# args:\n#   {answers.model_flag or 'learning_rate'}: {'…' if answers.model_flag else '2e-5'}"
+        yield "# args:\n#   learning_rate: 2e-5"
 
 
 def _memory_lines(memory: str) -> Iterator[str]:
@@ -63,13 +65,22 @@ def _memory_lines(memory: str) -> Iterator[str]:
     yield "\n# ZeRO stage: 0 to 3, or auto for the fastest that fits."
     yield f"stage: {stage}"
     yield "# What does not fit on the GPUs: none, cpu, nvme, or per part: optimizer:cpu,param:none."
-    yield _pair("offload", offload.strip()) if offload else "# offload: cpu"
+    yield _option("offload", offload.strip(), "cpu")
+
+
+def _option(key: str, text: str, example: str) -> str:
+    """Write an option; one that was left open as a comment with an example."""
+    if not text:
+        return f"# {key}: {example}"
+    return _pair(key, text)
 
 
 def _pair(key: str, text: str) -> str:
     """Write a text so that YAML reads the same text."""
     is_plain = re.fullmatch(r"[A-Za-z0-9./][\w./,+-]*(:[\w./]+)*", text) and not _IS_OTHER.fullmatch(text)
-    return f"{key}: {text if is_plain else json.dumps(text)}"
+    if not is_plain:
+        text = json.dumps(text)
+    return f"{key}: {text}"
 
 
 _IS_OTHER = re.compile(r"y|n|yes|no|on|off|true|false|null|.*:", re.IGNORECASE)

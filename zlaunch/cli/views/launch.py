@@ -78,29 +78,33 @@ class LaunchView(PlanView, Reporter):
 
     def differed(self, differences: Sequence[str]) -> None:
         if differences:
-            lines = [line for one in differences for line in console.paragraph(one, "  ")]
-            self._say("what ran differs from the plan:", *lines)
+            self._say("what ran differs from the plan:")
+        for difference in differences:
+            self._say(*console.paragraph(difference, "  "))
 
     def saved(self, saved: SavedByRun) -> None:
-        lines = (f"{what}: {where}" for what, where in saved_rows(saved))
-        self._say(*(cut for line in lines for cut in console.paragraph(line)))
+        for name, place in saved_rows(saved):
+            self._say(*console.paragraph(f"{name}: {place}"))
 
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
-        lines = (f"{name}: {where}" for name, where in tracker_rows(trackers))
-        self._say(*(cut for line in lines for cut in console.paragraph(line)))
+        for name, place in tracker_rows(trackers):
+            self._say(*console.paragraph(f"{name}: {place}"))
 
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
         took, verdict = duration(seconds), outcome.verdict
         about = f"details are in {os.path.relpath(plan.layout.root)}"
-        loss = loss_line(heartbeat) if outcome.how == "finished" else None
-        lines = [] if loss is None else [loss]
+        lines = []
+        if outcome.how == "finished" and (loss := loss_line(heartbeat)):
+            lines.append(loss)
         if verdict is None:
-            log = [] if self._shows_output else [_log_note(plan, 0)]
-            self._say(*lines, f"finished in {took}; {about}", *log)
+            lines.append(f"finished in {took}; {about}")
+            if not self._shows_output:
+                lines.append(_log_note(plan, 0))
+            self._say(*lines)
             return
         lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
-        has_log = verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists()
-        lines += console.paragraph(_log_note(plan, verdict.rank or 0)) if has_log else []
+        if verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists():
+            lines += console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
 
 

@@ -31,10 +31,10 @@ def plan_json(plan: LaunchPlan) -> str:
         "environment": {
             name: {"value": one.shown(name), "why": one.why} for name, one in plan.environment.items()
         },
-        "resume": None if resume is None else str(resume.resumption.saved.checkpoint.folder),
-        "time_limit": None if plan.limit is None else asdict(plan.limit),
+        "resume": None if resume is None else resume.resumption.saved.checkpoint.folder,
+        "time_limit": plan.limit,
         "warnings": findings_json(plan.warnings),
-        "estimate": None if estimate is None else {"fit": estimate.fit.value, **asdict(estimate.need)},
+        "estimate": None if estimate is None else {"fit": estimate.fit, **asdict(estimate.need)},
     }
     return to_json(members)
 
@@ -44,9 +44,9 @@ def findings_json(findings: Sequence[Finding]) -> list[Json]:
     return [
         {
             "code": finding.code,
-            "severity": finding.severity.value,
+            "severity": finding.severity,
             "path": finding.where,
-            "place": None if finding.place is None else str(finding.place),
+            "place": finding.place and str(finding.place),
             "message": finding.message,
             "hint": finding.hint,
         }

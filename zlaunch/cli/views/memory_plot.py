@@ -22,9 +22,9 @@ VERDICTS = {Fit.YES: "fits", Fit.NO: "does not fit", Fit.TIGHT: "too close to te
 
 def phases_picture(estimate: Estimate) -> Picture:
     """Show what one job holds in each phase."""
-    forecast = estimate.forecast
-    later = forecast.resume and forecast.resume.phase
-    phases = [*forecast.phases, *([later] if later else [])]
+    forecast, phases = estimate.forecast, list(estimate.forecast.phases)
+    if forecast.resume is not None and forecast.resume.phase is not None:
+        phases.append(forecast.resume.phase)
     where = "GPU memory" if forecast.on_gpu else "host memory"
     bars = [_phase_bar(estimate, phase) for phase in phases]
     names, process = [phase.name for phase in phases], _process(estimate)
@@ -33,10 +33,9 @@ def phases_picture(estimate: Estimate) -> Picture:
         bars, names = [*bars, process], [*names, "whole process"]
     panel = Panel(f"{where} of one rank", bars, *_limit(estimate))
     panels = [panel, *_without_activations(panel, len(phases)), *_host_of_phases(estimate, phases, len(bars))]
-    distance = () if panel.is_limit_near else _distance(estimate)
     return Picture(
         f"Most {where} of one rank in each phase of training",
-        [_about(estimate, with_stage=True), " ".join([*_verdict(estimate), *distance])],
+        [_about(estimate, with_stage=True), " ".join([*_verdict(estimate), *_distance(panel, estimate)])],
         names,
         panels,
         forecast.curve,
@@ -50,7 +49,7 @@ def _phase_bar(estimate: Estimate, phase: Phase) -> Bar:
 
 
 def _process(estimate: Estimate, *, with_rest: bool = True) -> Bar:
-    """Show what fills a GPU at the peak, with all that is no tensor if asked."""
+    """Show what fills a GPU at the peak, with everything besides tensors if asked."""
     need, forecast = estimate.need, estimate.forecast
     parts = forecast.parts.get(forecast.tensor_pool) or {"tensors": need.allocated}
     if not (with_rest and forecast.on_gpu):
@@ -78,27 +77,34 @@ def _host_of_phases(estimate: Estimate, phases: list[Phase], rows: int) -> Itera
     bars = []
     for phase in phases:
         parts: dict[str, int] = {pool: phase.peak.get(pool, 0) for pool in HOST_POOLS}
-        nvme = phase.peak.get("nvme", 0)
-        note = memory(sum(parts.values())) + (f", {memory(nvme)} on NVMe" if nvme else "")
-        bars.append(Bar(parts, note))
+        bars.append(Bar(parts, _host_note(sum(parts.values()), phase.peak.get("nvme", 0))))
     yield Panel("Host tensors of one rank", [*bars, *[Bar({})] * (rows - len(bars))])
+
+
+def _host_note(host: int, nvme: int) -> str:
+    if not nvme:
+        return memory(host)
+    return f"{memory(host)}, {memory(nvme)} on NVMe"
 
 
 def strategies_picture(table: StrategyTable) -> Picture:
     """Compare the strategies: what ZeRO partitions, the whole GPU, and the host."""
     _, first = table.estimates[0]
     chosen = None if table.chosen is None else table.chosen[0]
-    largest = max((one for _, one in table.estimates), key=lambda one: one.need.process[1])
-    on_gpu = first.forecast.on_gpu
+    largest = max(
+        (estimate for _, estimate in table.estimates), key=lambda estimate: estimate.need.process[1]
+    )
+    device = "GPU" if first.forecast.on_gpu else "Host"
     is_whole = largest.need.process[1] <= DOMINANT * largest.need.allocated
     gpu = [_gpu_bar(result, is_whole, is_chosen=strategy == chosen) for strategy, result in table.rows]
-    title = "Does it fit? The whole process" if is_whole and on_gpu else "All tensors at the peak"
+    title = "All tensors at the peak"
+    if is_whole and first.forecast.on_gpu:
+        title = "Does it fit? The whole process"
     whole = Panel(title, gpu, *_limit(first))
-    distance = () if whole.is_limit_near else _distance(largest)
     ranks = plural(first.query.cluster.ranks_per_host, "rank")
     return Picture(
-        f"{'GPU' if on_gpu else 'Host'} memory of one rank with each ZeRO stage and offload",
-        [_about(first, with_stage=False), " ".join([*_fastest(table), *distance])],
+        f"{device} memory of one rank with each ZeRO stage and offload",
+        [_about(first, with_stage=False), " ".join([*_fastest(table), *_distance(whole, largest)])],
         [_strategy_name(strategy, is_chosen=strategy == chosen) for strategy, _ in table.rows],
         [
             Panel("What ZeRO partitions: model states", [_states_bar(result) for _, result in table.rows]),
@@ -109,17 +115,21 @@ def strategies_picture(table: StrategyTable) -> Picture:
 
 
 def _strategy_name(strategy: Strategy, *, is_chosen: bool) -> str:
-    offload = "" if strategy.label == "-" else f", {strategy.label}"
-    return f"{'> ' if is_chosen else ''}stage {strategy.stage}{offload}"
+    name = f"stage {strategy.stage}"
+    if strategy.label != "-":
+        name += f", {strategy.label}"
+    return f"> {name}" if is_chosen else name
 
 
 def _states_bar(result: Estimate | Rejected) -> Bar:
     if isinstance(result, Rejected):
         return Bar({}, "cannot work")
     forecast = result.forecast
-    step = next((phase for phase in forecast.phases if phase.name == "step"), None)
-    parts = {} if step is None else step.parts.get(forecast.tensor_pool, {})
-    states = {part: parts[part] for part in STATES if part in parts}
+    states: dict[str, int] = {}
+    for phase in forecast.phases:
+        if phase.name == "step":
+            parts = phase.parts.get(forecast.tensor_pool, {})
+            states = {part: parts[part] for part in STATES if part in parts}
     return Bar(states, memory(sum(states.values())))
 
 
@@ -127,7 +137,9 @@ def _gpu_bar(result: Estimate | Rejected, is_whole: bool, *, is_chosen: bool) ->
     if isinstance(result, Rejected):
         return Bar({}, "cannot work")
     bar = _process(result, with_rest=is_whole)
-    words = [bar.note, VERDICTS[result.fit], *(["fastest"] if is_chosen else [])]
+    words = [bar.note, VERDICTS[result.fit]]
+    if is_chosen:
+        words.append("fastest")
     return Bar(bar.parts, ", ".join(filter(None, words)))
 
 
@@ -136,8 +148,8 @@ def _host_bar(result: Estimate | Rejected) -> Bar:
         return Bar({}, "cannot work")
     need = result.need
     pinned, shm = min(need.pinned, need.host), min(need.shm, need.host)
-    note = memory(need.host) + (f", {memory(need.nvme)} on NVMe" if need.nvme else "")
-    return Bar({"pageable": max(0, need.host - pinned - shm), "pinned": pinned, "shm": shm}, note)
+    pageable = max(0, need.host - pinned - shm)
+    return Bar({"pageable": pageable, "pinned": pinned, "shm": shm}, _host_note(need.host, need.nvme))
 
 
 def _limit(estimate: Estimate) -> tuple[int | None, str]:
@@ -152,15 +164,17 @@ def _about(estimate: Estimate, *, with_stage: bool) -> str:
     query, values = estimate.query, estimate.resolved.values
     cluster = query.cluster
     micro, accumulated = whole(values[MICRO]) or 1, whole(values[ACCUMULATION]) or 1
-    words = [
-        query.model.name,
-        *([zero_words(values)] if with_stage else []),
+    words = [query.model.name]
+    if with_stage:
+        words.append(zero_words(values))
+    words += [
         *trained(query),
         estimate.resolved.precision or "fp32",
         f"{plural(cluster.world_size, 'rank')} on {plural(cluster.num_hosts, 'host')}",
         f"{plural(micro, 'sequence')} of {query.training.seq_len.value} tokens in a micro-batch",
-        *([f"{accumulated} accumulated"] if accumulated > 1 else []),
     ]
+    if accumulated > 1:
+        words.append(f"{accumulated} accumulated")
     forecast = replace(estimate.forecast, kept=False)  # the picture is the same if it comes from the cache
     return f"{', '.join(words)} ({origin(forecast).partition(':')[0]})."
 
@@ -180,10 +194,10 @@ def _fastest(table: StrategyTable) -> Iterator[str]:
         yield "None fits."
 
 
-def _distance(estimate: Estimate) -> Iterator[str]:
-    """Say how far away a limit is that is not drawn."""
+def _distance(panel: Panel, estimate: Estimate) -> Iterator[str]:
+    """Say how far away a limit is that a panel does not show."""
     gpu, need = estimate.query.cluster.gpu, estimate.need
-    if not estimate.forecast.on_gpu:
+    if panel.is_limit_near or not estimate.forecast.on_gpu:
         return
     overhead = memory(need.process[1] - need.reserved)
     process = f"{memory(need.process[1])}, with {overhead} for CUDA and NCCL"

@@ -20,8 +20,12 @@ def parity_lines(parity: Parity) -> Iterator[str]:
     rows = [("", "step 1", f"step {steps}", "difference", "at step")]
     for curve in parity.curves:
         off, step = curve.difference(first)
-        found = ("", "") if curve is first else (f"{off:.1e}" if off else "0", str(step) if off else "")
-        rows.append((curve.label, f"{curve.losses[0]:.6f}", f"{curve.losses[-1]:.6f}", *found))
+        difference = ("0", "")
+        if curve is first:
+            difference = ("", "")
+        elif off:
+            difference = (f"{off:.1e}", str(step))
+        rows.append((curve.label, f"{curve.losses[0]:.6f}", f"{curve.losses[-1]:.6f}", *difference))
     yield from console.figures(rows)
     if parity.most == 0:
         text = "the losses are the same in every bit"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,13 +118,11 @@ class Panel:
 
     def merged(self) -> "Panel":
         """Put parts together that are too small to be seen in any bar."""
-        largest = {
-            part: max(bar.parts.get(part, 0) for bar in self.bars) for bar in self.bars for part in bar.parts
-        }
-        seen = {part for part, size in largest.items() if size >= LEAST * self.shown}
-        return Panel(
-            self.title, [Bar(_merged(bar, seen), bar.note) for bar in self.bars], self.limit, self.limit_name
-        )
+        seen: set[str] = set()
+        for bar in self.bars:
+            seen.update(part for part, size in bar.parts.items() if size >= LEAST * self.shown)
+        bars = [Bar(_merged(bar, seen), bar.note) for bar in self.bars]
+        return Panel(self.title, bars, self.limit, self.limit_name)
 
 
 @dataclass(frozen=True)
@@ -194,19 +192,21 @@ def figure_of(picture: Picture) -> Any:
 
     panels = [panel.merged() for panel in picture.panels]
     width = 1.6 + PANEL_INCHES[len(panels)] * len(panels) + 2.6
-    lines = [line for text in picture.lines for line in textwrap.wrap(text, int(width * CHARACTERS_PER_INCH))]
+    lines: list[str] = []
+    for text in picture.lines:
+        lines += textwrap.wrap(text, int(width * CHARACTERS_PER_INCH))
     head = 0.45 + 0.2 * len(lines)
-    bars, below = 0.75 + 0.34 * len(picture.names), 2.3 if picture.curve else 0.0
-    height = head + bars + below
+    heights = [0.75 + 0.34 * len(picture.names)]
+    if picture.curve:
+        heights.append(2.3)
+    height = head + sum(heights)
     figure = Figure(figsize=(width, height), layout="constrained")
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0.005, 0.01, 0.99, 1 - head / height - 0.01), wspace=0.04, hspace=0.06)
     figure.text(0.01, 1 - 0.12 / height, picture.title, va="top", fontsize=12, weight="bold")
     for number, line in enumerate(lines):
         figure.text(0.01, 1 - (0.38 + 0.2 * number) / height, line, va="top")
-    rows = figure.add_gridspec(
-        2 if picture.curve else 1, 1, height_ratios=[bars, below][: 1 + bool(picture.curve)]
-    )
+    rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
     top = rows[0].subgridspec(1, len(panels))
     pad = 18 if any(panel.is_limit_near for panel in panels) else 6
     inches = 0.93 * PANEL_INCHES[len(panels)]
@@ -233,9 +233,9 @@ def _draw(axes: Any, panel: Panel, end: float, pad: float) -> Any:
             axes.barh(row, (stop - start) / unit, left=start / unit, height=0.66, color=colour, hatch=hatch,
                       edgecolor="black", linewidth=0.5)  # fmt: skip
             start = stop
-        is_cut = "\u2026 " if bar.total > shown else ""
+        note = f"\u2026 {bar.note}" if bar.total > shown else bar.note
         axes.annotate(
-            f"{is_cut}{bar.note}",
+            note,
             (start / unit, row),
             xytext=(4, 0),
             textcoords="offset points",
@@ -257,22 +257,25 @@ def _draw(axes: Any, panel: Panel, end: float, pad: float) -> Any:
 def _unit(most: int) -> tuple[int, str]:
     """Return the unit of an axis, which is that of the texts beside the bars."""
     if most >= 100 * MIB:
-        return (GIB, "GiB")
-    return (MIB, "MiB")
+        return GIB, "GiB"
+    return MIB, "MiB"
 
 
 def _name(drawn: Sequence[Any], names: Sequence[str]) -> None:
     """Name the bars of the first panel; the others have the same."""
     for axes in drawn:
-        axes.set_yticks(range(len(names)), names if axes is drawn[0] else [""] * len(names))
+        axes.set_yticks(range(len(names)), [""] * len(names))
         axes.tick_params(axis="y", length=0)
+    drawn[0].set_yticklabels(names)
 
 
 def _legend(figure: Any, panels: Sequence[Panel]) -> None:
     """List the parts in the order in which they are stacked."""
     from matplotlib.patches import Patch
 
-    used = {part for panel in panels for bar in panel.bars for part in bar.parts}
+    used: set[str] = set()
+    for bar in chain.from_iterable(panel.bars for panel in panels):
+        used.update(bar.parts)
     handles = [
         Patch(facecolor=colour, hatch=hatch, edgecolor="black", linewidth=0.5, label=textwrap.fill(label, 26))
         for part, (label, colour, hatch) in STYLES.items()

@@ -104,7 +104,9 @@ def _reasons(found: SearchResult) -> Iterator[str]:
     if found.other is not None and own:
         other, seconds = found.other
         if seconds > own:
-            slower = "no faster" if is_as_fast(seconds, own) else f"{seconds / own - 1:.0%} slower"
+            slower = "no faster"
+            if not is_as_fast(seconds, own):
+                slower = f"{seconds / own - 1:.0%} slower"
             yield f"`{other.options}` would be {slower}"
 
 
@@ -118,8 +120,9 @@ def _missing(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) ->
         if own is None:
             yield f"{words}: {names}"
         else:
-            is_faster = not any(seconds is None or is_as_fast(own, seconds) for _, seconds in these)
-            yield f"{'faster' if is_faster else 'as fast or faster'}, but {words}: {names}"
+            is_close = any(seconds is None or is_as_fast(own, seconds) for _, seconds in these)
+            pace = "as fast or faster" if is_close else "faster"
+            yield f"{pace}, but {words}: {names}"
 
 
 def _write(found: SearchResult, output: Path | None) -> None:
@@ -127,6 +130,7 @@ def _write(found: SearchResult, output: Path | None) -> None:
         console.say("add `-o FILE` to write the ds_config")
         return
     write_new(output, found.ds_config())
-    argument = " -- --activation_checkpointing" if found.candidate.checkpointing else ""
-    command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}{argument}"
+    command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}"
+    if found.candidate.checkpointing:
+        command += " -- --activation_checkpointing"
     console.say(f"wrote {output}; to train with it:", command)

@@ -21,7 +21,9 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
         doing = progress.doing if last.heartbeats else "starting the ranks"
         return f"[{' ' * CELLS}] {doing} {clock(last.time - progress.phase_began)}"[:width]
     step = progress.step
-    line = f"{_bar(min(1.0, step / total))}{step}/{total}" if total else f"step {step}"
+    line = f"step {step}"
+    if total:
+        line = f"{_bar(min(1.0, step / total))}{step}/{total}"
     for part in (*_doing(progress), *_figures(progress, world_size, rss_bytes)):
         if len(line) + 2 + len(part) > width:
             break
@@ -31,32 +33,38 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
 
 def _doing(progress: Progress) -> list[str]:
     """Say what the job does instead of the next step, and for how long nothing was heard of it."""
-    phase, quiet = progress.first.get("phase"), progress.last.time - progress.moved
-    return [
-        *([str(phase)] if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING) else []),
-        *(["compiling"] if progress.last.is_compiling else []),
-        *([f"no progress for {clock(quiet)}"] if quiet >= QUIET_SECONDS else []),
-    ]
+    doing, phase = [], progress.first.get("phase")
+    if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING):
+        doing.append(phase)
+    if progress.last.is_compiling:
+        doing.append("compiling")
+    if (quiet := progress.last.time - progress.moved) >= QUIET_SECONDS:
+        doing.append(f"no progress for {clock(quiet)}")
+    return doing
 
 
 def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list[str]:
     """List what is known, the most important first: a narrow terminal cuts the rest."""
-    first, tokens = progress.first, progress.tokens_per_second(world_size)
-    left, each = progress.seconds_left, progress.seconds_per_step
-    speed = f"{_thousands(tokens)} tok/s" if tokens else f"{brief(each)}/step" if each is not None else ""
-    loss, rate = (first.get(name) for name in ("loss", "learning_rate"))
-    return [
-        *([f"{clock(left)} left"] if left and first.get("phase") != phases.EXITING else []),
-        *([f"loss {_number(loss)}"] if isinstance(loss, int | float) else []),
-        *([f"lr {rate:.2g}"] if isinstance(rate, int | float) else []),
-        *([speed] if speed else []),
-        *([f"{rss_bytes / (1 << 30):.1f} GiB a rank"] if rss_bytes else []),
-    ]
+    figures, first = [], progress.first
+    if progress.seconds_left and first.get("phase") != phases.EXITING:
+        figures.append(f"{clock(progress.seconds_left)} left")
+    if isinstance(loss := first.get("loss"), int | float):
+        figures.append(f"loss {_number(loss)}")
+    if isinstance(rate := first.get("learning_rate"), int | float):
+        figures.append(f"lr {rate:.2g}")
+    if tokens := progress.tokens_per_second(world_size):
+        figures.append(f"{_thousands(tokens)} tok/s")
+    elif progress.seconds_per_step is not None:
+        figures.append(f"{brief(progress.seconds_per_step)}/step")
+    if rss_bytes:
+        figures.append(f"{rss_bytes / (1 << 30):.1f} GiB a rank")
+    return figures
 
 
 def _bar(done: float) -> str:
     full = math.floor(done * CELLS)
-    return f"[{'=' * full}{'>' if full < CELLS else ''}{' ' * (CELLS - full - 1)}] "
+    cells = f"{'=' * full}>"[:CELLS]
+    return f"[{cells:<{CELLS}}] "
 
 
 def _number(value: float) -> str:
@@ -73,8 +81,10 @@ def _thousands(value: float) -> str:
 
 def plain_line(progress: Progress, world_size: int) -> str:
     """Write the progress for a log file."""
-    of = f" of {progress.total}" if progress.total else ""
-    return ", ".join([f"step {progress.step}{of}", *_doing(progress), *_figures(progress, world_size, None)])
+    step = f"step {progress.step}"
+    if progress.total:
+        step += f" of {progress.total}"
+    return ", ".join([step, *_doing(progress), *_figures(progress, world_size, None)])
 
 
 def milestone(progress: Progress) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.views.dump import to_json
 from zlaunch.config.resolve.autos import OpenReason
 from zlaunch.config.resolve.lr_schedule import Schedule
 from zlaunch.config.resolve.resolve import ResolvedValues
@@ -65,7 +66,7 @@ def as_json(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterato
             "points": _points(schedule),
         },
     }
-    yield json.dumps(told, indent=2)
+    yield to_json(told)
 
 
 def _points(schedule: Schedule) -> list[dict[str, Any]]:

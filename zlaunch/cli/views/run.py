@@ -65,17 +65,18 @@ def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     """Say where the model and the newest checkpoint of a run are, and the commands that use them."""
     if saved.model is not None:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"
-    if (found := saved.checkpoint) is not None:
-        folder = typed(found.checkpoint.folder)
-        export = f"; `zlaunch checkpoint export {folder} DIR` exports its model"
-        rest = shlex.join(saved.asked) or "…"
-        resume = f"`zlaunch train --resume {folder} {rest}` resumes from step {found.step}"
-        if saved.began_with:
-            place = shown(found.checkpoint.folder)
-            resume = f"{place}, step {found.step}, from which the run resumed; it saved none"
-        elif saved.is_at_end:
-            resume += ", its last step: ask for more steps"
-        yield "checkpoint", f"{resume}{export if saved.model is None else ''}"
+    if saved.checkpoint is None:
+        return
+    folder, step = saved.checkpoint.checkpoint.folder, saved.checkpoint.step
+    words = shlex.join(saved.asked) or "…"
+    text = f"`zlaunch train --resume {typed(folder)} {words}` resumes from step {step}"
+    if saved.began_with:
+        text = f"{shown(folder)}, step {step}, from which the run resumed; it saved none"
+    elif saved.is_at_end:
+        text += ", its last step: ask for more steps"
+    if saved.model is None:
+        text += f"; `zlaunch checkpoint export {typed(folder)} DIR` exports its model"
+    yield "checkpoint", text
 
 
 def tracker_rows(trackers: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
@@ -87,8 +88,8 @@ def tracker_rows(trackers: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[st
             "tensorboard": f"`tensorboard --logdir {folder}` shows it",
             "trackio": f"`trackio show --project {project}` shows it",
         }
-        if told := place.get("url") or commands.get(name):
-            yield name, told
+        if text := place.get("url") or commands.get(name):
+            yield name, text
 
 
 def moment(seconds: float | None, now: float) -> str:

@@ -18,9 +18,11 @@ _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
 
 def facts(run: Run) -> Iterator[tuple[str, str]]:
     """List label and text of what is known of a run."""
-    status = "" if run.exit_status is None else f", exit status {run.exit_status}"
     yield "run", os.path.relpath(run.root)
-    yield "state", f"{run.state.value}{status}"
+    if run.exit_status is None:
+        yield "state", run.state.value
+    else:
+        yield "state", f"{run.state.value}, exit status {run.exit_status}"
     yield "started", long_moment(run.started)
     yield from _asked(run.job)
     yield from _place(run)
@@ -29,8 +31,8 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "resumed", f"from {shown(resumed)}"
     if (engine := engine_line(run)) is not None:
         yield "engine", engine
-    for one in differences(run):
-        yield "differs", one
+    for difference in differences(run):
+        yield "differs", difference
     yield from saved_rows(saved_by_run(run))
     yield from tracker_rows(run.program.get("trackers", {}))
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")
@@ -46,8 +48,13 @@ def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
         yield "script", shlex.join(job["script"])
     if "working_directory" in job:
         yield "directory", job["working_directory"]
-    lineage = {"repeats": job.get("repeats"), "continues": job.get("continues"), "differs": job.get("why")}
-    yield from ((label, text) for label, text in lineage.items() if text)
+    for label, text in (
+        ("repeats", job.get("repeats")),
+        ("continues", job.get("continues")),
+        ("differs", job.get("why")),
+    ):
+        if text:
+            yield label, text
 
 
 def _place(run: Run) -> Iterator[tuple[str, str]]:
@@ -55,9 +62,11 @@ def _place(run: Run) -> Iterator[tuple[str, str]]:
     if slots := job.get("ranks"):
         hosts = Counter(slot.get("host") for slot in slots)
         where = ", ".join(f"{count} on {host}" for host, count in hosts.items())
-        names = ", ".join(sorted({gpu.get("name", "") for gpu in gpus}))
         yield "ranks", f"{plural(len(slots), 'rank')} by {job.get('launcher')}: {where}"
-        yield "device", f"{job.get('accelerator')}{f': {names}' if names else ''}"
+        device = str(job.get("accelerator"))
+        if names := ", ".join(sorted({gpu.get("name", "") for gpu in gpus})):
+            device += f": {names}"
+        yield "device", device
 
 
 def _configuration(run: Run) -> Iterator[tuple[str, str]]:
@@ -77,6 +86,7 @@ def _origin(environment: EnvironmentRecord) -> Iterator[tuple[str, str]]:
     if versions:
         yield "versions", ", ".join(versions)
     if commit := git.get("commit"):
-        changed = git.get("changed")
-        files = f", {plural(len(changed), 'file')} changed" if changed else ""
-        yield "commit", f"{commit[:12]} on {git.get('branch')}{files}"
+        text = f"{commit[:12]} on {git.get('branch')}"
+        if changed := git.get("changed"):
+            text += f", {plural(len(changed), 'file')} changed"
+        yield "commit", text

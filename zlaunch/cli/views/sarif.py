@@ -3,7 +3,6 @@
 https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from zlaunch import __version__
+from zlaunch.cli.views.dump import to_json
 from zlaunch.config.codes import meaning
 from zlaunch.config.report import Report
 from zlaunch.errors import Finding, Place, Severity
@@ -32,7 +32,7 @@ def sarif(reports: Sequence[Report], cwd: Path) -> str:
     results = [_result(report.name, finding, codes.index(finding.code), cwd) for report, finding in found]
     driver = {"name": "zlaunch", "version": __version__, "rules": [_rule(code) for code in codes]}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+    return to_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(code: str) -> dict[str, Any]:

@@ -30,8 +30,9 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
     if max(map(len, lines)) > WIDEST:
         lines = console.figures([*HEADERS, *rows], gap=1)
     chosen = None if table.chosen is None else table.chosen[0]
-    marks = ["  "] * len(HEADERS) + ["> " if strategy == chosen else "  " for strategy, _ in table.rows]
-    yield from (f"{mark}{line}" for mark, line in zip(marks, lines, strict=True))
+    yield from (f"  {line}" for line in lines[: len(HEADERS)])
+    for (strategy, _), line in zip(table.rows, lines[len(HEADERS) :], strict=True):
+        yield f"> {line}" if strategy == chosen else f"  {line}"
     yield ""
     yield from _hidden_savings(table)
     yield from _conclusion(table)
@@ -68,7 +69,9 @@ def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
 
 
 def _row(strategy: Strategy, result: Estimate | Rejected) -> tuple[str, ...]:
-    name = f"{strategy.stage}" if strategy.label == "-" else f"{strategy.stage} {strategy.label}"
+    name = str(strategy.stage)
+    if strategy.label != "-":
+        name += f" {strategy.label}"
     if isinstance(result, Rejected):
         return (name, *("-",) * 6, "-", "no")
     need = result.need
@@ -133,11 +136,8 @@ def refused_lines(results: Iterable[tuple[Strategy, Estimate | Rejected]]) -> It
 def _why(table: StrategyTable, chosen: Strategy) -> str:
     """Say why no strategy before the chosen one was taken."""
     preferred = table.rows[: [strategy for strategy, _ in table.rows].index(chosen)]
-    misses = [
-        f"`{strategy.options}` {result.fit.value}"
-        for strategy, result in preferred
-        if isinstance(result, Estimate) and result.fit is not Fit.YES
-    ]
-    if misses:
-        return f": {', '.join(misses)}"
-    return ""
+    misses = []
+    for strategy, result in preferred:
+        if isinstance(result, Estimate) and result.fit is not Fit.YES:
+            misses.append(f"`{strategy.options}` {result.fit.value}")
+    return f": {', '.join(misses)}" if misses else ""

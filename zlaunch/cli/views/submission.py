@@ -70,6 +70,6 @@ class SubmitView(SubmitReporter):
             self._say(error.message)
 
     def left(self, job: str, cancel: str) -> None:
-        """Say that the job goes on."""
+        """Say that the job keeps running."""
         self._say("")
-        self._say(f"the job {job} continues and is not followed; `{cancel}` cancels it")
+        self._say(f"stopped watching; the job {job} keeps running; `{cancel}` cancels it")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from io import BytesIO
+from itertools import chain
 from typing import Any, Final
 
 from zlaunch import console
@@ -53,8 +54,8 @@ class TourView(LaunchView):
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show each finding once for all jobs."""
-        new = [one for one in findings if one.message not in self._said]
-        self._said |= {one.message for one in new}
+        new = [finding for finding in findings if finding.message not in self._said]
+        self._said |= {finding.message for finding in new}
         super().warn(new)
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
@@ -88,8 +89,8 @@ def tour_lines(tour: Tour) -> Iterator[str]:
     """Write everything: memory, where it goes, traffic, and the same on GPUs."""
     yield from head_lines(tour.experiment, tour.accelerator)
     for block in (_memory(tour), _bridges(tour), _traffic(tour), _on_gpus(tour)):
-        lines = list(block)
-        yield from ["", *lines] if lines else []
+        if lines := list(block):
+            yield from ["", *lines]
 
 
 def head_lines(one: Experiment, accelerator: str) -> Iterator[str]:
@@ -133,7 +134,7 @@ def _mib(nbytes: float) -> str:
 def _agreement(tour: Tour) -> str:
     if tour.why_not_predicted is not None:
         return f"not possible: {tour.why_not_predicted}"
-    off = max(abs(one) for stop in tour.stops for one in differences(stop))
+    off = max(map(abs, chain.from_iterable(map(differences, tour.stops))))
     return f"a rehearsal: DeepSpeed's engine on fake tensors; what was measured is up to {off:.1%} off"
 
 
@@ -141,23 +142,26 @@ def _formula(tour: Tour) -> str:
     first = tour.stops[0].formula
     parts = (first.parameters, first.gradients, first.optimizer)
     each = [f"{part / tour.experiment.parameters:.0f}" for part in parts]
-    same = ", which is the same memory on a CPU" if tour.accelerator == "cpu" else ""
     ranks = plural(tour.experiment.world_size, "rank")
-    return (
+    text = (
         f"the ZeRO paper's: {each[0]} bytes for a parameter, {each[1]} for its gradient, {each[2]} for Adam; "
         f"ZeRO-1 divides the last by N = {ranks}, ZeRO-2 the last two, ZeRO-3 all three; CPU offload moves "
-        f"what ZeRO-2 divides to the host{same}"
+        "what ZeRO-2 divides to the host"
     )
+    if tour.accelerator == "cpu":
+        text += ", which is the same memory on a CPU"
+    return text
 
 
 def _bridges(tour: Tour) -> Iterator[str]:
     """Write what leads from the formula to the peak, part by part."""
-    predicted = [(stop, stop.predicted) for stop in tour.stops if stop.predicted is not None]
-    if not predicted:
+    if all(stop.predicted is None for stop in tour.stops):
         return
     yield 'MiB from the formula to "at most": what the formula leaves out, by the rehearsal'
-    width, is_half = max(len(stop.label) for stop, _ in predicted), tour.experiment.precision != "fp32"
-    for stop, memory in predicted:
+    width, is_half = max(len(stop.label) for stop in tour.stops), tour.experiment.precision != "fp32"
+    for stop in tour.stops:
+        if (memory := stop.predicted) is None:
+            continue
         terms = " ".join(_term(name, size) for name, size in bridge(stop.formula, memory, is_half))
         text = f"{_mib(stop.formula.total)} {terms} = {_mib(memory.peak)}"
         lines = console.paragraph(text, " " * (width + 4))
@@ -165,7 +169,8 @@ def _bridges(tour: Tour) -> Iterator[str]:
 
 
 def _term(name: str, size: float) -> str:
-    return f"{'+' if size > 0 else '-'} {_mib(abs(size))} {name}"
+    sign = "+" if size > 0 else "-"
+    return f"{sign} {_mib(abs(size))} {name}"
 
 
 def bridge(formula: ModelStates, memory: PredictedMemory, is_half: bool) -> list[tuple[str, float]]:
@@ -196,28 +201,21 @@ def _traffic(tour: Tour) -> Iterator[str]:
         sent = [_mb(stop.sent.get(kind, 0)) for kind in kinds]
         rows.append((stop.label, *sent, _mb(sum(stop.sent.values())), _mb(stop.textbook)))
     yield from console.figures(rows)
-    size = tour.stops[0].formula.gradients
-    n = tour.experiment.world_size
-    yield from console.paragraph(
-        f"textbook: 2K(N-1)/N, and 3K(N-1)/N at stage 3, with K = {_mb(size)} MB of gradients and N = {n}"
-        f"{'; '.join(['', *_surprises(tour)])}"
-    )
-
-
-def _surprises(tour: Tour) -> Iterator[str]:
-    """Say where DeepSpeed does not do what the textbook says."""
-    all_reduced = [
-        stop.label for stop in tour.stops if stop.stage in (1, 2) and stop.sent.get("all-reduce", 0) > MIB
-    ]
-    if all_reduced:
-        yield (
-            f"in {_listed(all_reduced)} DeepSpeed sends more: it all-reduces the gradients, where a "
+    size, n = tour.stops[0].formula.gradients, tour.experiment.world_size
+    text = f"textbook: 2K(N-1)/N, and 3K(N-1)/N at stage 3, with K = {_mb(size)} MB of gradients and N = {n}"
+    partitioned = [stop for stop in tour.stops if stop.stage in (1, 2)]
+    if reduced := [stop.label for stop in partitioned if stop.sent.get("all-reduce", 0) > MIB]:
+        text += (
+            f"; in {_listed(reduced)} DeepSpeed sends more: it all-reduces the gradients, where a "
             "reduce-scatter is enough, and then gathers the parameters"
         )
+    yield from console.paragraph(text)
 
 
 def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    if len(names) == 1:
+        return names[0]
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _mb(nbytes: float) -> str:
@@ -227,9 +225,9 @@ def _mb(nbytes: float) -> str:
 def _on_gpus(tour: Tour) -> Iterator[str]:
     phases = PHASES[1:]  # until the engine has it, the model is on the host
     rows = [
-        (stop.label, *_cells(stop.on_gpus.phases, stop.on_gpus.peak)[1:], _mib(stop.on_gpus.host))
+        (stop.label, *_cells(memory.phases, memory.peak)[1:], _mib(memory.host))
         for stop in tour.stops
-        if stop.on_gpus is not None
+        if (memory := stop.on_gpus) is not None
     ]
     if rows:
         yield f"MiB in tensors of a rank on {plural(tour.experiment.world_size, 'GPU')}, predicted"

@@ -5,6 +5,7 @@ becomes. Flags that are decided together are handled in `hosts` and `ds_config`.
 dropped gets a note.
 """
 
+import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several
 from zlaunch.config.translate.launchers import ACCELERATE
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.config.translate.programs import replacement
-from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")
 
@@ -62,6 +63,23 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     hostfile = command.launcher.hostfile
     found = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
     return replace(found, notes=(*notes, *found.notes))
+
+
+def refusal(options: Sequence[str], words: Sequence[str]) -> WrongUsage | None:
+    """Explain what to type if a command line names a program that starts ranks; None if it does not.
+
+    `options` and `words` are those of `replacement`.
+    """
+    program = replacement(options, words)
+    if program is None or not program.launcher:
+        return None if program is None else program.error()
+    try:
+        words = shlex.split(translate_command(program.launcher, os.environ).line)
+    except ZlaunchError:
+        return program.error()
+    end = words.index("--") if "--" in words else len(words)
+    line = shlex.join([*words[:end], *program.options, *words[end:]])
+    return WrongUsage(program.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
 
 
 def parse_command(words: Sequence[str]) -> Command:

@@ -15,17 +15,17 @@ _FILE = r"['\"`]?((?:/|\./)?[\w./+-]*\.(?:pt|pth|bin|safetensors|json|ckpt))\b"
 @signature("other-world-size", "`The checkpoint being loaded used a DP world size of X`")
 def other_world_size(case: Case) -> Reading | None:
     """The checkpoint was saved with a different number of ranks; its optimizer states do not match."""
-    found = re.search(r"used a DP\s+world size of (\d+) but the\s+current world size is (\d+)", case.words)
-    if found is None:
+    match = re.search(r"used a DP\s+world size of (\d+) but the\s+current world size is (\d+)", case.words)
+    if match is None:
         return None
-    then, now = found.groups()
+    then, now = match.groups()
     advice = (
         f"use {then} ranks again",
         f"or `zlaunch checkpoint reshard DIR --ranks {now}`, then `{SET_LOAD_UNIVERSAL}`",
     )
     return Reading(
         f"the checkpoint was saved with {then} ranks, but the job has {now}",
-        (tidy(found.group()),),
+        (tidy(match.group()),),
         advice,
     )
 

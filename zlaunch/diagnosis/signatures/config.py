@@ -20,7 +20,7 @@ def config_disagrees(case: Case) -> Reading | None:
     if "DeepSpeed config values that mismatch TrainingArguments" not in case.words:
         return None
     pairs = re.findall(r"(?m)^- (ds [^\n]{1,200})$", case.words)
-    keys = [found for pair in pairs if (found := named_in(pair, r"^ds ([\w.]+)="))]
+    keys = [key for pair in pairs if (key := named_in(pair, r"^ds ([\w.]+)="))]
     advice = []
     if len(keys) == 1:
         advice.append(f"`--set {keys[0]}=auto`: the Trainer's argument decides")
@@ -29,10 +29,10 @@ def config_disagrees(case: Case) -> Reading | None:
 
 @signature("batch-mismatch", "`Check batch related parameters`", rule="batch-equation")
 def batch_mismatch(case: Case) -> Reading | None:
-    found = re.search(r"Check batch related parameters[^\n]*?(\d+) != (\d+) \* (\d+) \* (\d+)", case.words)
-    if found is None:
+    match = re.search(r"Check batch related parameters[^\n]*?(\d+) != (\d+) \* (\d+) \* (\d+)", case.words)
+    if match is None:
         return None
-    total, micro, pieces, ranks = map(int, found.groups())
+    total, micro, pieces, ranks = map(int, match.groups())
     sizes = {
         "train_batch_size": total,
         "train_micro_batch_size_per_gpu": micro,

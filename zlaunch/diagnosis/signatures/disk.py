@@ -50,9 +50,9 @@ def shared_memory_full(case: Case) -> Reading | None:
 def disk_full(case: Case) -> Reading | None:
     """A file could not be written because its file system is full or a disk quota is used up."""
     free = case.machine.get("disk_free_bytes")
-    said = r"No space left on device|os error 28|Errno 28|ENOSPC|Disk quota exceeded|Errno 122|os error 122"
+    full = r"No space left on device|os error 28|Errno 28|ENOSPC|Disk quota exceeded|Errno 122|os error 122"
     torn = r"PytorchStreamWriter failed writing|inline_container\.cc:\d+\] \. unexpected pos"
-    line = matching_line(said, case.story) or matching_line(torn, case.story)
+    line = matching_line(full, case.story) or matching_line(torn, case.story)
     crashed = case.signal == signal.SIGBUS and free is not None and free < _ALMOST_FULL
     wordless = _is_wordless(case) and free is not None and free < _FULL
     if line is None and not crashed and not wordless:

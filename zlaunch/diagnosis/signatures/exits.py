@@ -52,7 +52,7 @@ def preempted(case: Case) -> Reading | None:
     cause += f", but the run resumed from step {save.resumed_step} and saved nothing newer"
     return Reading(
         cause,
-        ("it does not end with the exit status of a saved run, with which a scheduler would start it again",),
+        ("its exit status is not that of a saved run: a scheduler would restart it forever",),
         ("check that the script loads the checkpoint at the start, or give each start more time",),
         is_local=False,
     )
@@ -106,12 +106,12 @@ def crashed(case: Case) -> Reading | None:
     number = case.signal
     if number is None or number not in _CRASHES or case.rank is None:
         return None
-    said = matching_line(
+    last_words = matching_line(
         r"terminate called after|[Aa]ssertion .{1,200} failed|CHECK failed|\*\*\* Error in",
         case.words,
     )
     fault = matching_line("Fatal Python error", f"{case.rank.stacks}\n{case.rank.log[-8192:]}")
-    facts = (_top_of_stack(case), said or fault, named_in(case.words, r"what\(\):\s+([^\n]{1,200})"))
+    facts = (_top_of_stack(case), last_words or fault, named_in(case.words, r"what\(\):\s+([^\n]{1,200})"))
     return Reading(f"{case.who} crashed with {signal_name(number)}", facts)
 
 
@@ -119,9 +119,9 @@ def _top_of_stack(case: Case) -> str | None:
     if case.rank is None:
         return None
     for text in (case.rank.stacks, case.log[-MOST_OF_A_LOG:]):
-        _, found, after = text.rpartition("Fatal Python error")
+        _, mark, after = text.rpartition("Fatal Python error")
         current = after.partition("Current thread")[2] or after
-        if found and (stack := last_stack(current.partition("\nThread ")[0])):
+        if mark and (stack := last_stack(current.partition("\nThread ")[0])):
             return place(stack)
     return None
 
@@ -187,9 +187,9 @@ def launcher_failed(case: Case) -> Reading | None:
     number = case.evidence.launcher_returncode
     if case.rank is not None or number == 0:
         return None
-    said = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
+    line = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
     cause = f"the launcher {case.job.launcher} failed"
-    return Reading(cause, (said, f"exit status {number}"), is_local=False)
+    return Reading(cause, (line, f"exit status {number}"), is_local=False)
 
 
 @signature("finished", "every rank returned 0")

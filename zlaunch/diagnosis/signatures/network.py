@@ -122,12 +122,12 @@ def _waited(rank: RankEvidence) -> bool:
 
 def _collective(words: str) -> tuple[str, str]:
     """Name the collective, and how long the rank waited."""
-    if found := _WATCHDOG.search(words):
-        return f"{found.group(2)} number {found.group(1)}", f" {found.group(3)} ms"
-    if found := _BARRIER.search(words):
-        return "a monitored barrier", f" {found.group(2)} ms"
-    if found := _GLOO.search(words):
-        return "a collective", f" {found.group(1)} ms"
+    if match := _WATCHDOG.search(words):
+        return f"{match.group(2)} number {match.group(1)}", f" {match.group(3)} ms"
+    if match := _BARRIER.search(words):
+        return "a monitored barrier", f" {match.group(2)} ms"
+    if match := _GLOO.search(words):
+        return "a collective", f" {match.group(1)} ms"
     return "a monitored barrier", ""
 
 

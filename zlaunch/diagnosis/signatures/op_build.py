@@ -41,8 +41,8 @@ def stale_build_lock(case: Case) -> Reading | None:
 
 def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
     """Whether a rank, or the end of its log, is where torch waits for the lock of a build."""
-    _, found, after = rank.log.rpartition("as PyTorch extensions root...")
-    return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(found) and not after.strip())
+    _, mark, after = rank.log.rpartition("as PyTorch extensions root...")
+    return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(mark) and not after.strip())
 
 
 @signature("cuda-home-missing", "`CUDA_HOME does not exist`, `CUDA_HOME environment variable is not set`")
@@ -56,16 +56,16 @@ def cuda_home_missing(case: Case, line: str) -> Reading:
 @signature("cuda-mismatch", "`Installed CUDA version X does not match the version torch was compiled with Y`")
 def cuda_mismatch(case: Case) -> Reading | None:
     """The CUDA toolkit has a different version than the one torch was compiled with."""
-    found = re.search(
+    match = re.search(
         r"Installed CUDA version ([\d.]+) does not match the version torch was compiled "
         r"with ([\d.]+\d)[^\n]*unable"
         r"|detected CUDA version \(([\d.]+)\) mismatches the version that was used to compile\s+"
         r"PyTorch \(([\d.]+)\)",
         case.story,
     )
-    if found is None:
+    if match is None:
         return None
-    installed, compiled = [part for part in found.groups() if part]
+    installed, compiled = [part for part in match.groups() if part]
     facts = (f"toolkit {installed}, torch {compiled}",)
     advice = (f"install CUDA toolkit {compiled}, and set `CUDA_HOME` to its directory",)
     return Reading("torch was compiled with a different version of the CUDA toolkit", facts, advice)

@@ -20,9 +20,9 @@ def local_rank_refused(case: Case, line: str) -> Reading:
     other = []
     if case.job.launcher == "deepspeed":
         other.append("`--launcher torchrun`: it adds no arguments")
-    own = 'or read `os.environ["LOCAL_RANK"]` in the script, without an argument'
+    instead = 'or read `os.environ["LOCAL_RANK"]` in the script, without an argument'
     cause = "the script does not define `--local_rank`, which DeepSpeed's launcher adds"
-    return Reading(cause, (line,), (*other, own))
+    return Reading(cause, (line,), (*other, instead))
 
 
 @signature("local-rank-differs", "`Mismatch in local rank setting`")
@@ -38,7 +38,7 @@ def local_rank_differs(case: Case, line: str) -> Reading:
 def wrong_arguments(case: Case) -> Reading | None:
     """The script rejected its arguments."""
     status = None if case.rank is None else case.rank.returncode
-    said = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
+    message = matching_line(r"(?m)^\S[^\n]{0,200}: error: [^\n]+$", case.log)
     if error := matching_line(r"not used by the HfArgumentParser", case.words):
         cause = "the script does not define an argument"
         rejected = named_in(error, r"HfArgumentParser: \[([^\]]{1,200})\]")
@@ -46,9 +46,9 @@ def wrong_arguments(case: Case) -> Reading | None:
             return Reading(cause, (f"unrecognized: {rejected}", *_appended(case, error)))
         return Reading(cause, (error, *_appended(case, error)))
     is_usage = case.error is None or case.error.type == "SystemExit"
-    if status != 2 or said is None or not is_usage:
+    if status != 2 or message is None or not is_usage:
         return None
-    why = said.partition(": error: ")[2] or said
+    why = message.partition(": error: ")[2] or message
     return Reading("the script rejected its arguments", (why, *_appended(case, why)))
 
 
@@ -148,10 +148,10 @@ def no_gpu(case: Case, line: str) -> Reading:
 @quotes(r"device-side assert triggered")
 def device_side_assert(case: Case, line: str) -> Reading:
     """An assertion failed in a GPU kernel, usually because a token or label is out of range."""
-    found = matching_line(r"Assertion `[^`\n]+` failed", case.log)
+    assertion = matching_line(r"Assertion `[^`\n]+` failed", case.log)
     advice = ("`CUDA_LAUNCH_BLOCKING=1` shows the line that launched it",)
     cause = f"an assertion failed in a GPU kernel of {case.who}, usually about an index"
-    return Reading(cause, (found, line, where(case.error)), advice)
+    return Reading(cause, (assertion, line, where(case.error)), advice)
 
 
 @signature("gpu-fault", "`illegal memory access`, `uncorrectable ECC error`, `unspecified launch failure`")

@@ -1,6 +1,6 @@
 """`scheduler`: DeepSpeed's own learning-rate schedules, and torch's by name."""
 
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag
 
@@ -120,40 +120,54 @@ class LrRangeTestParams(_Params):
     """Raise in stairs instead of at every step."""
 
 
-Name = TypeVar("Name")
-Params = TypeVar("Params")
-
-
-class _Scheduler(Section, Generic[Name, Params]):
-    type: Name
+class _Scheduler(Section):
+    type: str
     """Name of the schedule."""
 
-    params: Params
+    params: object
     """Settings of the schedule."""
 
 
-class WarmupLR(_Scheduler[Literal["WarmupLR"], WarmupParams]):
+class WarmupLR(_Scheduler):
     """`WarmupLR`."""
 
+    type: Literal["WarmupLR"]
+    params: WarmupParams
 
-class WarmupDecayLR(_Scheduler[Literal["WarmupDecayLR"], WarmupDecayParams]):
+
+class WarmupDecayLR(_Scheduler):
     """`WarmupDecayLR`."""
 
+    type: Literal["WarmupDecayLR"]
+    params: WarmupDecayParams
 
-class WarmupCosineLR(_Scheduler[Literal["WarmupCosineLR"], WarmupCosineParams]):
+
+class WarmupCosineLR(_Scheduler):
     """`WarmupCosineLR`."""
 
+    type: Literal["WarmupCosineLR"]
+    params: WarmupCosineParams
 
-class OneCycle(_Scheduler[Literal["OneCycle"], OneCycleParams]):
+
+class OneCycle(_Scheduler):
     """`OneCycle`."""
 
+    type: Literal["OneCycle"]
+    params: OneCycleParams
 
-class LRRangeTest(_Scheduler[Literal["LRRangeTest"], LrRangeTestParams]):
+
+class LRRangeTest(_Scheduler):
     """`LRRangeTest`."""
 
+    type: Literal["LRRangeTest"]
+    params: LrRangeTestParams
 
-class TorchScheduler(_Scheduler[TorchSchedulerName, dict[str, object]]):
+
+class TorchScheduler(_Scheduler):
     """Any class of `torch.optim.lr_scheduler`."""
+
+    type: TorchSchedulerName
+    params: dict[str, object]
 
 
 def _kind(value: object) -> str:

@@ -45,7 +45,7 @@ _ESCAPED: Mapping[str, str] = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": 
 
 
 _HALF = re.compile("[\ud800-\udfff]")
-"""Half of a pair of surrogates, which is no text without the other."""
+"""Half of a pair of surrogates, which is not text without the other."""
 
 
 def unescape(text: str) -> str:

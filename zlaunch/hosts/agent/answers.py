@@ -142,6 +142,9 @@ def _not_started(talk: Conversation, host: Host, reach: Reach) -> NoAnswer:
         return NoAnswer("zlaunch", f"no answer within {ANSWER_SECONDS:.0f} s", again)
     if talk.is_broken:
         return NoAnswer(reach.value, "the connection was lost", _trial(host, reach))
+    if " cd: " in talk.last_line:
+        same = "the same directory must be at the same path on every host"
+        return NoAnswer("zlaunch", f"cannot start in this directory: {talk.last_line}", same)
     python = host.python or sys.executable
     return NoAnswer("zlaunch", f"cannot run zlaunch with {python}: {talk.last_line}", _same_everywhere(host))
 

@@ -42,7 +42,7 @@ class Conversation:
 
     @property
     def status(self) -> int | None:
-        """The exit status of ssh, or of the program here; None while it goes on."""
+        """The exit status of ssh, or of the program here; None while it runs."""
         _, ended, rest = self.text.rpartition(_ENDED)
         return int(rest) if ended and rest.endswith(b"\n") else None
 
@@ -159,7 +159,7 @@ class Conversations:
         return {one.name: (one.answers[-1][1], sent[one.name], one.answers[-1][0]) for one in answered}
 
     def end(self) -> None:
-        """End all programs; those that do not heed it are killed."""
+        """End all programs; those that stay are killed."""
         for one in self.all:
             one.end()
         deadline = time.monotonic() + _END_SECONDS

@@ -3,13 +3,13 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zlaunch.hosts.agent.answers import NoAnswer, answer_of, asking, starting
-from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversations, conversations
+from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, Conversations, conversations
 from zlaunch.hosts.agent.program import CONNECT_SECONDS as REACH_SECONDS
 from zlaunch.hosts.agent.ssh import CONNECT_SECONDS
-from zlaunch.hosts.cluster.topology import Host, Reach
+from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.network import PING_SECONDS, Interface
 from zlaunch.hosts.machine.question import Question
@@ -42,18 +42,19 @@ class Reachability:
 class Examined:
     """What became known of one host."""
 
-    name: str
-    seconds: float
+    host: Host
+    seconds: float = 0.0
     """From the start of ssh to its answer."""
     facts: MachineFacts | None = None
     failure: NoAnswer | None = None
     """Why there are no facts."""
     clock: Clock | None = None
     reach: Reachability | None = None
-    addr: str | None = None
-    """The address for the other hosts, if the hostfile has one."""
-    devices: tuple[int, ...] = ()
-    """Those that the hostfile names."""
+
+    @property
+    def name(self) -> str:
+        """The name of the host."""
+        return self.host.name
 
     @property
     def has_answered(self) -> bool:
@@ -64,52 +65,39 @@ class Examined:
         """The interface that leads to the first host; of the first one, that which it was reached at."""
         if self.facts is None or self.facts.network is None:
             return None
-        sources = [self.addr, *addresses_of(self.facts)[:1]]
+        sources = [self.host.addr, *addresses_of(self.facts)[:1]]
         if self is not first and self.reach is not None:
             sources[0] = self.reach.source
         by_address = {one.address: one for one in self.facts.network.interfaces if one.address}
         return next((by_address[source] for source in sources if source in by_address), None)
 
 
-@dataclass(frozen=True)
-class Targets:
-    """The hosts, in the order of their ranks, and how programs are started there."""
-
-    hosts: Sequence[Host]
-    reach: Reach = Reach.SSH
-    """Over ssh, or with srun inside an allocation of Slurm."""
-    port: int = 0
-    """The port of the rendezvous; 0 for any that is free."""
-
-
-def examine(targets: Targets, question: Question, waiting: Callable[[list[str]], None]) -> list[Examined]:
+def examine(
+    topology: Topology, port: int, question: Question, waiting: Callable[[list[str]], None]
+) -> list[Examined]:
     """Examine hosts; this machine, under any of its names, without ssh.
 
-    `waiting` gets the names of the hosts that have not answered yet.
+    The first one listens on a port, 0 for any that is free. `waiting` gets the names of the hosts that have
+    not answered yet.
     """
-    hosts, reach = {host.name: host for host in targets.hosts}, targets.reach
+    hosts, reach = {host.name: host for host in topology.hosts}, topology.reach
     commands = {name: starting(host, asking(host, question, reach), reach) for name, host in hosts.items()}
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
     with conversations(commands, seconds + 4 * REACH_SECONDS + 2 * PING_SECONDS) as talks:
         talks.wait_for(1, seconds, waiting=waiting)
-        answers = {talk.name: answer_of(talk, hosts[talk.name], reach) for talk in talks.all}
-        facts = {name: one for name, one in answers.items() if isinstance(one, MachineFacts)}
+        examined = {talk.name: _examined(talk, hosts[talk.name], reach) for talk in talks.all}
+        facts = {name: one.facts for name, one in examined.items() if one.facts is not None}
         clocks = _clocks(talks, facts)
-        reaches = _reaches(talks, targets, facts) if len(hosts) > 1 else {}
-        took = {talk.name: talk.answers[0][0] - talk.started for talk in talks.all if talk.answers}
-    return [
-        Examined(
-            name,
-            took.get(name, 0.0),
-            facts.get(name),
-            answer if isinstance(answer, NoAnswer) else None,
-            clocks.get(name),
-            reaches.get(name),
-            hosts[name].addr,
-            hosts[name].devices,
-        )
-        for name, answer in answers.items()
-    ]
+        reaches = _reaches(talks, topology.hosts[0], port, facts) if len(hosts) > 1 else {}
+    return [replace(one, clock=clocks.get(name), reach=reaches.get(name)) for name, one in examined.items()]
+
+
+def _examined(talk: Conversation, host: Host, reach: Reach) -> Examined:
+    answer = answer_of(talk, host, reach)
+    took = talk.answers[0][0] - talk.started if talk.answers else 0.0
+    if isinstance(answer, NoAnswer):
+        return Examined(host, took, failure=answer)
+    return Examined(host, took, answer)
 
 
 def _clocks(talks: Conversations, facts: Mapping[str, MachineFacts]) -> dict[str, Clock]:
@@ -130,10 +118,9 @@ def _wall_minus_monotonic() -> float:
 
 
 def _reaches(
-    talks: Conversations, targets: Targets, facts: Mapping[str, MachineFacts]
+    talks: Conversations, first: Host, port: int, facts: Mapping[str, MachineFacts]
 ) -> dict[str, Reachability]:
     """Have the first host listen, and all others connect to it."""
-    first, port = targets.hosts[0], targets.port
     if first.name not in facts:
         return {}
     listening = talks.ask({first.name: ["listen", port]}, REACH_SECONDS).get(first.name)

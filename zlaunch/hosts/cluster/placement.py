@@ -19,7 +19,9 @@ def refuse_contradictions(job: JobSpec) -> None:
     if job.hostfile is not None and job.hosts is not None:
         raise WrongUsage("`--hostfile` and `--hosts` both name the hosts", "keep one of them")
     if job.gpus is not None and job.names_hosts:
-        flag = "--hosts" if job.hosts is not None else "--hostfile"
+        flag = "--hostfile"
+        if job.hosts is not None:
+            flag = "--hosts"
         raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
 
 
@@ -30,17 +32,22 @@ def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
 
 def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> tuple[HostLine, ...]:
     """Give hosts without a number of slots one for each GPU, or what a machine without GPUs gets."""
-
-    def counted(host: Host) -> Host:
-        count = len(machines[host.name].gpus) or DEFAULT_CPU_RANKS
-        return replace(host, devices=tuple(range(count)))
-
-    return tuple(line if line.host.devices else replace(line, host=counted(line.host)) for line in lines)
+    counted = []
+    for line in lines:
+        host = line.host
+        if not host.devices:
+            count = len(machines[host.name].gpus) or DEFAULT_CPU_RANKS
+            host = replace(host, devices=tuple(range(count)))
+        counted.append(replace(line, host=host))
+    return tuple(counted)
 
 
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:
     """Choose the devices of this machine that a job uses; raise Unavailable if they do not exist."""
-    devices = _devices(job.gpus, machine) if machine.gpus else tuple(range(_cpu_ranks(job.gpus, machine)))
+    if machine.gpus:
+        devices = _devices(job.gpus, machine)
+    else:
+        devices = tuple(range(_cpu_ranks(job.gpus, machine)))
     return Topology(select([Host("localhost", devices)], job.include, job.exclude))
 
 

@@ -123,23 +123,24 @@ class Rendezvous:
         self._has_tried = True
         self._meet(self._timeout)
         if self.leads:
-            told = [mine, *(self._facts_of(number) for number in range(1, self.member.count))]
-            everyone = [TypeAdapter(MemberFacts).dump_python(one, mode="json") for one in told]
+            members = [mine, *map(self._facts_of, range(1, self.member.count))]
+            everyone = TypeAdapter(list[MemberFacts]).dump_python(members, mode="json")
             self.tell({"everyone": everyone, "run_directory": run_directory})
             self.run_directory = run_directory
         else:
             self.tell({"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")})
             welcome = self._hear(0, "everyone", self._timeout)
-            told = _read(list[MemberFacts], welcome["everyone"], self._who(0))
+            members = _read(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
-        self.names = _unique([one.host for one in told])
-        hosts = tuple(Host(name, one.devices) for name, one in zip(self.names, told, strict=True))
-        others = {
-            name: replace(one.facts, hardware=replace(one.facts.machine, hostname=name))
-            for number, (name, one) in enumerate(zip(self.names, told, strict=True))
-            if number != self.member.number
-        }
-        return Topology(hosts, Reach.JOINED), others
+        self.names = _unique([member.host for member in members])
+        hosts: list[Host] = []
+        others: dict[str, MachineFacts] = {}
+        for number, (name, member) in enumerate(zip(self.names, members, strict=True)):
+            hosts.append(Host(name, member.devices))
+            if number != self.member.number:
+                hardware = replace(member.facts.machine, hostname=name)
+                others[name] = replace(member.facts, hardware=hardware)
+        return Topology(tuple(hosts), Reach.JOINED), others
 
     def compare_plans(self, parts: Mapping[str, object]) -> None:
         """Compare the parts of all plans; raise MemberFailed with the member and the part that differs."""
@@ -195,10 +196,10 @@ class Rendezvous:
     def next_order(self, last: Start | None = None) -> Start | Ending:
         """Wait for the leader's next word after the last one; the end of the job is the final one."""
         while True:
-            heard = self.poll(0.2)[0]
-            for verdict in _objects(heard, "verdict"):
+            messages = self.poll(0.2)[0]
+            for verdict in _objects(messages, "verdict"):
                 return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
-            for start in _objects(heard, "start")[-1:]:
+            for start in _objects(messages, "start")[-1:]:
                 return _read(Start, start, self._who(0))
             if self._channels[0].closed:
                 hint = f"start the job again on every {self.member.kind}"
@@ -210,11 +211,11 @@ class Rendezvous:
     def poll(self, seconds: float = 0.0) -> dict[int, list[Message]]:
         """Return new messages by member; raise MemberFailed if one says that it has failed."""
         self._wait(seconds)
-        found = {number: channel.receive() for number, channel in self._channels.items()}
-        for number, messages in found.items():
+        received = {number: channel.receive() for number, channel in self._channels.items()}
+        for number, messages in received.items():
             for message in messages:
                 self._raise_failure(number, message)
-        return found
+        return received
 
     def _wait(self, seconds: float) -> None:
         wait_for_any(list(self._channels.values()), seconds)
@@ -228,10 +229,12 @@ class Rendezvous:
 
     def signals(self) -> list[int]:
         """Return the signals that other members were asked to stop with; what else they say is ignored."""
+        numbers: list[int] = []
         with contextlib.suppress(MemberFailed):
-            found = [message.get("signal") for messages in self.poll().values() for message in messages]
-            return [number for number in found if isinstance(number, int)]
-        return []
+            for messages in self.poll().values():
+                signals = [message.get("signal") for message in messages]
+                numbers += [number for number in signals if isinstance(number, int)]
+        return numbers
 
     def forward(self, number: int) -> None:
         """Pass a signal to the leader soon: a signal handler may not send."""

@@ -58,11 +58,16 @@ class Host:
 
     def line(self) -> str:
         """Write it as a line of a hostfile."""
-        target = f"{self.user}@{self.name}" if self.user else self.name
-        port = f" port={self.port}" if self.port else ""
-        addr = f" addr={self.addr}" if self.addr else ""
-        python = f" python={self.python}" if self.python else ""
-        return f"{target} slots={max(self.devices) + 1}{port}{addr}{python}"
+        line = f"{self.name} slots={max(self.devices) + 1}"
+        if self.user:
+            line = f"{self.user}@{line}"
+        if self.port:
+            line += f" port={self.port}"
+        if self.addr:
+            line += f" addr={self.addr}"
+        if self.python:
+            line += f" python={self.python}"
+        return line
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,9 @@ def read_hostfile(file: Path) -> tuple[HostLine, ...]:
     try:
         text = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        reason: str | None = "not a text file"
+        if isinstance(error, OSError):
+            reason = error.strerror
         raise InputMissing(f"cannot read the hostfile `{file}`: {reason}") from None
     lines, findings = parse_hostfile(text, str(file))
     if not lines and not findings:
@@ -149,7 +156,9 @@ def read_hosts(file: Path | None, words: str | None) -> tuple[HostLine, ...]:
     """Read the hosts of a job from its hostfile or from `--hosts`."""
     if file is not None:
         return read_hostfile(file)
-    return () if words is None else parse_hosts(words)
+    if words is None:
+        return ()
+    return parse_hosts(words)
 
 
 def parse_hostfile(text: str, file: str) -> tuple[tuple[HostLine, ...], list[Finding]]:
@@ -174,18 +183,24 @@ def _read_lines(texts: Iterable[tuple[str, Place]]) -> tuple[tuple[HostLine, ...
     lines: dict[object, HostLine] = {}
     findings: list[Finding] = []
     for line, place in texts:
-        host = _host(line) if line else Finding("bad-host-line", "a host has no name", _HOW)
-        if isinstance(host, Host) and (first := lines.get(_identity(host.name))) is not None:
-            is_one = first.place.line == place.line
-            where = "named twice" if is_one else f"on line {first.place.line} and on line {place.line}"
-            as_well = "" if first.host.name == host.name else f", there as `{host.name}`"
-            message = f"`{first.host.name}` is {where}{as_well}"
-            host = Finding("duplicate-host", message, "delete one of the two")
-        if isinstance(host, Host):
-            lines[_identity(host.name)] = HostLine(host, place)
-        else:
+        host = _host(line)
+        if isinstance(host, Finding):
             findings.append(replace(host, place=place))
+        elif (first := lines.get(_identity(host.name))) is not None:
+            findings.append(_duplicate(first, HostLine(host, place)))
+        else:
+            lines[_identity(host.name)] = HostLine(host, place)
     return tuple(lines.values()), findings
+
+
+def _duplicate(first: HostLine, second: HostLine) -> Finding:
+    where = f"on line {first.place.line} and on line {second.place.line}"
+    if first.place.line == second.place.line:
+        where = "named twice"
+    if first.host.name != second.host.name:
+        where += f", there as `{second.host.name}`"
+    message = f"`{first.host.name}` is {where}"
+    return Finding("duplicate-host", message, "delete one of the two", place=second.place)
 
 
 def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[Finding]:
@@ -203,6 +218,8 @@ def too_many_slots(lines: Iterable[HostLine], most: Mapping[str, int]) -> list[F
 
 
 def _host(line: str) -> Host | Finding:
+    if not line:
+        return Finding("bad-host-line", "a host has no name", _HOW)
     words = re.sub(r"\s*=\s*", "=", re.split(r"(?:^|\s)#", line)[0]).split()
     match = _TARGET.fullmatch(words[0])
     if match is None or not _is_name(match["address"] or match["name"]):
@@ -222,7 +239,9 @@ def _host(line: str) -> Host | Finding:
         return Finding("no-slots", f"`{name}` has no slots", hint)
     devices = tuple(range(int(slots or 0)))
     port = int(given.get("port", 0)) or None
-    addr = given["addr"].strip("[]") if "addr" in given else None
+    addr = None
+    if "addr" in given:
+        addr = given["addr"].strip("[]")
     return Host(name, devices, match["user"], port, addr, given.get("python"))
 
 
@@ -262,24 +281,26 @@ def _is_possible(name: str, value: str) -> bool:
 
 
 def beyond_deepspeed(lines: Iterable[HostLine]) -> list[Finding]:
-    """Find what DeepSpeed's runner cannot be told about a host."""
-    return [found for line in lines if (found := _not_for_deepspeed(line)) is not None]
+    """Find settings of hosts for which DeepSpeed's runner has no option."""
+    return [finding for line in lines if (finding := _not_for_deepspeed(line)) is not None]
 
 
 def _not_for_deepspeed(line: HostLine) -> Finding | None:
     host = line.host
-    settings = {"User": host.user, "Port": host.port, "HostName": host.name if ":" in host.name else None}
-    said = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
+    settings: dict[str, object] = {"User": host.user, "Port": host.port}
+    if ":" in host.name:
+        settings["HostName"] = host.name
+    given = [f"`{name} {value}`" for name, value in settings.items() if value is not None]
     if host.python is not None:
         message = f"DeepSpeed's launcher takes one Python for all hosts, not one for `{host.name}`"
         hint = "use `--launcher torchrun`, or `--python PATH` for all hosts"
         return Finding("not-for-deepspeed", message, hint, place=line.place)
-    if not said and host.addr is None:
+    if not given and host.addr is None:
         return None
     hint = "use `--launcher torchrun`"
     if host.addr is None:
-        hint = f"{hint}, or set {', '.join(said)} for it in ~/.ssh/config"
-    message = f"DeepSpeed's launcher cannot be told the user, port or address of `{host.name}`"
+        hint = f"{hint}, or set {', '.join(given)} for it in ~/.ssh/config"
+    message = f"DeepSpeed's launcher has no option for the user, port or address of `{host.name}`"
     return Finding("not-for-deepspeed", message, hint, place=line.place)
 
 
@@ -319,7 +340,9 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
         if colons.get(name, bool(colon)) != bool(colon):
             raise WrongUsage(f"`{flag}`: `{name}` is given both with and without slots", "keep one of them")
         colons[name] = bool(colon)
-        wanted = [int(slot) for slot in slots.split(",")] if colon else list(known[name].devices)
+        wanted = list(known[name].devices)
+        if colon:
+            wanted = [int(slot) for slot in slots.split(",")]
         if missing := [slot for slot in wanted if slot not in known[name].devices]:
             raise WrongUsage(
                 f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_list(known[name].devices)}"

@@ -109,7 +109,7 @@ class Interpreter:
 def find_python(text: str) -> Path:
     """Find the interpreter that was asked for: a path, a program on PATH, or an environment's directory.
 
-    Raise Unavailable if it is not there, is no Python, or is too old.
+    Raise Unavailable if it is missing, not a Python, or too old.
     """
     named = shutil.which(text) if os.sep not in text and not Path(text).is_dir() else None
     path = Path(named or text).expanduser().absolute()
@@ -142,7 +142,7 @@ def _check_is_python(path: Path) -> None:
 def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
     """Describe an interpreter, None for zlaunch's own: all packages in `NAMES`, and others by name.
 
-    Raise Unavailable if it is not there, is no Python, or is too old.
+    Raise Unavailable if it is missing, not a Python, or too old.
     """
     asked = tuple(dict.fromkeys((*NAMES, *names)))
     if is_own(path):

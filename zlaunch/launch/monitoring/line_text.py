@@ -32,7 +32,9 @@ def plain(line: bytes, *, keeps_colours: bool = False) -> bytes | None:
 
 def _beside_bar(line: bytes, text: bytes) -> bytes | None:
     """Return what was written behind a progress bar, which is drawn from the start of a line."""
-    bars = list(_BAR.finditer(text)) if b"\r" in line.rstrip(b"\r") else []
+    if b"\r" not in line.rstrip(b"\r"):
+        return text
+    bars = list(_BAR.finditer(text))
     if not bars:
         return text
     return text[bars[-1].end() :].strip() or None

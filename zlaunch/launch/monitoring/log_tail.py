@@ -40,8 +40,11 @@ class LogTail:
         except OSError:
             return False
         self._offset += len(chunk)
-        if shown := self._whole_lines(chunk) if self._prefix or self._is_plain else chunk:
-            self._show(shown)
+        output = chunk
+        if self._prefix or self._is_plain:
+            output = self._whole_lines(chunk)
+        if output:
+            self._show(output)
         return bool(chunk)
 
     def _whole_lines(self, chunk: bytes) -> bytes:
@@ -55,12 +58,16 @@ class LogTail:
 
     def _text(self, line: bytes) -> bytes | None:
         """Return what to show of a line; None for a progress bar in plain text."""
-        return plain(line, keeps_colours=self._keeps_colours) if self._is_plain else visible(line)
+        if self._is_plain:
+            return plain(line, keeps_colours=self._keeps_colours)
+        return visible(line)
 
     def finish(self) -> None:
         """Pass on the rest."""
         while self.pump():
             pass
         if self._rest and (text := self._text(self._rest)) is not None:
-            self._show(self._prefix + text + (b"\n" if self._prefix else b""))
+            if self._prefix:
+                text += b"\n"
+            self._show(self._prefix + text)
         self._rest = b""

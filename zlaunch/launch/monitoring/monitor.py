@@ -111,15 +111,16 @@ class JobMonitor:
         rundir_writer.append_metrics(self._layout, self._metrics(self._samples()))
 
     def _sample(self, now: float) -> None:
-        samples = self._samples() if now >= self._next_metrics else {}
-        computed = [float(sample.get("cpu_seconds") or 0.0) for sample in samples.values()]
+        samples, cpu_seconds = {}, None
+        if now >= self._next_metrics:
+            samples = self._samples()
         if samples:
+            cpu_seconds = sum(float(sample.get("cpu_seconds") or 0.0) for sample in samples.values())
             self._is_compiling = any(
                 sample.get("compiling") and sample.get("time") != self._sampled.get(rank)
                 for rank, sample in samples.items()
             )
             self._sampled = {rank: sample.get("time") for rank, sample in samples.items()}
-        cpu_seconds = sum(computed) if computed else None
         snapshot = Snapshot(now, self._heartbeats(), cpu_seconds, self._is_compiling)
         self._progress = self._progress.after(snapshot)
         if samples:
@@ -205,14 +206,17 @@ class JobMonitor:
         return 0
 
     def _report_stall(self, silent: float) -> None:
-        stacks = {
-            rank: last_stack(tail(self._layout.rank_stacks(rank), after=size))
-            for rank, size in self._stacks_before.items()
-        }
+        stacks, where = {}, {}
+        for rank, size in self._stacks_before.items():
+            stacks[rank] = stack = last_stack(tail(self._layout.rank_stacks(rank), after=size))
+            if stack:
+                where[rank] = place(stack)
+            else:
+                where[rank] = self._silence(rank)
         self.stall = StallEvidence(
             seconds=silent,
             step=self._progress.step,
-            where={rank: place(stack) if stack else self._silence(rank) for rank, stack in stacks.items()},
+            where=where,
             odd=odd_ranks(stacks),
             ended_job=self._options.on_stall == "stop",
         )

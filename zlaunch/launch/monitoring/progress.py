@@ -75,21 +75,26 @@ class Progress:
         following = replace(
             self,
             last=new,
-            moved=new.time if has_news else self.moved,
             computed=computed,
             has_begun=self.has_begun or phase_shown(first) not in (phases.STARTING, phases.ATTACHING),
             steps=self._steps_with(new),
         )
-        return following if following.doing == self.doing else replace(following, phase_began=new.time)
+        if has_news:
+            following = replace(following, moved=new.time)
+        if following.doing != self.doing:
+            following = replace(following, phase_began=new.time)
+        return following
 
     def _computed_with(self, new: Snapshot) -> tuple[float, float] | None:
         """Count as progress only if the ranks used more CPU time than idle ones do."""
-        if new.cpu_seconds is None or self.computed is None:
-            return self.computed if new.cpu_seconds is None else (new.cpu_seconds, new.time)
-        before, when = self.computed
-        used, ranks = new.cpu_seconds - before, max(1, len(new.heartbeats))
-        is_busy = used > IDLE_CORES * ranks * (new.time - when)
-        return (new.cpu_seconds, new.time) if is_busy else self.computed
+        if new.cpu_seconds is None:
+            return self.computed
+        if self.computed is not None:
+            before, when = self.computed
+            ranks = max(1, len(new.heartbeats))
+            if new.cpu_seconds - before <= IDLE_CORES * ranks * (new.time - when):
+                return self.computed
+        return new.cpu_seconds, new.time
 
     def _steps_with(self, new: Snapshot) -> tuple[tuple[int, float, int], ...]:
         heartbeat = new.heartbeats.get(0, {})
@@ -97,9 +102,9 @@ class Progress:
         if step < 1 or (self.steps and self.steps[-1][0] == step):
             return self.steps
         known = (step, float(heartbeat.get("time") or 0.0), int(heartbeat.get("tokens") or 0))
-        # A script may train twice and count from 1 again.
-        began_anew = self.steps and step < self.steps[-1][0]
-        return (known,) if began_anew else (*self.steps[-KEPT_STEPS:], known)
+        if self.steps and step < self.steps[-1][0]:  # a script may train twice and count from 1 again
+            return (known,)
+        return (*self.steps[-KEPT_STEPS:], known)
 
     @property
     def first(self) -> HeartbeatRecord:
@@ -110,7 +115,9 @@ class Progress:
     def doing(self) -> str:
         """The phase of rank 0 as it is shown."""
         phase = phase_shown(self.first)
-        return PREPARING if phase == phases.STARTING and self.has_begun else phase
+        if phase == phases.STARTING and self.has_begun:
+            return PREPARING
+        return phase
 
     @property
     def step(self) -> int:
@@ -134,14 +141,18 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Time of the remaining steps."""
         each = self.seconds_per_step
-        return None if self.total is None or each is None else max(0, self.total - self.step) * each
+        if self.total is None or each is None:
+            return None
+        return max(0, self.total - self.step) * each
 
     def tokens_per_second(self, world_size: int) -> float | None:
         """Tokens of all ranks; None if the model does not take `input_ids`."""
         if len(self.steps) < 2 or not self.steps[-1][2]:
             return None
         (_, began, before), (_, ended, after) = self.steps[0], self.steps[-1]
-        return (after - before) / (ended - began) * world_size if ended > began and after > before else None
+        if ended <= began or after <= before:
+            return None
+        return (after - before) / (ended - began) * world_size
 
     def patience(self, least: float = STEP_PATIENCE_SECONDS) -> float:
         """Seconds without a new heartbeat before that is a stall."""
@@ -149,8 +160,10 @@ class Progress:
         each = self.seconds_per_step
         if current - set(phases.STEPS):
             return least * max(PATIENCE.get(phase, LONG_PATIENCE) for phase in current)
+        if each is None and self.step:
+            return least * UNTIMED_PATIENCE
         if each is None:
-            return least * (UNTIMED_PATIENCE if self.step else LONG_PATIENCE)
+            return least * LONG_PATIENCE
         return max(least, STEP_PATIENCE_FACTOR * each)
 
     def stalled_seconds(self, now: float, least: float = STEP_PATIENCE_SECONDS) -> float | None:
@@ -159,7 +172,9 @@ class Progress:
         if not heartbeats or (_is_silent(heartbeats) and self.computed is None):
             return None
         silent = now - self.moved
-        return silent if silent > self.patience(least) else None
+        if silent <= self.patience(least):
+            return None
+        return silent
 
 
 def _is_silent(heartbeats: Mapping[int, HeartbeatRecord]) -> bool:
@@ -175,5 +190,6 @@ def no_progress(now: float) -> Progress:
 def phase_shown(heartbeat: HeartbeatRecord) -> str:
     """Name a phase as it is shown: until the first step ends, its phases are the first of their kind."""
     phase = str(heartbeat.get("phase") or phases.STARTING)
-    first = not heartbeat.get("step") and phase in (phases.FORWARD, phases.BACKWARD, phases.STEPPING)
-    return f"first {phase}" if first else phase
+    if not heartbeat.get("step") and phase in (phases.FORWARD, phases.BACKWARD, phases.STEPPING):
+        return f"first {phase}"
+    return phase

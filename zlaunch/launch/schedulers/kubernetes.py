@@ -63,6 +63,11 @@ def parse_kind(text: str) -> str:
     return text
 
 
+def kinds(incomplete: str) -> list[str]:
+    """Complete a kind of manifest."""
+    return [kind for kind in _RESOURCES if kind.startswith(incomplete)]
+
+
 @dataclass(frozen=True)
 class KubernetesRequest(SubmitRequest):
     """A job for Kubernetes, with the options that only Kubernetes has."""
@@ -74,7 +79,10 @@ class KubernetesRequest(SubmitRequest):
     kind: Annotated[
         str | None,
         typer.Option(
-            metavar="<jobset|trainjob>", parser=parse_kind, help="Kind of manifest (default: jobset)."
+            metavar="<jobset|trainjob>",
+            parser=parse_kind,
+            autocompletion=kinds,
+            help="Kind of manifest (default: jobset).",
         ),
     ] = None
     volume: Annotated[

@@ -196,7 +196,7 @@ def _directives(request: SlurmRequest) -> list[str]:
     """Write the options of the job; options of `--slurm` replace those of zlaunch."""
     limit, signal_at, log = None, None, RUNS / "slurm-%j.log"
     if request.time_limit is not None:
-        limit = _clock(request.time_limit)
+        limit = _slurm_time(request.time_limit)
         signal_at = f"USR1@{min(SIGNAL_SECONDS, request.time_limit // 2)}"
     if request.array is not None:
         log = RUNS / "slurm-%A_%a.log"
@@ -239,8 +239,7 @@ def _directive(key: str, text: str | None) -> str:
     return f"#SBATCH {flag}{equals}{_quoted(text)}"
 
 
-def _clock(seconds: int) -> str:
-    """Write a time as Slurm reads it."""
+def _slurm_time(seconds: int) -> str:
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     minutes = f"{rest // 60:02}:{rest % 60:02}"
@@ -312,14 +311,13 @@ def look(job: str, request: SlurmRequest) -> JobStatus:
         if "Invalid job id" not in error.said:
             raise
         return _from_accounting(job)
-    states = [_state(record, request) for record in records]
+    states = [_status_of_record(record, request) for record in records]
     if len(states) == 1:
         return states[0]
     return _together(states)
 
 
-def _state(record: str, request: SlurmRequest) -> JobStatus:
-    """Read one record of `scontrol show job`."""
+def _status_of_record(record: str, request: SlurmRequest) -> JobStatus:
     name, number = _member(record, "JobState") or "", _member(record, "JobId") or ""
     restarts = int(_member(record, "Restarts") or 0)
     reason = exit_status = output = None
@@ -404,10 +402,10 @@ def _from_accounting(job: str) -> JobStatus:
     lines = ask(["sacct", "-j", job, "-n", "-P", "-X", "-o", "State,ExitCode"]).splitlines()
     if not lines:
         return JobStatus("unknown", "Slurm has no record of the job any more", is_over=True, exit_status=1)
-    return _together([_accounted(line) for line in lines])
+    return _together([_status_of_line(line) for line in lines])
 
 
-def _accounted(line: str) -> JobStatus:
+def _status_of_line(line: str) -> JobStatus:
     """Read a line of sacct, such as `CANCELLED by 0|0:15`."""
     state, _, code = line.partition("|")
     name = state.split(" ")[0]

@@ -195,5 +195,5 @@ def test_every_package_of_the_contract_is_in_the_guide_in_its_order() -> None:
 
 def test_the_top_of_the_package_holds_packages_and_ground_modules_only() -> None:
     modules = {file.stem for file in PACKAGE.glob("*.py")}
-    ground = {"console", "errors", "files", "process", "secrets", "units"}
+    ground = {"console", "errors", "files", "process", "secrets", "units", "whereabouts"}
     assert modules == {"__init__", "__main__", *ground, "rank", "report"}  # the last two are old names

@@ -17,12 +17,12 @@ def root(tmp_path: Path) -> Path:
 def test_the_records_of_a_run_are_not_read_for_every_question(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = WatchedRun(root)
-    assert run.summary is run.summary
+    one = WatchedRun(root)
+    assert one.run is one.run
     monkeypatch.setattr(watched, "OVER_SECONDS", 0.0)
     monkeypatch.setattr(watched, "LOOK_SHARE", 1e9)
     other = WatchedRun(root)
-    assert other.summary is not other.summary
+    assert other.run is not other.run
 
 
 def test_directories_are_not_listed_for_every_question(root: Path) -> None:

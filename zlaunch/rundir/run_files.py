@@ -39,6 +39,11 @@ class RunFiles:
         vars(changed).update(parts, troubles_of=known)
         return changed
 
+    def read_all(self) -> None:
+        """Read all parts now, so that they are of about the same moment."""
+        for part in (*_PARTS, "last_metrics", "changed"):
+            getattr(self, part)
+
     @property
     def paths(self) -> RunDir:
         """Where the files are."""
@@ -119,8 +124,7 @@ class RunFiles:
     @cached_property
     def troubles(self) -> tuple[str, ...]:
         """Files that should be there, or cannot be read; reads all of them."""
-        for part in _PARTS:
-            getattr(self, part)
+        self.read_all()
         return tuple(chain.from_iterable(self.troubles_of.get(part, ()) for part in _PARTS))
 
     @property

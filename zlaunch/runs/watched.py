@@ -23,19 +23,20 @@ class WatchedRun:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.history = RunHistory(root)
-        self._summary: Run | None = None
+        self._run: Run | None = None
         self._next = 0.0
 
     @property
-    def summary(self) -> Run:
+    def run(self) -> Run:
         """The run as it was less than a second ago, or longer if reading it takes long."""
         began = time.monotonic()
-        if self._summary is None or began >= self._next:
-            self._summary = load_run(self.root)
+        if self._run is None or began >= self._next:
+            self._run = load_run(self.root)
+            self._run.read_all()
             took = time.monotonic() - began
-            patience = OVER_SECONDS if self._summary.state.is_over else LOOK_SECONDS
+            patience = OVER_SECONDS if self._run.state.is_over else LOOK_SECONDS
             self._next = began + max(patience, took / LOOK_SHARE)
-        return self._summary
+        return self._run
 
 
 class WatchedRuns:

@@ -115,7 +115,7 @@ class _Pages:
     def are_over(self) -> bool:
         """Whether no run can be seen to run any more."""
         with self._lock:
-            return all(run.summary.state.is_over for run in self._watched.all().values())
+            return all(watched.run.state.is_over for watched in self._watched.all().values())
 
     def _answer(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
         if parts in ([""], ["data"]):
@@ -131,26 +131,26 @@ class _Pages:
 
     def _of_run(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
         _, name, last = parts
-        run = self._watched.all().get(name)
-        if run is None or last not in ("", "data"):
+        watched = self._watched.all().get(name)
+        if watched is None or last not in ("", "data"):
             return None
         if last:
-            return self._data(run, query)
+            return self._data(watched, query)
         return Answer(page(name, None))
 
-    def _data(self, run: WatchedRun, query: Mapping[str, str]) -> Answer:
-        run.history.update()
+    def _data(self, watched: WatchedRun, query: Mapping[str, str]) -> Answer:
+        watched.history.update()
         seen = (_seen(query.get("steps", "")), _seen(query.get("samples", "")))
-        data = page_data(run.summary, run.history, seen, self._facts_of(run))
+        data = page_data(watched.run, watched.history, seen, self._facts_of(watched.run))
         return _json({**data, "many": not self._is_one})
 
-    def _facts_of(self, run: WatchedRun) -> dict[str, str]:
+    def _facts_of(self, run: Run) -> dict[str, str]:
         """Look for checkpoints now and then, and when a run has ended."""
-        summary, now = run.summary, time.monotonic()
+        now = time.monotonic()
         read_at, state, facts = self._facts.get(run.root, (-FACTS_SECONDS, None, {}))
-        if state is not summary.state or now >= read_at + FACTS_SECONDS:
-            facts = page_facts(summary)
-            self._facts[run.root] = (now, summary.state, facts)
+        if state is not run.state or now >= read_at + FACTS_SECONDS:
+            facts = page_facts(run)
+            self._facts[run.root] = (now, run.state, facts)
         return facts
 
 
@@ -161,14 +161,13 @@ def _json(value: object) -> Answer:
 def _seen(text: str) -> Seen:
     """Read what a page has: how often its lines were joined, and how many they are."""
     epoch, _, count = text.partition(".")
-    is_known = epoch.isdecimal() and count.isdecimal() and len(text) < 20
-    if is_known:
-        return (int(epoch), int(count))
-    return (0, 0)
+    if epoch.isdecimal() and count.isdecimal() and len(text) < 20:
+        return int(epoch), int(count)
+    return 0, 0
 
 
 def _rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
-    return [_row(name, run.summary) for name, run in runs.items()]
+    return [_row(name, watched.run) for name, watched in runs.items()]
 
 
 def _row(name: str, run: Run) -> dict[str, object]:
@@ -176,8 +175,8 @@ def _row(name: str, run: Run) -> dict[str, object]:
     return {
         "id": run.id,
         "link": f"run/{quote(name, safe='')}/",
-        "state": run.state.value,
-        "cause": None if run.cause is None else hide_in_text(run.cause),
+        "state": run.state,
+        "cause": run.cause and hide_in_text(run.cause),
         "zero": zero(run),
         "ranks": run.world_size,
         "progress": steps(run),

@@ -164,13 +164,13 @@ def _rules_about(key: str) -> tuple[RelatedRule, ...]:
 @cache
 def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     """Apply each rule to its example."""
-    told = []
+    rules = []
     for rule in RULES:
         config = check(dict(rule.broken)).config
-        found = [] if config is None else rule(Subject(config, rule.context))
-        keys = frozenset({*rule.repair, *(finding.where for finding in found)})
-        told.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
-    return tuple(told)
+        findings = [] if config is None else rule(Subject(config, rule.context))
+        keys = frozenset({*rule.repair, *(finding.where for finding in findings)})
+        rules.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
+    return tuple(rules)
 
 
 def _example(key: str, nodes: Sequence[Node]) -> Mapping[str, object] | None:

@@ -79,7 +79,10 @@ def _aliases(section: type[Section] | None) -> dict[str, str]:
     """Map other spellings of the keys of a section to them."""
     if section is None:
         return {}
-    return {other: key for key in section.model_fields for other in spellings(section, key)}
+    names: dict[str, str] = {}
+    for key in section.model_fields:
+        names |= dict.fromkeys(spellings(section, key), key)
+    return names
 
 
 def _replace_old_names(whole: dict[str, object]) -> None:
@@ -101,12 +104,12 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
         return str(value).lower()
     if field is None or isinstance(value, bool):
         return value
-    found = [*parts(field.annotation), *field.metadata]
+    types = [*parts(field.annotation), *field.metadata]
     if isinstance(value, str) and any(
-        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in found
+        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in types
     ):
         return value.lower()
-    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in found)
+    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in types)
     if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
         return _narrow(float(value))
     return _narrow(value)

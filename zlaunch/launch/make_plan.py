@@ -36,7 +36,10 @@ if TYPE_CHECKING:  # a job that resumes nothing needs none of it
 
 def make_plan(facts: JobFacts) -> LaunchPlan:
     """Plan a job, or repeat the plan of an earlier run; raise Refused with all findings if it cannot work."""
-    plan = _plan(facts) if facts.repeats is None else moved_plan(facts.repeats, facts)
+    if facts.repeats is None:
+        plan = _plan(facts)
+    else:
+        plan = moved_plan(facts.repeats, facts)
     position, preempt = _position(plan), facts.job.wishes.preempt
     return replace(
         plan,
@@ -120,7 +123,9 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
             return script_arguments(config.agreement, file, script.config_flags), {}
         case Handover.ACCELERATE:
             variables = accelerate_variables(facts.layout, facts.job.precision)
-            return typed, variables if script.is_sure else {**variables, **variable}
+            if not script.is_sure:
+                variables |= variable
+            return typed, variables
         case Handover.VARIABLE:
             return typed, variable
     return typed, {}

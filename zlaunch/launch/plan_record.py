@@ -126,8 +126,9 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
     moved = {str(old.ds_config): str(facts.layout.ds_config)}
     told, variables = dict[str, str](), dict[str, Variable]()
     if facts.resume is not None:
-        told = dict([option]) if (option := facts.resume.words(facts.layout)) else {}
         variables = facts.resume.variables(facts.layout)
+        if option := facts.resume.words(facts.layout):
+            told = dict([option])
     with enough_is_recorded(files):
         expected = _values(files, files.provenance.get("expected", files.config))
         # The checkpoint is the one that `latest` names now.
@@ -157,7 +158,9 @@ def enough_is_recorded(files: RunFiles) -> Iterator[None]:
     try:
         yield
     except (LookupError, ValueError) as error:
-        what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
+        what = ""
+        if isinstance(error, KeyError):
+            what = f" (`{error.args[0]}`)"
         raise Unavailable(
             f"the record of {recorded_root(files)} is incomplete, so the run cannot be repeated{what}: "
             "it is damaged, or from another release of zlaunch",
@@ -176,8 +179,12 @@ def topology_of(job: JobRecord) -> Topology:
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
     ]
-    recorded = Reach.SSH if job["over_ssh"] else Reach.HERE  # by releases that did not record it
-    return Topology(tuple(hosts), Reach(job.get("reach", recorded.value)))
+    reach = Reach.HERE
+    if job["over_ssh"]:  # older releases recorded nothing else
+        reach = Reach.SSH
+    if "reach" in job:
+        reach = Reach(job["reach"])
+    return Topology(tuple(hosts), reach)
 
 
 def _with_login(topology: Topology, now: Topology) -> Topology:
@@ -189,9 +196,11 @@ def _with_login(topology: Topology, now: Topology) -> Topology:
 
 def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
     """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    prepended: str | None = None
     first = value.partition(os.pathsep)[0]
-    is_ours = name == "PATH" and first in programs
-    return Variable(value, "as recorded", first if is_ours else None, is_secret(name, value))
+    if name == "PATH" and first in programs:
+        prepended = first
+    return Variable(value, "as recorded", prepended, is_secret(name, value))
 
 
 def _values(files: RunFiles, config: Mapping[str, object]) -> Values:

@@ -81,21 +81,21 @@ def _named(key: str) -> str:
             raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
 
 
-def _explanation_lines(told: Explanation) -> Iterator[str]:
-    yield told.key
-    yield from console.notes([("", told.meaning)], indent="")
+def _explanation_lines(explanation: Explanation) -> Iterator[str]:
+    yield explanation.key
+    yield from console.notes([("", explanation.meaning)], indent="")
     rows = [
-        (name, getattr(told, name))
+        (name, getattr(explanation, name))
         for name in ("type", "default", "releases", "read", "auto", "memory", "speed")
-        if getattr(told, name)
+        if getattr(explanation, name)
     ]
-    rows += [("related" if number == 0 else "", name) for number, name in enumerate(told.related)]
+    rows += [("related" if number == 0 else "", name) for number, name in enumerate(explanation.related)]
     if rows:
         yield ""
         yield from console.table(rows)
-    for title, items in (("keys below it", told.keys), ("rules about it", told.rules)):
+    for title, items in (("keys below it", explanation.keys), ("rules about it", explanation.rules)):
         if items:
             yield f"\n{title}"
             yield from _notes_on(items)
-    if told.example is not None:
-        yield f"\nexample\n  {json.dumps(told.example)}"
+    if explanation.example is not None:
+        yield f"\nexample\n  {json.dumps(explanation.example)}"

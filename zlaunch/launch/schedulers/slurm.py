@@ -29,7 +29,7 @@ SIGNAL_SECONDS = 90
 _SECRET = (
     "# srun passes on all variables, even if sbatch was told not to.",
     "export SLURM_EXPORT_ENV=ALL",
-    "# Each start makes the secret by which its nodes know each other.",
+    "# Each start makes a secret, with which its nodes recognize each other.",
     f"export {SECRET}=$(head -c 24 /dev/urandom | base64)",
     "",
 )

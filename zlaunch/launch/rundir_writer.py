@@ -86,7 +86,7 @@ def write_run_files(
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     why_not = [finding.message for finding in forced]
-    job = {**_job(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
+    job = {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(plan.facts))
     if plan.topology.spans_hosts:
@@ -158,7 +158,7 @@ def command_script(plan: LaunchPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
+def _job_record(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
     """The record of a plan, and what else depends on this start."""
     started: record.JobRecord = {
         "asked": list(asked),

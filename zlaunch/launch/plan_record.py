@@ -124,15 +124,15 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
     """
     job, old = files.job, RunDir(recorded_root(files))
     moved = {str(old.ds_config): str(facts.layout.ds_config)}
-    told, variables = dict[str, str](), dict[str, Variable]()
+    resumed, variables = dict[str, str](), dict[str, Variable]()
     if facts.resume is not None:
         variables = facts.resume.variables(facts.layout)
         if option := facts.resume.words(facts.layout):
-            told = dict([option])
+            resumed = dict([option])
     with enough_is_recorded(files):
         expected = _values(files, files.provenance.get("expected", files.config))
         # The checkpoint is the one that `latest` names now.
-        words = (told.get(before, moved.get(word, word)) for before, word in pairwise(job["script"]))
+        words = (resumed.get(before, moved.get(word, word)) for before, word in pairwise(job["script"]))
         environment = {
             name: _variable(name, moved.get(value, value), facts.python.programs)
             for name, value in job["environment"].items()
@@ -217,6 +217,6 @@ def _in_own_swap_dirs(values: Values, old: RunDir, new: RunDir) -> Values:
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         value = values[path]
         if isinstance(value, str) and Path(value).name.startswith(f"zlaunch-{old.root.name}-"):
-            own = Path(value).with_name(swap_name(new))
-            values = values.put(path, str(own), values.leaves[path].source)
+            directory = Path(value).with_name(swap_name(new))
+            values = values.put(path, str(directory), values.leaves[path].source)
     return values

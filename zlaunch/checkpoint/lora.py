@@ -82,7 +82,7 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
 
     Raise Unavailable for several adapters, or one that is not LoRA, and InputMissing without the settings.
     """
-    names = {part["adapter"] for part in _adapter_parts(stored).values()}
+    names = {part["adapter"] for part in _adapter_names(stored).values()}
     if not names and not any(weight.name.startswith(_PREFIX) for weight in stored):
         return None
     files = [folder / ADAPTER_CONFIG for folder in folders if (folder / ADAPTER_CONFIG).is_file()]
@@ -103,7 +103,7 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
     return Adapter(min(names), files[0], config)
 
 
-def _adapter_parts(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
+def _adapter_names(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
     """Read the names of the weights that belong to adapters."""
     matches = {weight.name: _PART.fullmatch(weight.name) for weight in stored}
     return {name: match for name, match in matches.items() if match is not None}
@@ -122,7 +122,7 @@ def read_object(file: Path) -> Mapping[str, Any]:
 
 def adapter_weights(adapter: Adapter, stored: Sequence[StoredWeight]) -> list[StoredWeight]:
     """Choose the weights of the adapter, with the names that peft gives them in a file."""
-    parts, chosen = _adapter_parts(stored), []
+    parts, chosen = _adapter_names(stored), []
     biases = _trained_biases(adapter, stored, parts)
     for weight in stored:
         part = parts.get(weight.name)
@@ -234,7 +234,7 @@ def _separated(
     model: dict[str, StoredWeight] = {}
     replaced: dict[str, StoredWeight] = {}
     matrices: dict[tuple[str, str], StoredWeight] = {}
-    parts = _adapter_parts(stored)
+    parts = _adapter_names(stored)
     for weight in stored:
         part = parts.get(weight.name)
         if part is None:

@@ -244,7 +244,7 @@ class _Translation:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
-            choice = _parsed_words(parse_gpus, text)
+            choice = _parse_as_option(parse_gpus, text)
             if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
         if key != "python":  # which is started to find out more
@@ -277,7 +277,7 @@ class _Translation:
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
-            _parsed_words(partial(option.process_value, self.context), text)
+            _parse_as_option(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
             choices, hint = _choices(error.message), None
             if close := get_close_matches(str(text), choices, 1):
@@ -334,7 +334,7 @@ class _Translation:
             raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
         words: list[str] = []
         for key, text, here in items:
-            _parsed_words(parse_override, text)
+            _parse_as_option(parse_override, text)
             if not _is_in(key, typed):
                 words += ["--set", text]
                 self.places[f"{SET}.{key}"] = self._place(here)
@@ -443,7 +443,7 @@ def _switch_words(option: Any, value: object) -> list[str]:
     return [max(names, key=len)]
 
 
-def _parsed_words(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
+def _parse_as_option(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
     try:
         return parse(text)
     except WrongUsage as error:

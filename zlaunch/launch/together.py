@@ -37,7 +37,7 @@ def take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendezv
     Raises MemberFailed if another member has another plan, cannot take part, or is lost.
     """
     plan = preflight.plan(facts)
-    rendezvous.compare_plans(_plan_parts(plan, rendezvous))
+    rendezvous.compare_plans(_compared_parts(plan, rendezvous))
     if rendezvous.leads:
         outcome = run_attempts(facts, preflight, reporter)
         rendezvous.finish(Ending(outcome.exit_status, tuple(_outcome_lines(outcome))))
@@ -49,7 +49,7 @@ def take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendezv
     return ending.status
 
 
-def _plan_parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
+def _compared_parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
     versions, script = plan.python.versions(PACKAGES), plan.facts.job.script
     return {

@@ -137,11 +137,11 @@ def _columns(lines: Sequence[StepRecord], began: float) -> dict[str, Any]:
         "step": [line.get("step") for line in lines],
         "count": [line.get("count", 1) for line in lines],
         "time": [round(line.get("time", began) - began, 3) for line in lines],
-        "numbers": {name: [_json_number(line, name) for line in lines] for name in names},
+        "numbers": {name: [_number_of_line(line, name) for line in lines] for name in names},
     }
 
 
-def _json_number(line: StepRecord, name: str) -> object:
+def _number_of_line(line: StepRecord, name: str) -> object:
     """Write a value, or the lowest, the highest and the last one, or how many are not finite."""
     span, lost = span_of(line, name), num_not_finite(line, name)
     if span is None:

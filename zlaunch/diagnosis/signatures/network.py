@@ -136,7 +136,7 @@ def _missing_ranks(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence
     ranks = {rank.rank: rank for rank in case.evidence.ranks}
     named: set[int] = set()
     for rank in waiting:
-        named.update(_rank_names(words_of(rank)))
+        named.update(_ranks_at_barrier(words_of(rank)))
     if not named and case.evidence.stall is not None:
         named = set(case.evidence.stall.odd)
     if named:
@@ -152,7 +152,7 @@ def _missing_ranks(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence
     return [rank for rank in others if rank.step < least]
 
 
-def _rank_names(words: str) -> Iterator[int]:
+def _ranks_at_barrier(words: str) -> Iterator[int]:
     for match in _BARRIER.finditer(words):
         yield from map(int, re.findall(r"\d{1,6}", match.group(1)))
 

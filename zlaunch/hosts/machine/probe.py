@@ -178,10 +178,10 @@ def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
         return
     for process in found:
         used = process.usedGpuMemory
-        yield GpuProcess(process.pid, *_program_of(process.pid), None if used is None else int(used))
+        yield GpuProcess(process.pid, *_program_and_user(process.pid), None if used is None else int(used))
 
 
-def _program_of(pid: int) -> tuple[str | None, str | None]:
+def _program_and_user(pid: int) -> tuple[str | None, str | None]:
     """A process's program and user, without arguments, which may be secret."""
     import psutil
 

@@ -82,7 +82,7 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
 
     Raise Unavailable for several adapters, or one that is not LoRA, and InputMissing without the settings.
     """
-    names = {part["adapter"] for part in _parts(stored).values()}
+    names = {part["adapter"] for part in _adapter_parts(stored).values()}
     if not names and not any(weight.name.startswith(_PREFIX) for weight in stored):
         return None
     files = [folder / ADAPTER_CONFIG for folder in folders if (folder / ADAPTER_CONFIG).is_file()]
@@ -103,7 +103,7 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
     return Adapter(min(names), files[0], config)
 
 
-def _parts(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
+def _adapter_parts(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
     """Read the names of the weights that belong to adapters."""
     matches = {weight.name: _PART.fullmatch(weight.name) for weight in stored}
     return {name: match for name, match in matches.items() if match is not None}
@@ -122,7 +122,7 @@ def read_object(file: Path) -> Mapping[str, Any]:
 
 def adapter_weights(adapter: Adapter, stored: Sequence[StoredWeight]) -> list[StoredWeight]:
     """Choose the weights of the adapter, with the names that peft gives them in a file."""
-    parts, chosen = _parts(stored), []
+    parts, chosen = _adapter_parts(stored), []
     biases = _trained_biases(adapter, stored, parts)
     for weight in stored:
         part = parts.get(weight.name)
@@ -216,7 +216,7 @@ def merged_weights(
                 f"`{init}` changed the weights of the model, which the checkpoint does not have"
             )
         if name not in model:
-            raise _missing(adapter, name, base)
+            raise _missing_weight(adapter, name, base)
         if not {name, _PREFIX + module + ".base_layer.weight", model[name].shape[0]}.isdisjoint(tied):
             raise Unavailable(
                 f"`{name}` is tied to another parameter, so nothing is merged into it", _BY_HAND
@@ -234,7 +234,7 @@ def _separated(
     model: dict[str, StoredWeight] = {}
     replaced: dict[str, StoredWeight] = {}
     matrices: dict[tuple[str, str], StoredWeight] = {}
-    parts = _parts(stored)
+    parts = _adapter_parts(stored)
     for weight in stored:
         part = parts.get(weight.name)
         if part is None:
@@ -252,7 +252,7 @@ def _name_in_model(name: str) -> str:
     return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
 
 
-def _missing(adapter: Adapter, name: str, base: Path | None) -> Exception:
+def _missing_weight(adapter: Adapter, name: str, base: Path | None) -> Exception:
     if base is not None:
         return Unavailable(f"`{base}` has no `{name}` to merge the adapter into", _BY_HAND)
     model = adapter.config.get("base_model_name_or_path")

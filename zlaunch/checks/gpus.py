@@ -22,10 +22,10 @@ def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         if gpu.is_busy:
             yield _busy(gpu, facts, needs)
         else:
-            yield CheckResult(_name(gpu), Status.OK, _size(gpu))
+            yield CheckResult(_gpu_name(gpu), Status.OK, _size(gpu))
 
 
-def _name(gpu: Gpu) -> str:
+def _gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index}"
 
 
@@ -42,8 +42,8 @@ def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
         hint = f"`kill {pids}` if it is yours"
     text = f"{_size(gpu)}; in use: {_users(gpu)}"
     if not needs.uses(gpu):
-        return CheckResult(_name(gpu), Status.WARNING, text, hint)
-    return judged(_name(gpu), text, _in_use(gpu, facts, needs), hint)
+        return CheckResult(_gpu_name(gpu), Status.WARNING, text, hint)
+    return judged(_gpu_name(gpu), text, _in_use(gpu, facts, needs), hint)
 
 
 def _users(gpu: Gpu) -> str:

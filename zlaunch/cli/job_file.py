@@ -237,14 +237,14 @@ class _Translation:
         if getattr(option, "multiple", False):
             return self._repeated(option, value, path)
         if getattr(option, "is_flag", False):
-            return _switch(option, value)
+            return _switch_words(option, value)
         return self._single(key, value, path)
 
     def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
-            choice = _parsed(parse_gpus, text)
+            choice = _parsed_words(parse_gpus, text)
             if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
         if key != "python":  # which is started to find out more
@@ -277,7 +277,7 @@ class _Translation:
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
-            _parsed(partial(option.process_value, self.context), text)
+            _parsed_words(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
             choices, hint = _choices(error.message), None
             if close := get_close_matches(str(text), choices, 1):
@@ -334,7 +334,7 @@ class _Translation:
             raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
         words: list[str] = []
         for key, text, here in items:
-            _parsed(parse_override, text)
+            _parsed_words(parse_override, text)
             if not _is_in(key, typed):
                 words += ["--set", text]
                 self.places[f"{SET}.{key}"] = self._place(here)
@@ -432,7 +432,7 @@ def _path(value: object) -> str | None:
     return os.path.normpath(str(value))
 
 
-def _switch(option: Any, value: object) -> list[str]:
+def _switch_words(option: Any, value: object) -> list[str]:
     if not isinstance(value, bool):
         raise _Wrong("expected true or false")
     names = option.secondary_opts
@@ -443,7 +443,7 @@ def _switch(option: Any, value: object) -> list[str]:
     return [max(names, key=len)]
 
 
-def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
+def _parsed_words(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
     try:
         return parse(text)
     except WrongUsage as error:

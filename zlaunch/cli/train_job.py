@@ -89,7 +89,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     if args != typed:  # it named a ds_config
         config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
-        "script": _program(given["script"], given["module"], given["python"]),
+        "script": _script_file(given["script"], given["module"], given["python"]),
         "args": args,
         **read(ZeroOptions, given).job_members,
         "ds_config": ds_config,
@@ -121,7 +121,7 @@ def _asks_for_help(job: JobSpec) -> bool:
     return "--help" in job.args.words or job.args.words[-1] == "-h" or not defines_h
 
 
-def _program(script: str | None, module: str | None, python: Path | None) -> Path:
+def _script_file(script: str | None, module: str | None, python: Path | None) -> Path:
     if module is not None:
         return find_module_in(python, module)
     if script is None:

@@ -56,9 +56,10 @@ class _Job:
 
 def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     """Work out what a job needs on one of its machines, by the name that its topology has for it."""
-    over_ssh, is_several = plan.topology.spans_hosts, len(plan.topology.hosts) > 1
+    over_ssh = plan.topology.spans_hosts
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == name]
     job = _job_to_check(plan, sum(len(host.devices) for host in hosts))
+    crosses_hosts = len(plan.topology.hosts) > 1 and bool(job.ranks)  # other hosts may have all ranks
     own = plan.environment
     return Requirements(
         ranks=job.ranks,
@@ -69,8 +70,8 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
         locked_bytes=_locked(job) if job.ranks else 0,
         over_ssh=over_ssh,
-        crosses_hosts=is_several,
-        uses_infiniband=is_several and plan.accelerator == "cuda",
+        crosses_hosts=crosses_hosts,
+        uses_infiniband=crosses_hosts and plan.accelerator == "cuda",
         socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},
         writes=tuple(_writes(job)),
         monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),

@@ -49,6 +49,7 @@ def falls(said: str) -> bool:
     return float(found[2]) < float(found[1])
 
 
+@pytest.mark.full
 def test_adapters_are_trained_alone_and_evaluated(tmp_path: Path) -> None:
     args = [
         "--lora_rank",

@@ -25,6 +25,8 @@ MINUTES = Path("build/test_minutes.json")
 """Where `make test` leaves how long each part took, in a checkout."""
 MANY_DECISIONS = 8
 MANY_MODULES = 3
+SAY_NOTHING = ("one", "found", "told", "said", "own")
+"""Names of values that do not say what they hold."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -149,6 +151,13 @@ def is_conditional_return(node: ast.AST) -> bool:
     return isinstance(node, ast.Return) and isinstance(node.value, ast.IfExp)
 
 
+def says_nothing(node: ast.AST) -> bool:
+    """Say if a node gives a value a name that does not say what it holds."""
+    if isinstance(node, ast.arg):
+        return node.arg in SAY_NOTHING
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in SAY_NOTHING
+
+
 KINDS: dict[str, Callable[[ast.AST], bool]] = {
     "conditional expressions": lambda node: isinstance(node, ast.IfExp),
     "nested conditional expressions": is_nested,
@@ -157,7 +166,17 @@ KINDS: dict[str, Callable[[ast.AST], bool]] = {
     "dense comprehensions": is_dense,
     "returns": lambda node: isinstance(node, ast.Return),
     "conditional returns": is_conditional_return,
+    "names that say nothing": says_nothing,
 }
+
+
+PLACES = (
+    "nested conditional expressions",
+    "star lists",
+    "dense comprehensions",
+    "names that say nothing",
+)
+"""Kinds of places to work off."""
 
 
 def count(module: Module) -> Counter[str]:
@@ -218,7 +237,7 @@ def places(parsed: Sequence[Module]) -> Iterator[Place]:
     for module in parsed:
         lines = module.source.splitlines()
         for node in ast.walk(module.tree):
-            for kind in ("nested conditional expressions", "star lists", "dense comprehensions"):
+            for kind in PLACES:
                 if KINDS[kind](node):
                     line = getattr(node, "lineno", 0)
                     yield Place(kind, module.file, line, lines[line - 1].strip())
@@ -256,6 +275,7 @@ def measure(parsed: Sequence[Module]) -> Numbers:
         "private functions": total["private functions"],
         "private functions with a docstring": total["private docstrings"],
         "private names defined in three or more modules": len(shared_helpers(parsed)),
+        f"names that say nothing: {', '.join(SAY_NOTHING)}": total["names that say nothing"],
         "modules": len(parsed),
         "imports between modules": len(edges),
         "imports between packages": len(across),

@@ -42,15 +42,15 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "bench/": ("tests/test_gpu_check.py", "tests/checkpoint/test_kills.py"),
     "configs/": ("tests/jobs/test_training.py",),
     "docs/learn/": ("tests/test_learn.py",),
-    "recipes/": ("tests/jobs/test_recipes.py",),
+    "recipes/": ("tests/jobs/test_recipes.py", "tests/jobs/test_tour.py", "tests/jobs/test_training.py"),
     "zlaunch/checkpoint/": ("tests/checkpoint/", "tests/resume/"),
     "zlaunch/diagnosis/": ("tests/deaths/",),
-    "zlaunch/estimate/": ("tests/estimate/", "tests/test_learn.py"),
+    "zlaunch/estimate/": ("tests/estimate/", "tests/program/test_plan.py", "tests/test_learn.py"),
     "zlaunch/hosts/": ("tests/cluster/",),
     "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/"),
     "zlaunch/launch/monitoring/": ("tests/jobs/test_preempt.py",),
     "zlaunch/launch/schedulers/": ("tests/cluster/test_slurm_preempts.py",),
-    "zlaunch/resume/": ("tests/resume/", "tests/jobs/test_preempt.py"),
+    "zlaunch/resume/": ("tests/resume/", "tests/jobs/test_preempt.py", "tests/jobs/test_retry.py"),
     "zlaunch/worker/": ("tests/jobs/test_preempt.py", "tests/deaths/"),
 }
 """Where a change is → the tests marked `full` that it calls for, beside those of a test file that changes."""

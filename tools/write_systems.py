@@ -146,7 +146,8 @@ SYSTEMS = (
         (
             _PRESETS,
             _by("contract/test_launchers.py", "test_deepspeeds_runner_finds_the_same_hosts_and_devices"),
-            _by("cluster/test_hosts.py", "test_a_job_trains_on_two_hosts", "test_a_filter_leaves_one_host"),
+            _by("cluster/test_losses.py", "test_hosts_that_ssh_reaches_train_as_one_does"),
+            _by("cluster/test_hosts.py", "test_a_filter_leaves_one_host"),
         ),
     ),
     System(
@@ -160,7 +161,7 @@ SYSTEMS = (
                 "test_hosts_that_ssh_reaches_train_as_one_does",
                 "test_nodes_of_slurm_train_as_one_host_does",
             ),
-            _by("jobs/test_members.py", "test_two_nodes_train_as_one_host_does"),
+            _by("cluster/test_clusters_page.py", "test_a_command_works_as_it_is_printed"),
         ),
     ),
     System(

@@ -105,7 +105,7 @@ DAMAGE = {
     "the model is missing": (f"{Z2}{MODEL}", nothing, "the model is missing"),
     "the model is cut": (f"{Z2}{MODEL}", cut, "its end is missing"),
     "the model is empty": (f"{Z2}{MODEL}", empty, "it is empty"),
-    "the model is text": (f"{Z2}{MODEL}", write("<html>404</html>"), "no file of `torch.save`"),
+    "the model is text": (f"{Z2}{MODEL}", write("<html>404</html>"), "not a file of `torch.save`"),
     "a bit of the model is wrong": (f"{Z2}{MODEL}", flip, "checksum"),
     "the optimizer of a rank is missing": (
         f"{Z2}{OPTIM_1}",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.asking import forecast, model
+from tests.checks.recorded import changed, machine_facts
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, PYTHON, gpu, local, machine, over_ssh, script
@@ -358,6 +359,13 @@ def test_dataloader_workers_and_nccl_pass_data_through_shared_memory() -> None:
 def test_only_the_ranks_of_this_host_count_here() -> None:
     one = demand(at=over_ssh(Host("here", (0,)), Host("there", (0, 1, 2))))
     assert one.ranks == 1
+
+
+def test_a_machine_without_ranks_needs_neither_gpus_nor_a_network() -> None:
+    one = demand(at=over_ssh(Host("w0", (0,)), Host("w1", (0,))))
+    assert (one.devices, one.crosses_hosts, one.uses_infiniband) == ((), False, False)
+    old = changed(machine_facts("old-driver"), network={"chosen": {"NCCL_SOCKET_IFNAME": "ib0"}})
+    assert [finding.code for finding in findings(replace(one, writes=()), old)] == []
 
 
 def test_another_host_is_asked_for_what_its_own_ranks_take() -> None:

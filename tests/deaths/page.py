@@ -22,9 +22,9 @@ including one that the script started in its own session, and files in shared me
 The last columns are the seconds from the failure until all processes were gone and zlaunch had exited. For a
 stall, they count from its detection. A dash means that torchrun has no such process.
 
-`make deaths` checks every cell except the seconds, which must be below 10. `make test` checks each failure under one
-launcher, alternately, and allows 20 seconds where two jobs fail at the same time; two runs in one directory must not
-affect each other.
+`make deaths` checks every cell except the seconds, which must be below 10. `make test-all` checks each failure under one
+launcher, alternately, and `make test` each verdict once; they allow 20 seconds where two jobs fail at the same time. Two
+runs in one directory must not affect each other.
 
 Limits: the reaper is the process above all others of a job, and its command line does not contain "zlaunch". If it is
 killed at the same moment as all others, daemons that the script started in their own session stay. On another host,

@@ -75,6 +75,7 @@ def test_chats_are_learned(tmp_path: Path) -> None:
     assert (tmp_path / "sft_output" / "model.safetensors").exists()
 
 
+@pytest.mark.full
 def test_a_loop_with_accelerate_leaves_optimizer_and_schedule_to_deepspeed(tmp_path: Path) -> None:
     keys = ["optimizer.type=AdamW", "optimizer.params.lr=auto", "scheduler.type=WarmupDecayLR"]
     keys += [

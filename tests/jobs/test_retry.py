@@ -72,6 +72,7 @@ def killed_at_save(folder: Path) -> tuple[Path, bool]:
     return folder, is_in_save
 
 
+@pytest.mark.full
 def test_a_rank_killed_during_a_save_is_started_again_from_the_checkpoint_before_with_equal_losses(
     tmp_path: Path,
 ) -> None:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from tests.running import Result, zlaunch
 from zlaunch.launch.tour import MEASURED, TOUR, Tour
 
-pytestmark = pytest.mark.job
+pytestmark = [pytest.mark.job, pytest.mark.full]
 
 WIDTH = 512
 

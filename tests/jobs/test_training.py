@@ -59,8 +59,8 @@ class Training:
 PRESETS = ("zero1", "zero2", "zero2_cpu", "zero3_cpu", "zero3", "ddp")
 """In an order that gives each launcher a preset with and without ZeRO-3, and with and without offload."""
 
-TRAINED = ("zero1", "zero3_cpu")
-"""The presets that `make test` trains with; what the others say is read by their contract tests."""
+TRAINED = "zero1"
+"""The preset that `make test` trains with; what DeepSpeed makes of the others is tested without a training."""
 
 Train = Callable[[str, str], Training]
 
@@ -84,7 +84,7 @@ def training(small_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Tra
 @pytest.mark.parametrize(
     ("preset", "launcher"),
     [
-        pytest.param(preset, launcher, marks=() if preset in TRAINED else pytest.mark.full)
+        pytest.param(preset, launcher, marks=() if preset == TRAINED else pytest.mark.full)
         for turn, preset in enumerate(PRESETS)
         for launcher in taken(LAUNCHERS, turn)
     ],
@@ -210,6 +210,7 @@ BARE_LAUNCHERS = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("launcher", taken(BARE_LAUNCHERS, 0), ids=lambda argv: argv[0])
 def test_the_recipe_runs_without_zlaunch(launcher: list[str], tmp_path: Path) -> None:
     import sys

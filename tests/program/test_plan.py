@@ -68,6 +68,7 @@ def test_the_ds_config_of_a_plan_is_valid_and_is_not_written_over(planned: Resul
     assert "ds_config.json" in again.err
 
 
+@pytest.mark.full
 def test_a_plan_is_found_where_only_one_sequence_at_a_time_with_checkpointing_fits(folder: Path) -> None:
     words = ("--on", "1xRTX-4090", "--lora", "16", "--seq-len", "2048", "--global-batch", "16")
     done = zlaunch("plan", "llama-3.1-8b", *words, cwd=folder)

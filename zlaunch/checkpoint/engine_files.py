@@ -118,7 +118,7 @@ class ModelFile:
     @property
     def module(self) -> Mapping[str, Tensor]:
         """All parameters and buffers, empty ones where stage 3 has partitioned them."""
-        return _named(self._state["module"], Tensor)
+        return _members_of_type(self._state["module"], Tensor)
 
     @property
     def is_of_pipeline(self) -> bool:
@@ -148,12 +148,12 @@ class ModelFile:
     @cached_property
     def frozen_fragments(self) -> Mapping[str, Tensor]:
         """What this rank has of all frozen parameters."""
-        return _named(self._state.get("frozen_param_fragments"), Tensor)
+        return _members_of_type(self._state.get("frozen_param_fragments"), Tensor)
 
     @cached_property
     def shared(self) -> Mapping[str, str]:
         """Name of a shared parameter → the name under which it is kept."""
-        return _named(self._state.get("shared_params"), str)
+        return _members_of_type(self._state.get("shared_params"), str)
 
     @cached_property
     def buffers(self) -> Mapping[str, Tensor]:
@@ -175,12 +175,12 @@ class ModelFile:
     @property
     def ranks(self) -> int | None:
         """Ranks of data parallelism."""
-        return _ranks(self._state.get("dp_world_size"))
+        return _rank_count(self._state.get("dp_world_size"))
 
     @property
     def model_ranks(self) -> int | None:
         """Ranks of tensor and pipeline parallelism."""
-        return _ranks(self._state.get("mp_world_size"))
+        return _rank_count(self._state.get("mp_world_size"))
 
     @property
     def release(self) -> str | None:
@@ -273,7 +273,7 @@ class OptimFile:
     @cached_property
     def _partition_counts(self) -> list[int]:
         count = self._state.get("partition_count")
-        counts = map(_ranks, count if isinstance(count, list) else [count])
+        counts = map(_rank_count, count if isinstance(count, list) else [count])
         return [ranks for ranks in counts if ranks is not None]
 
     @property
@@ -329,7 +329,7 @@ class OptimFile:
         base = self._state.get("optimizer_state_dict")
         states = base.get("state") if isinstance(base, dict) else None
         state = states.get(group) if isinstance(states, dict) else None
-        return [name for name, tensor in _named(state, Tensor).items() if not tensor.numel]
+        return [name for name, tensor in _members_of_type(state, Tensor).items() if not tensor.numel]
 
     @cached_property
     def paddings(self) -> list[list[int]] | None:
@@ -344,7 +344,7 @@ class OptimFile:
         """Where stages 1 and 2 have what this rank has of each parameter, by its name."""
         slices: dict[str, Unknown] = {}
         for group in _listed(self._state.get("param_slice_mappings"), dict):
-            slices.update(_named(group, Unknown))
+            slices.update(_members_of_type(group, Unknown))
         return slices
 
     @cached_property
@@ -422,7 +422,7 @@ def _dict(value: object, file: Path) -> Mapping[str, Any]:
     return value
 
 
-def _ranks(value: object) -> int | None:
+def _rank_count(value: object) -> int | None:
     count = whole(value)
     return count if count is not None and 0 < count <= MOST_RANKS else None
 
@@ -434,7 +434,7 @@ def _listed(value: object, kind: type[Part]) -> list[Part]:
     return [item for item in value if isinstance(item, kind)]
 
 
-def _named(value: object, kind: type[Part]) -> dict[str, Part]:
+def _members_of_type(value: object, kind: type[Part]) -> dict[str, Part]:
     """Take the members of a type from a dict; nothing from anything else."""
     if not isinstance(value, dict):
         return {}
@@ -442,4 +442,4 @@ def _named(value: object, kind: type[Part]) -> dict[str, Part]:
 
 
 def _shapes(value: object) -> Shapes:
-    return {name: tuple(_listed(shape, int)) for name, shape in _named(value, tuple).items()}
+    return {name: tuple(_listed(shape, int)) for name, shape in _members_of_type(value, tuple).items()}

@@ -17,8 +17,8 @@ from zlaunch.checkpoint.lora import (
     ADAPTER_CONFIG,
     Adapter,
     adapter_in,
-    kept,
-    merged,
+    adapter_weights,
+    merged_weights,
     most_common_type,
     read_object,
 )
@@ -137,7 +137,7 @@ def plan_export(
         if adapter is None:
             dtype = dtype or _trained_type(checkpoint, chosen)
         else:
-            chosen = merged(adapter, chosen, model, _tied_by_config(tied, companions))
+            chosen = merged_weights(adapter, chosen, model, _tied_by_config(tied, companions))
             dtype = dtype or most_common_type(chosen)
     except BadArchive as error:
         raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
@@ -152,7 +152,7 @@ def _adapter_alone(
     dtype: str | None,
     companions: Mapping[str, Path],
 ) -> ModelExport:
-    chosen = kept(adapter, stored)
+    chosen = adapter_weights(adapter, stored)
     beside = {name: file for name, file in companions.items() if name not in _OF_MODEL}
     beside[ADAPTER_CONFIG] = adapter.config_file
     return ModelExport(checkpoint, chosen, dtype or _trained_type(checkpoint, chosen), beside, [chosen])

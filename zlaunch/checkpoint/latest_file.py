@@ -14,10 +14,10 @@ def wrong_latest(found: Sequence[Summary]) -> Iterator[Problem]:
 
     The engine's rank 0 writes it without waiting for the others, so it may name a save that was interrupted.
     """
-    tags = [one for one in found if one.checkpoint.saved_by is SavedBy.ENGINE]
-    for base, beside in groupby(tags, key=lambda one: one.checkpoint.folder.parent):
-        asked = {one.checkpoint.folder.name: one for one in beside}
-        complete = {name: one for name, one in asked.items() if not one.problems}
+    tags = [saved for saved in found if saved.checkpoint.saved_by is SavedBy.ENGINE]
+    for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
+        asked = {saved.checkpoint.folder.name: saved for saved in beside}
+        complete = {name: saved for name, saved in asked.items() if not saved.problems}
         named, file = latest_tag(base), base / LATEST
         if named in complete or not file.exists():
             continue
@@ -25,7 +25,7 @@ def wrong_latest(found: Sequence[Summary]) -> Iterator[Problem]:
             continue
         message = f"{_problem(named)}, and DeepSpeed would load that"
         if complete:
-            newest = max(complete.values(), key=lambda one: age(one.checkpoint))
+            newest = max(complete.values(), key=lambda saved: age(saved.checkpoint))
             message += f"; `echo {newest.checkpoint.tag} > {typed(file)}` repairs it"
         yield Problem(file, message)
 

@@ -82,29 +82,35 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
 
     Raise Unavailable for several adapters, or one that is not LoRA, and InputMissing without the settings.
     """
-    found = {part["adapter"] for one in stored if (part := _PART.fullmatch(one.name))}
-    is_peft = any(one.name.startswith(_PREFIX) for one in stored)
-    file = next((folder / ADAPTER_CONFIG for folder in folders if (folder / ADAPTER_CONFIG).is_file()), None)
-    if not found and not is_peft:
+    names = {part["adapter"] for part in _adapter_names(stored).values()}
+    if not names and not any(weight.name.startswith(_PREFIX) for weight in stored):
         return None
-    if file is None:
+    files = [folder / ADAPTER_CONFIG for folder in folders if (folder / ADAPTER_CONFIG).is_file()]
+    if not files:
         raise InputMissing(
             f"the model has an adapter, and there is no {ADAPTER_CONFIG} in `{folders[0]}`",
             f'write it with `model.peft_config["default"].save_pretrained("{folders[0]}")`',
         )
-    config = read_object(file)
-    if not found or config.get("peft_type") != "LORA":
+    config = read_object(files[0])
+    if not names or config.get("peft_type") != "LORA":
         raise Unavailable(f"the adapter is {config.get('peft_type')}, and only LoRA can be exported")
-    name = "default" if "default" in found else min(found)
-    if len(found) > 1 and name != "default":
+    if "default" in names:
+        return Adapter("default", files[0], config)
+    if len(names) > 1:
         raise Unavailable(
-            f"the model has several adapters ({', '.join(sorted(found))}), and none is `default`"
+            f"the model has several adapters ({', '.join(sorted(names))}), and none is `default`"
         )
-    return Adapter(name, file, config)
+    return Adapter(min(names), files[0], config)
+
+
+def _adapter_names(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
+    """Read the names of the weights that belong to adapters."""
+    matches = {weight.name: _PART.fullmatch(weight.name) for weight in stored}
+    return {name: match for name, match in matches.items() if match is not None}
 
 
 def read_object(file: Path) -> Mapping[str, Any]:
-    """Read a JSON object. Raise Unavailable if it is none."""
+    """Read a JSON object. Raise Unavailable if the file is damaged, or has another value."""
     try:
         config = json.loads(file.read_text("utf-8"))
         if isinstance(config, dict):
@@ -114,24 +120,31 @@ def read_object(file: Path) -> Mapping[str, Any]:
     raise Unavailable(f"`{file}` is damaged")
 
 
-def kept(adapter: Adapter, stored: Sequence[StoredWeight]) -> list[StoredWeight]:
+def adapter_weights(adapter: Adapter, stored: Sequence[StoredWeight]) -> list[StoredWeight]:
     """Choose the weights of the adapter, with the names that peft gives them in a file."""
-    parts = {one.name: part for one in stored if (part := _PART.fullmatch(one.name))}
-    biases = {
-        "all": {one.name for one in stored if one.name.endswith(".bias")},
-        "lora_only": {f"{part['module']}.base_layer.bias" for part in parts.values()},
-    }.get(str(adapter.config.get("bias")), set())
-    found = []
-    for one in stored:
-        part = parts.get(one.name)
+    parts, chosen = _adapter_names(stored), []
+    biases = _trained_biases(adapter, stored, parts)
+    for weight in stored:
+        part = parts.get(weight.name)
         if part is not None and part["adapter"] == adapter.name:
-            found.append(replace(one, name=_kept_name(part)))
-        elif part is None and one.name in biases:
-            found.append(one)
-    return found
+            chosen.append(replace(weight, name=_name_in_file(part)))
+        elif part is None and weight.name in biases:
+            chosen.append(weight)
+    return chosen
 
 
-def _kept_name(part: re.Match[str]) -> str:
+def _trained_biases(
+    adapter: Adapter, stored: Sequence[StoredWeight], parts: Mapping[str, re.Match[str]]
+) -> set[str]:
+    match adapter.config.get("bias"):
+        case "all":
+            return {weight.name for weight in stored if weight.name.endswith(".bias")}
+        case "lora_only":
+            return {f"{part['module']}.base_layer.bias" for part in parts.values()}
+    return set()
+
+
+def _name_in_file(part: re.Match[str]) -> str:
     module, kind, rest = part["module"], part["kind"], part["rest"]
     if kind == "modules_to_save":
         return f"{module}.{rest}"
@@ -176,7 +189,7 @@ def _matrix(weight: StoredWeight, rows: int) -> "np.ndarray[Any, Any]":
     )
 
 
-def merged(
+def merged_weights(
     adapter: Adapter, stored: Sequence[StoredWeight], base: Path | None, tied: Collection[str | int]
 ) -> list[StoredWeight]:
     """Compute the weights of the model itself, with the adapter in them.
@@ -184,54 +197,62 @@ def merged(
     Those that the checkpoint does not have are those of a model in the directory `base`. Adapters of `tied`
     weights, by name or number of rows, would change two of them, and are refused. Raise Unavailable
     for adapters that are more than a product of matrices, InputMissing if weights are missing.
+
+    peft's `merge_and_unload` would need the whole model in memory, and the class that it is made of.
     """
     if unusual := [key for key in _NOT_MERGED if adapter.config.get(key)]:
         raise Unavailable(f"an adapter with `{unusual[0]}` cannot be merged here", _BY_HAND)
-    own, matrices = _model(adapter, stored)
-    from_base = {} if base is None else _model_in(base)
-    found = {**from_base, **own}
+    saved, matrices = _separated(adapter, stored)
+    model = dict(saved)
+    if base is not None:
+        model = {**_weights_in(base), **saved}
     init = adapter.config.get("init_lora_weights")
     for (module, kind), first in matrices.items():
         if kind not in _MATRICES:
             continue
         name, second = f"{module}.weight", matrices.get((module, _MATRICES[kind]))
-        if name not in own and isinstance(init, str) and init.startswith(_CHANGES_BASE):
+        if name not in saved and isinstance(init, str) and init.startswith(_CHANGES_BASE):
             raise Unavailable(
                 f"`{init}` changed the weights of the model, which the checkpoint does not have"
             )
-        if name not in found:
-            raise _missing(adapter, name, base)
-        if not {name, _PREFIX + module + ".base_layer.weight", found[name].shape[0]}.isdisjoint(tied):
+        if name not in model:
+            raise _missing_weight(adapter, name, base)
+        if not {name, _PREFIX + module + ".base_layer.weight", model[name].shape[0]}.isdisjoint(tied):
             raise Unavailable(
                 f"`{name}` is tied to another parameter, so nothing is merged into it", _BY_HAND
             )
         if second is None:
             raise BadArchive(f"`{module}` has one of two matrices of its adapter")
-        found[name] = _product(adapter, found[name], (module, kind), first, second)
-    return list(found.values())
+        model[name] = _product(adapter, model[name], (module, kind), first, second)
+    return list(model.values())
 
 
-def _model(
+def _separated(
     adapter: Adapter, stored: Sequence[StoredWeight]
 ) -> tuple[dict[str, StoredWeight], dict[tuple[str, str], StoredWeight]]:
     """Separate what belongs to the model, by its own names, from matrices, by module and kind."""
     model: dict[str, StoredWeight] = {}
     replaced: dict[str, StoredWeight] = {}
-    matrices = {}
-    for one in stored:
-        part = _PART.fullmatch(one.name)
-        name = (one.name if part is None else _kept_name(part)).removeprefix(_PREFIX)
-        name = name.replace(".base_layer.", ".")
+    matrices: dict[tuple[str, str], StoredWeight] = {}
+    parts = _adapter_names(stored)
+    for weight in stored:
+        part = parts.get(weight.name)
         if part is None:
-            model[name.replace(".original_module.", ".")] = replace(one, name=name)
+            name = _name_in_model(weight.name)
+            model[name.replace(".original_module.", ".")] = replace(weight, name=name)
         elif part["adapter"] == adapter.name and part["kind"] == "modules_to_save":
-            replaced[name] = replace(one, name=name)
+            name = _name_in_model(_name_in_file(part))
+            replaced[name] = replace(weight, name=name)
         elif part["adapter"] == adapter.name:
-            matrices[part["module"].removeprefix(_PREFIX), part["kind"]] = one
+            matrices[part["module"].removeprefix(_PREFIX), part["kind"]] = weight
     return {**model, **replaced}, matrices
 
 
-def _missing(adapter: Adapter, name: str, base: Path | None) -> Exception:
+def _name_in_model(name: str) -> str:
+    return name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+
+
+def _missing_weight(adapter: Adapter, name: str, base: Path | None) -> Exception:
     if base is not None:
         return Unavailable(f"`{base}` has no `{name}` to merge the adapter into", _BY_HAND)
     model = adapter.config.get("base_model_name_or_path")
@@ -251,34 +272,37 @@ def _product(
     is_embedding = kind == "lora_embedding_A"
     is_transposed = is_embedding or bool(adapter.config.get("fan_in_fan_out"))
     rank = first.shape[0]
-    whole = base.numel if rank else 0
     if base.dtype not in FLOATS:
         raise Unavailable(f"`{base.name}` is quantized, and nothing can be merged into it", _BY_HAND)
-    if (
-        not whole
-        or (first.numel // rank) * second.shape[0] != whole
-        or second.numel != second.shape[0] * rank
-    ):
+    fits = (
+        rank
+        and base.numel
+        and first.numel // rank * second.shape[0] == base.numel
+        and second.numel == second.shape[0] * rank
+    )
+    if not fits:
         raise Unavailable(f"the adapter of `{module}` does not fit `{base.name}`", _BY_HAND)
     scaling = adapter.scaling(module, rank)
     return MergedWeight(base.name, base.shape, base.pieces, second, first, scaling, is_transposed, base.dtype)
 
 
-def most_common_type(found: Sequence[StoredWeight]) -> str:
+def most_common_type(weights: Sequence[StoredWeight]) -> str:
     """The type of most parameters of a model, before an adapter is merged."""
-    types = Counter(one.base_dtype if isinstance(one, MergedWeight) else one.dtype for one in found)
+    types = Counter(getattr(weight, "base_dtype", weight.dtype) for weight in weights)
     return next((dtype for dtype, _ in types.most_common() if dtype in FLOATS), "float32")
 
 
-def _model_in(folder: Path) -> dict[str, StoredWeight]:
-    """Find the weights of a model directory."""
+def _weights_in(folder: Path) -> dict[str, StoredWeight]:
+    """Find the weights of a model directory; of two formats, those in safetensors."""
     files = [file for file in weight_files(folder) if not file.name.startswith(_ADAPTER_MODEL)]
     safe = [file for file in files if file.suffix == ".safetensors"]
-    found = {}
-    for path in safe or files:
-        file = SafetensorsFile(path) if path.suffix == ".safetensors" else Archive(path)
-        tensors = file.tensors if isinstance(file, SafetensorsFile) else file.value
-        for name, one in tensors.items() if isinstance(tensors, Mapping) else ():
-            if isinstance(one, Tensor):
-                found[name] = StoredWeight.whole(name, one, file)
-    return found
+    weights: dict[str, StoredWeight] = {}
+    for path in safe:
+        file = SafetensorsFile(path)
+        weights |= {name: StoredWeight.whole(name, tensor, file) for name, tensor in file.tensors.items()}
+    for path in () if safe else files:
+        archive = Archive(path)
+        for name, tensor in archive.value.items() if isinstance(archive.value, Mapping) else ():
+            if isinstance(tensor, Tensor):
+                weights[name] = StoredWeight.whole(name, tensor, archive)
+    return weights

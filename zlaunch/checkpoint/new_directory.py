@@ -31,7 +31,7 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
     """
     place, path = nearest(path), path.absolute()
     before = f".{path.name}.{os.uname().nodename}."
-    for left in list(_named(place, before)) if place == path.parent else ():
+    for left in list(_partial_directories(place, before)) if place == path.parent else ():
         with _locked(left) as is_abandoned:
             if is_abandoned:
                 shutil.rmtree(left, ignore_errors=True)
@@ -57,7 +57,7 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
                 one.rmdir()
 
 
-def _named(folder: Path, before: str) -> Iterator[Path]:
+def _partial_directories(folder: Path, before: str) -> Iterator[Path]:
     """Find the directories that processes of this host fill, or have not filled to the end."""
     with contextlib.suppress(OSError):
         for one in folder.iterdir():

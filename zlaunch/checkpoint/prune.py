@@ -25,50 +25,50 @@ def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
     deleted only if a complete one was written later, because it may just be written. One of an unknown layout
     stays. A link is not a checkpoint of its own, and its target stays, as does the best one of a Trainer.
     """
-    folders = [one.checkpoint.folder for one in found]
+    folders = [saved.checkpoint.folder for saved in found]
     linked = {folder.resolve() for folder in folders if folder.is_symlink()}
     old: list[Summary] = []
     for _, run in groupby(sorted(filter(_counts, found), key=_run), key=_run):
         old += _superfluous(sorted(run, key=_step), keep)
-    return [one for one in old if one.checkpoint.folder.resolve() not in linked]
+    return [saved for saved in old if saved.checkpoint.folder.resolve() not in linked]
 
 
-def _counts(one: Summary) -> bool:
-    is_pruned = one.checkpoint.saved_by in _PRUNED and not one.checkpoint.folder.is_symlink()
-    return is_pruned and one.step is not None and not one.unknown
+def _counts(saved: Summary) -> bool:
+    is_pruned = saved.checkpoint.saved_by in _PRUNED and not saved.checkpoint.folder.is_symlink()
+    return is_pruned and saved.step is not None and not saved.unknown
 
 
-def _run(one: Summary) -> tuple[Path, str]:
+def _run(saved: Summary) -> tuple[Path, str]:
     """What a Trainer saves at its end, at stage 3, may be a tag of its engine beside its checkpoints."""
-    return one.checkpoint.folder.parent, one.checkpoint.saved_by.value
+    return saved.checkpoint.folder.parent, saved.checkpoint.saved_by.value
 
 
-def _step(one: Summary) -> int:
-    return one.step or 0
+def _step(saved: Summary) -> int:
+    return saved.step or 0
 
 
 def _superfluous(run: Sequence[Summary], keep: int) -> list[Summary]:
-    complete = [one for one in run if not one.problems]
+    complete = [saved for saved in run if not saved.problems]
     last_written = sorted(complete, key=_written)[-keep:]
     kept = [*complete[-keep:], *last_written]
     if not kept:
         return []
     newest, best = _written(last_written[-1]), {*map(_best, run)}
 
-    def stays(one: Summary) -> bool:
-        may_be_written = bool(one.problems) and _written(one) > newest
-        is_best = one.checkpoint.folder.name in best
-        return one in kept or may_be_written or is_best or _is_latest(one.checkpoint)
+    def stays(saved: Summary) -> bool:
+        may_be_written = bool(saved.problems) and _written(saved) > newest
+        is_best = saved.checkpoint.folder.name in best
+        return saved in kept or may_be_written or is_best or _is_latest(saved.checkpoint)
 
-    return [one for one in run if not stays(one)]
-
-
-def _written(one: Summary) -> float:
-    return one.checkpoint.written
+    return [saved for saved in run if not stays(saved)]
 
 
-def _best(one: Summary) -> str:
-    best = trainer_state(one.checkpoint.folder).get("best_model_checkpoint")
+def _written(saved: Summary) -> float:
+    return saved.checkpoint.written
+
+
+def _best(saved: Summary) -> str:
+    best = trainer_state(saved.checkpoint.folder).get("best_model_checkpoint")
     return Path(best).name if isinstance(best, str) else ""
 
 
@@ -82,7 +82,7 @@ def _is_latest(checkpoint: CheckpointFolder) -> bool:
 def half_deleted(found: Sequence[Summary]) -> list[Path]:
     """Find what is left of deletions beside checkpoints that were interrupted."""
     rests: list[Path] = []
-    for folder in sorted({one.checkpoint.folder.parent for one in found}):
+    for folder in sorted({saved.checkpoint.folder.parent for saved in found}):
         rests += [rest for rest in sorted(folder.iterdir()) if _DOOMED.fullmatch(rest.name)]
     return rests
 

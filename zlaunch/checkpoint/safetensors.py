@@ -72,7 +72,7 @@ class SafetensorsFile:
         try:
             self._begin, header = read_header(file)
             self.tensors = {name: _tensor(name, one) for name, one in header.items()}
-            self._places = {name: _place(one) for name, one in header.items()}
+            self._places = {name: _byte_range(one) for name, one in header.items()}
         except DAMAGED:
             raise BadArchive(f"the header of `{file.name}` is damaged") from None
 
@@ -89,7 +89,7 @@ class SafetensorsFile:
         return np.memmap(self.file, dtype, "r", self._begin + begin, (tensor.numel,))
 
 
-def _place(described: Mapping[str, Any]) -> tuple[int, int]:
+def _byte_range(described: Mapping[str, Any]) -> tuple[int, int]:
     begin, end = map(int, described["data_offsets"])
     return begin, end
 

@@ -9,17 +9,17 @@ from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
 from zlaunch.checkpoint.weights import StoredWeight, weights
 
 
-def other_weight(found: EngineFiles, universal: Path, tick: Callable[[], None]) -> str | None:
+def other_weight(source: EngineFiles, universal: Path, tick: Callable[[], None]) -> str | None:
     """Name a trained parameter that has other numbers in a universal checkpoint; None if there is none.
 
     They are read block by block; `tick` is called after each. Parameters that tensor parallelism has cut are
     not compared. Raise BadArchive for a file that cannot be read, Unavailable for an unknown one.
     """
-    if len({mp for _, mp in found.model}) > 1:
+    if len({mp for _, mp in source.model}) > 1:
         return None
-    before = weights(CheckpointFolder(found.folder, SavedBy.ENGINE, found.folder))
+    before = weights(CheckpointFolder(source.folder, SavedBy.ENGINE, source.folder))
     converted = weights(CheckpointFolder(universal, SavedBy.UNIVERSAL, universal))
-    after, trained = {weight.name: weight for weight in converted}, found.first_model.trained
+    after, trained = {weight.name: weight for weight in converted}, source.first_model.trained
     for weight in before:
         if weight.name not in trained:
             continue

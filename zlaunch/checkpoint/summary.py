@@ -73,7 +73,7 @@ class Summary:
 
 def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     """Read and verify a checkpoint; `complete` as for `verify`."""
-    files, model, shard = checkpoint.engine_files(), _model(checkpoint), None
+    files, model, shard = checkpoint.engine_files(), _model_file(checkpoint), None
     if files is not None:
         shard = _first(OptimFile, files.optim.values())
     found, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
@@ -82,8 +82,8 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         nbytes=checkpoint.nbytes,
         problems=tuple(one for one in found if not one.is_unknown),
         unknown=tuple(one for one in found if one.is_unknown),
-        step=_step(checkpoint, model),
-        stage=_stage(model, shard),
+        step=_step_of(checkpoint, model),
+        stage=_stage_of(model, shard),
         dtype=_dtype(checkpoint, model),
         has_optimizer=shard is not None or is_universal or _has_optimizer(checkpoint, model),
         fits_all_stages=is_universal and files is not None and files.fits_all_stages,
@@ -116,7 +116,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     return replace(summary, obstacle=files.obstacle(model, shard))
 
 
-def _stage(model: ModelFile | None, shard: OptimFile | None) -> int | None:
+def _stage_of(model: ModelFile | None, shard: OptimFile | None) -> int | None:
     if shard is not None and (model is None or not shard.is_of_bf16_optimizer):
         return shard.stage
     return None if model is None else model.stage
@@ -149,11 +149,11 @@ def _num_parameters(model: ModelFile) -> int | None:
 
 def age(checkpoint: CheckpointFolder) -> tuple[int, bool, float]:
     """Sort key: the steps taken, which a name may not tell; what was saved goes before its conversion."""
-    step = _step(checkpoint, _model(checkpoint)) or 0
+    step = _step_of(checkpoint, _model_file(checkpoint)) or 0
     return step, checkpoint.saved_by is not SavedBy.UNIVERSAL, checkpoint.written
 
 
-def _step(checkpoint: CheckpointFolder, model: ModelFile | None) -> int | None:
+def _step_of(checkpoint: CheckpointFolder, model: ModelFile | None) -> int | None:
     step = trainer_step(checkpoint.folder)
     if step is None and model is not None:
         step = model.step
@@ -162,10 +162,10 @@ def _step(checkpoint: CheckpointFolder, model: ModelFile | None) -> int | None:
 
 def trained_type(checkpoint: CheckpointFolder) -> str | None:
     """Read the type of most parameters while the model trained."""
-    return _dtype(checkpoint, _model(checkpoint))
+    return _dtype(checkpoint, _model_file(checkpoint))
 
 
-def _model(checkpoint: CheckpointFolder) -> ModelFile | None:
+def _model_file(checkpoint: CheckpointFolder) -> ModelFile | None:
     files = checkpoint.engine_files()
     return None if files is None else _first(ModelFile, files.model.values())
 

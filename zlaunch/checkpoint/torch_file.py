@@ -164,20 +164,20 @@ class _DType(str):
 
 
 def _rebuild_tensor(storage: object, offset: object, shape: object, stride: object, *rest: object) -> Tensor:
-    sizes, steps = _sizes(shape), _sizes(stride)
+    sizes, steps = _dimensions(shape), _dimensions(stride)
     if not isinstance(storage, Storage) or not isinstance(offset, int) or len(sizes) != len(steps):
         raise BadArchive("a tensor has a shape that is none")
     dtype = next((str(one) for one in rest if isinstance(one, _DType)), storage.dtype)
     return Tensor(storage, offset, sizes, steps, dtype)
 
 
-def _sizes(values: object) -> tuple[int, ...]:
+def _dimensions(values: object) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or not all(isinstance(one, int) and one >= 0 for one in values):
         raise BadArchive("a tensor has a shape that is none")
     return tuple(values)
 
 
-def _first(value: object, *_: object) -> object:
+def _first_argument(value: object, *_: object) -> object:
     return value
 
 
@@ -197,8 +197,8 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_typed,
-    ("torch._utils", "_rebuild_parameter"): _first,
-    ("torch._utils", "_rebuild_parameter_with_state"): _first,
+    ("torch._utils", "_rebuild_parameter"): _first_argument,
+    ("torch._utils", "_rebuild_parameter_with_state"): _first_argument,
 }
 """What is understood in a pickle. Nothing here has an effect outside of the value that is built."""
 

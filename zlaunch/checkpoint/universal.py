@@ -88,7 +88,7 @@ class UniversalPlan:
     """What will be written."""
 
     checkpoint: CheckpointFolder
-    found: EngineFiles
+    source: EngineFiles
     """Its files."""
     folder: Path
     """The universal checkpoint."""
@@ -114,26 +114,26 @@ def plan_universal(checkpoint: CheckpointFolder, out: Path | None) -> UniversalP
     is nothing to convert, or something else in its place.
     """
     plan = _plan(checkpoint, out)
-    if plan.is_done and (said := _other_weights(plan.found, plan.folder, heed_signals)):
-        raise _no_conversion(plan, said)
+    if plan.is_done and (problem := _other_weights(plan.source, plan.folder, heed_signals)):
+        raise _no_conversion(plan, problem)
     return plan
 
 
 def _plan(checkpoint: CheckpointFolder, out: Path | None) -> UniversalPlan:
     """Plan it without reading all weights of a conversion from before."""
-    found, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
-    plan = UniversalPlan(checkpoint, found, folder, _disk_need(checkpoint, found), is_done=False)
+    source, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
+    plan = UniversalPlan(checkpoint, source, folder, _disk_need(checkpoint, source), is_done=False)
     if not (plan.is_beside and folder.is_dir()):
         refuse_existing(plan.target)
         return plan
-    if said := _incomplete(found, folder):
-        raise _no_conversion(plan, said)
+    if problem := _incomplete(source, folder):
+        raise _no_conversion(plan, problem)
     return replace(plan, is_done=True)
 
 
-def _no_conversion(plan: UniversalPlan, said: str) -> WrongUsage:
+def _no_conversion(plan: UniversalPlan, problem: str) -> WrongUsage:
     return WrongUsage(
-        f"`{plan.folder}` is not a complete conversion of `{plan.checkpoint.folder}`: {said}",
+        f"`{plan.folder}` is not a complete conversion of `{plan.checkpoint.folder}`: {problem}",
         f"delete it first: `rm -r {files.typed(plan.folder)}`",
     )
 
@@ -143,9 +143,9 @@ def disk_need_of(checkpoint: CheckpointFolder) -> DiskNeed:
     return _disk_need(checkpoint, _convertible(checkpoint))
 
 
-def _disk_need(checkpoint: CheckpointFolder, found: EngineFiles) -> DiskNeed:
+def _disk_need(checkpoint: CheckpointFolder, source: EngineFiles) -> DiskNeed:
     try:
-        return disk_need(found)
+        return disk_need(source)
     except BadArchive as error:
         raise Unavailable(f"`{checkpoint.folder}` cannot be read: {error}") from None
 
@@ -179,11 +179,11 @@ def write_universal(
 def _write(plan: UniversalPlan, steps: "_Steps", int_steps: bool | None) -> None:
     # The conversion writes a file beside its result, so the result is one level deeper at first.
     partial, result = steps.partial, steps.partial / _RESULT
-    steps.convert(plan.found)
+    steps.convert(plan.source)
     steps.fit(result, int_steps)
-    if said := _incomplete(plan.found, result) or _other_weights(plan.found, result, steps.tick):
+    if problem := _incomplete(plan.source, result) or _other_weights(plan.source, result, steps.tick):
         hint = how_to_take_weights(plan.checkpoint)
-        raise Unavailable(f"DeepSpeed's conversion went wrong, and was deleted: {said}", hint)
+        raise Unavailable(f"DeepSpeed's conversion went wrong, and was deleted: {problem}", hint)
     for name in (_LOG, LATEST_UNIVERSAL):
         (partial / name).unlink(missing_ok=True)
     if plan.is_beside:
@@ -204,22 +204,22 @@ class _Steps:
     wait: Callable[[], None]
     python: str
 
-    def convert(self, found: EngineFiles) -> None:
+    def convert(self, source: EngineFiles) -> None:
         """Run DeepSpeed's conversion, which takes paths for patterns: links have no special characters."""
-        engine = found.folder.absolute()
+        engine = source.folder.absolute()
         with tempfile.TemporaryDirectory(prefix="zlaunch-") as links:
-            if any(OptimFile(file).is_swapped for file in found.optim.values()):
+            if any(OptimFile(file).is_swapped for file in source.optim.values()):
                 in_memory = self.partial / _IN_MEMORY
                 self._run(ours(_SWAP_IN, str(engine), str(in_memory), python=self.python), links)
                 engine = in_memory
-            source, out = Path(links, "in"), Path(links, "out")
-            source.symlink_to(engine)
+            link, out = Path(links, "in"), Path(links, "out")
+            link.symlink_to(engine)
             out.symlink_to(self.partial)
-            folders = ["--input_folder", str(source), "--output_folder", str(out / _RESULT)]
+            folders = ["--input_folder", str(link), "--output_folder", str(out / _RESULT)]
             program = [self.python, "-m", CONVERSION]
-            if found.first_model.is_round_robin:
+            if source.first_model.is_round_robin:
                 program = ours(_IN_ORDER, python=self.python)
-            if (found.first_model.stage or 0) < 3:
+            if (source.first_model.stage or 0) < 3:
                 # Below stage 3 the conversion stops at frozen parameters and buffers, unless it may add them.
                 folders.append("--inject_missing_state")
             self._run([*program, *folders], links)
@@ -259,8 +259,8 @@ def not_restored(checkpoint: CheckpointFolder) -> list[str]:
 
     `load_checkpoint` of 0.19.8 does not load the module then; they keep the values that the script has set.
     """
-    found = checkpoint.engine_files()
-    return [] if found is None else found.first_model.not_restored
+    source = checkpoint.engine_files()
+    return [] if source is None else source.first_model.not_restored
 
 
 def _copy_companions(checkpoint: CheckpointFolder, out: Path) -> None:
@@ -277,21 +277,21 @@ def _convertible(checkpoint: CheckpointFolder) -> EngineFiles:
     """Return its files. Raise WrongUsage for a checkpoint that any ranks can load."""
     if checkpoint.saved_by is SavedBy.UNIVERSAL:
         raise WrongUsage(f"`{checkpoint.folder}` is already universal")
-    found = checkpoint.engine_files()
-    if found is None:
+    source = checkpoint.engine_files()
+    if source is None:
         raise WrongUsage(f"`{checkpoint.folder}` has no files of DeepSpeed's engine")
     require_engine(checkpoint)
-    model = found.first_model
+    model = source.first_model
     if not model.stage:
         raise WrongUsage(f"`{checkpoint.folder}` was saved at stage 0, so any number of ranks can load it")
-    for file in found.optim.values():
-        if obstacle := found.obstacle(model, OptimFile(file)):
+    for file in source.optim.values():
+        if obstacle := source.obstacle(model, OptimFile(file)):
             hint = how_to_take_weights(checkpoint)
             raise Unavailable(f"`{checkpoint.folder}` cannot be converted: {obstacle}", hint)
-    return found
+    return source
 
 
-def _incomplete(found: EngineFiles, folder: Path) -> str | None:
+def _incomplete(source: EngineFiles, folder: Path) -> str | None:
     """Say what a universal checkpoint lacks of its source; None if it is complete."""
     made = engine_files(folder)
     if made is None or not made.model or not (folder / "zero").is_dir():
@@ -299,7 +299,7 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
     for one in verify(CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)):
         if one.file.name != LATEST_UNIVERSAL:  # it is written last
             return f"{one.file.name}: {one.message}"
-    before, after = found.first_model, made.first_model
+    before, after = source.first_model, made.first_model
     if before.step != after.step:
         return f"it is at step {after.step}, not {before.step}"
     for name in sorted(before.trained):
@@ -308,9 +308,9 @@ def _incomplete(found: EngineFiles, folder: Path) -> str | None:
     return None
 
 
-def _other_weights(found: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
+def _other_weights(source: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
     try:
-        other = other_weight(found, folder, tick)
+        other = other_weight(source, folder, tick)
     except BadArchive as error:
         return f"it cannot be read: {error}"
     return None if other is None else f"`{other}` has other numbers than in the checkpoint"

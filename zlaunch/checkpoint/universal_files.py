@@ -65,7 +65,7 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
     groups = [_plain(group) for group in state["param_groups"]]
     saved_step, was_int = _saved_step(archive, file.parent)
     # Stage 3 shares one tensor between all groups, and each of them counts it up. No file prevents that.
-    step = _step(saved_step, was_int if int_steps is None else int_steps)
+    step = _step_value(saved_step, was_int if int_steps is None else int_steps)
     # Stage 3 gives the settings of the first group to all of them: those that differ are left to the job.
     common = {key: value for key, value in groups[0].items() if all(one.get(key) == value for one in groups)}
     whole = {
@@ -82,7 +82,7 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
     return saved_step
 
 
-def _step(step: float, is_int: bool) -> object:
+def _step_value(step: float, is_int: bool) -> object:
     import torch
 
     return int(step) if is_int else torch.tensor(step)
@@ -118,7 +118,7 @@ def _set_int_steps(folder: Path, int_steps: bool) -> None:
     file = folder / "zero" / OPTIMIZER
     whole = torch.load(file, "cpu", weights_only=False)
     state = whole["optimizer_state_dict"]["state"][0]
-    state["step"] = _step(float(state["step"]), int_steps)
+    state["step"] = _step_value(float(state["step"]), int_steps)
     new = file.with_name(f".{file.name}")
     torch.save(whole, new)
     new.replace(file)
@@ -158,7 +158,7 @@ def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float) -> Non
         if isinstance(value, torch.Tensor):
             torch.save({"param": value.detach().reshape(shape), "cat_dim": 0}, file)
     if folder.is_dir():
-        torch.save(_step(step, is_int=False), folder / _STEP)
+        torch.save(_step_value(step, is_int=False), folder / _STEP)
 
 
 def main(folder: Path, int_steps: bool | None) -> None:

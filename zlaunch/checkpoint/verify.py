@@ -363,21 +363,22 @@ def _partitioned_sizes(model: ModelFile, shard: OptimFile, rank: int, numel: int
 
 def _sizes_together(save: _Save) -> Iterator[Problem]:
     """Below stage 3 a group is cut anywhere, after an alignment to twice the number of ranks."""
-    for mp in sorted({mp for _, mp in save.shards}):
-        mine = [shard for (_, other), shard in sorted(save.shards.items()) if other == mp and shard.stage < 3]
-        model, ranks = save.models.get((None, mp)), len(mine)
-        if model is None or any(one.ranks != ranks for one in mine):
+    cut = {key: shard for key, shard in sorted(save.shards.items()) if shard.stage < 3}
+    for mp in sorted({mp for _, mp in cut}):
+        shards = [shard for (_, other), shard in cut.items() if other == mp]
+        model, ranks = save.models.get((None, mp)), len(shards)
+        if model is None or any(shard.ranks != ranks for shard in shards):
             continue
         try:
-            if any(len(one.groups) != len(model.shapes) for one in mine):
+            if any(len(shard.groups) != len(model.shapes) for shard in shards):
                 continue
         except BadArchive:  # `_sizes` says so
             continue
-        paddings = (mine[0].paddings if mine else None) or [[] for _ in model.shapes]
+        paddings = shards[0].paddings or [[] for _ in model.shapes]
         for number, (shapes, padding) in enumerate(zip(model.shapes, paddings, strict=False)):
             wanted = sum(math.prod(shape) for shape in shapes.values()) + sum(padding)
-            together, align = sum(one.groups[number].numel for one in mine), 2 * ranks
-            if mine and math.ceil(wanted / align) != math.ceil(together / align):
+            together, align = sum(shard.groups[number].numel for shard in shards), 2 * ranks
+            if math.ceil(wanted / align) != math.ceil(together / align):
                 message = (
                     f"group {number} has {together} fp32 parameters in all ranks, and the model {wanted}"
                 )

@@ -150,7 +150,7 @@ def _expert(file: Path) -> Iterator[StoredWeight]:
 
 def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
     if shards and shards[0].stage == 3:
-        rows = [_row(models[0], one, rank) for rank, one in enumerate(shards)]
+        rows = [_flat_row(models[0], one, rank) for rank, one in enumerate(shards)]
         yield from _partitioned(_together(models[0].shapes), rows)
         frozen = [
             {name: Flat([(one.archive, part)]) for name, part in one.frozen_fragments.items()}
@@ -163,7 +163,7 @@ def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[S
     yield from _as_saved(models[0])
 
 
-def _row(model: ModelFile, shard: OptimFile, rank: int) -> Flat:
+def _flat_row(model: ModelFile, shard: OptimFile, rank: int) -> Flat:
     swapped = swap_files(model, shard, rank) if shard.is_swapped else ()
     on_nvme = {one.group: (one, one.tensor) for one in swapped if not one.state}
     return Flat([on_nvme.get(number, (shard.archive, group)) for number, group in enumerate(shard.groups)])

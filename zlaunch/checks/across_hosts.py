@@ -35,7 +35,7 @@ def compare(
     yield from _pythons(facts)
     yield from _packages(facts)
     yield from _accelerators(facts)
-    yield from _files(facts, program, here)
+    yield from _file_checks(facts, program, here)
 
 
 def usual(values: Mapping[str, Hashable]) -> Hashable:
@@ -172,7 +172,7 @@ def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
             yield name, CheckResult("GPUs", Status.ERROR, text, hint)
 
 
-def _files(
+def _file_checks(
     facts: Mapping[str, MachineFacts], program: Path | None, here: Mapping[Path, str | None]
 ) -> Iterator[HostResult]:
     there = {name: one.files.hashes for name, one in facts.items() if one.files is not None}
@@ -182,10 +182,12 @@ def _files(
         source = next((name for name, value in found_there.items() if value == wanted), "this machine")
         for name, value in found_there.items():
             hint = f"on {source}: `scp {path} {name}:{path}`"
-            yield name, _file(path, value, wanted, hint, is_program=path == program)
+            yield name, _file_check(path, value, wanted, hint, is_program=path == program)
 
 
-def _file(path: Path, value: str | None, wanted: Hashable, hint: str, *, is_program: bool) -> CheckResult:
+def _file_check(
+    path: Path, value: str | None, wanted: Hashable, hint: str, *, is_program: bool
+) -> CheckResult:
     row = f"file {path.name}"
     if value == wanted and value is not None:
         return CheckResult(row, Status.OK, "the same bytes")

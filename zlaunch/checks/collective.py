@@ -51,7 +51,7 @@ def all_reduce(
     facts = {one.name: one.facts for one in hosts if one.facts is not None and one.facts.hardware is not None}
     if len(facts) < len(hosts):
         return [(hosts[0].name, CheckResult(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
-    ranks = _ranks(hosts, facts)
+    ranks = _ranks_to_start(hosts, facts)
     if not ranks:
         error = "left out: the first host has no address that all others reach"
         return [(hosts[0].name, CheckResult(NAME, Status.NOTE, error))]
@@ -67,7 +67,7 @@ def all_reduce(
         return _judge(talks.all, ranks, hosts)
 
 
-def _ranks(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list[_Rank]:
+def _ranks_to_start(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list[_Rank]:
     """One rank on each host; on a single one, a rank on each GPU, or two on the CPU."""
     num_gpus = min(len(one.machine.gpus) for one in facts.values())
     backend = "nccl" if num_gpus else "gloo"
@@ -97,7 +97,7 @@ def _judge(
 ) -> list[HostResult]:
     failed = [(rank.host.name, talk) for rank, talk in zip(ranks, talks, strict=True) if not talk.answers]
     if failed:
-        hint = _hint(ranks[0].backend, len(hosts))
+        hint = _backend_hint(ranks[0].backend, len(hosts))
         return [(host, CheckResult(NAME, Status.ERROR, _why_not(talk), hint)) for host, talk in failed]
     answers = [talk.answers[-1][1] for talk in talks]
     if len(ranks) == 1:
@@ -118,7 +118,7 @@ def _judge(
     return [(hosts[0].name, _against_interface(text, 8 * wire / 1e6, hosts))]
 
 
-def _hint(backend: str, num_hosts: int) -> str:
+def _backend_hint(backend: str, num_hosts: int) -> str:
     if backend == "nccl":
         return "NCCL_DEBUG=INFO shows why"
     interface = "lo" if num_hosts == 1 else "the interface that leads to the other hosts"

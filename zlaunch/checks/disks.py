@@ -22,10 +22,10 @@ def disks(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     if facts.free is None:
         return
     there = facts.free.disks
-    short = dict(_short(needs.writes, there))
+    short = dict(_too_small(needs.writes, there))
     for name, path in needs.directories.items():
         if path in there:
-            yield _directory(name, path, there[path], short.pop(path, None))
+            yield _directory_check(name, path, there[path], short.pop(path, None))
     for path, finding in short.items():
         yield judged(f"disk: {path}", _room(path, there[path]), finding)
 
@@ -34,7 +34,7 @@ def _room(path: Path, disk: Disk) -> str:
     return f"{memory(disk.free_bytes)} of {memory(disk.total_bytes)} free in {path}"
 
 
-def _directory(name: str, path: Path, disk: Disk, finding: Finding | None) -> CheckResult:
+def _directory_check(name: str, path: Path, disk: Disk, finding: Finding | None) -> CheckResult:
     title, text = f"disk: {name}", _room(path, disk)
     if not disk.is_writable:
         return _read_only(name, title, path)
@@ -53,7 +53,7 @@ def _read_only(name: str, title: str, path: Path) -> CheckResult:
     return CheckResult(title, Status.WARNING, text, "set TMPDIR" if name == TEMPORARY else hint)
 
 
-def _short(writes: Sequence[DiskUse], there: Mapping[Path, Disk]) -> Iterator[tuple[Path, Finding]]:
+def _too_small(writes: Sequence[DiskUse], there: Mapping[Path, Disk]) -> Iterator[tuple[Path, Finding]]:
     """Find what is too small for all that is written to it: a path, and the finding."""
     placed = [(there[one.path], one) for one in writes if one.path in there]
     placed.sort(key=lambda pair: pair[0].device)

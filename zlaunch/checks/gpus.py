@@ -22,10 +22,10 @@ def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         if gpu.is_busy:
             yield _busy(gpu, facts, needs)
         else:
-            yield CheckResult(_name(gpu), Status.OK, _size(gpu))
+            yield CheckResult(_gpu_name(gpu), Status.OK, _size(gpu))
 
 
-def _name(gpu: Gpu) -> str:
+def _gpu_name(gpu: Gpu) -> str:
     return f"GPU {gpu.index}"
 
 
@@ -41,9 +41,9 @@ def _busy(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> CheckResult:
     if pids := " ".join(str(process.pid) for process in gpu.processes if process.command):
         hint = f"`kill {pids}` if it is yours"
     text = f"{_size(gpu)}; in use: {_users(gpu)}"
-    if needs.devices is not None and gpu.index not in needs.devices:
-        return CheckResult(_name(gpu), Status.WARNING, text, hint)
-    return judged(_name(gpu), text, _in_use(gpu, facts, needs), hint)
+    if not needs.uses(gpu):
+        return CheckResult(_gpu_name(gpu), Status.WARNING, text, hint)
+    return judged(_gpu_name(gpu), text, _in_use(gpu, facts, needs), hint)
 
 
 def _users(gpu: Gpu) -> str:
@@ -82,7 +82,7 @@ def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
     return ", ".join(words) or "wait until `nvidia-smi` shows that it is free"
 
 
-def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
+def cuda(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Compare the driver with what torch was built for, and that with the toolkit.
 
     A driver runs programs of its own major release of CUDA and older ones (CUDA compatibility guide), and
@@ -98,8 +98,9 @@ def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
         yield CheckResult("driver", Status.NOTE, "it does not tell its version")
     if driver is not None:
         text = f"{driver.release}, up to CUDA {driver.cuda}"
-        if torch is not None and numbers_of(torch)[0] > numbers_of(driver.cuda)[0]:
-            yield judged("driver", text, _old_driver(torch, driver.cuda))
+        finding = None if torch is None else _old_driver(torch, driver.cuda)
+        if finding is not None and any(map(needs.uses, facts.hardware.gpus)):
+            yield judged("driver", text, finding)
         else:
             yield CheckResult("driver", Status.OK, text)
     if torch is not None:
@@ -110,7 +111,9 @@ def cuda(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
         yield CheckResult("NCCL", Status.OK, facts.cuda.nccl)
 
 
-def _old_driver(torch: str, driver: str) -> Finding:
+def _old_driver(torch: str, driver: str) -> Finding | None:
+    if numbers_of(torch)[0] <= numbers_of(driver)[0]:
+        return None
     return Finding(
         "old-driver",
         f"torch was built for CUDA {torch}, but the driver of the GPUs runs programs up to CUDA {driver}",

@@ -24,7 +24,7 @@ def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostResult]:
         return
     for name, clock in clocks.items():
         skew = clock.offset - middle
-        text = f"{_signed(skew)} (±{_short(clock.error)})"
+        text = f"{_signed(skew)} (±{_brief(clock.error)})"
         if abs(skew) - clock.error > MOST_SKEW_SECONDS:
             hint = f"on {name}: `timedatectl set-ntp true`, or `chronyc makestep`"
             yield name, CheckResult("clock", Status.WARNING, f"{text} from the others", hint, amount=skew)
@@ -33,10 +33,10 @@ def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostResult]:
 
 
 def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{_short(abs(seconds))}"
+    return f"{'-' if seconds < 0 else '+'}{_brief(abs(seconds))}"
 
 
-def _short(seconds: float) -> str:
+def _brief(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 

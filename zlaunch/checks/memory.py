@@ -39,25 +39,25 @@ def host_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResul
     elif facts.hardware is not None:
         text = f"{memory(available)} of {memory(facts.hardware.memory_bytes)} available"
     if needs.memory is not None and needs.memory.likely > available:
-        finding = _short(needs.memory, available, free.swap_bytes, group)
+        finding = _memory_finding(needs.memory, available, free.swap_bytes, group)
         yield judged("memory", text, finding, amount=available)
     else:
         yield CheckResult("memory", status, text, amount=available)
 
 
-def _short(need: Amount, available: int, swap: int, group: Cgroup | None) -> Finding:
+def _memory_finding(need: Amount, available: int, swap: int, group: Cgroup | None) -> Finding:
     num_bytes, verb = need.likely, "may take"
     if need.least > available:
         num_bytes, verb = need.least, "take at least"
     return Finding(
         "host-memory-short",
-        f"{need.why} {verb} {gib(num_bytes)} GiB of memory; {_left(available, group)}",
+        f"{need.why} {verb} {gib(num_bytes)} GiB of memory; {_available_text(available, group)}",
         _more_memory(num_bytes, available, group),
         severity=_severity(need.least > available + swap),
     )
 
 
-def _left(available: int, group: Cgroup | None) -> str:
+def _available_text(available: int, group: Cgroup | None) -> str:
     if group is None:
         return f"{gib(available)} GiB are available"
     return f"{gib(available)} GiB are left of the limit of {gib(group.limit_bytes)} GiB of {group.path}"

@@ -87,11 +87,13 @@ def _of_one_name(name: str, report: DoctorReport) -> Iterator[CheckResult]:
         first = next(iter(rows.values()))
         value = first.value if first.amount is None else _range(rows)
         hint = next((one.hint for one in rows.values() if one.hint), None)
-        where = _where(rows, first.status, report, is_only=len(groups) == 1)
+        where = _hosts_text(rows, first.status, report, is_only=len(groups) == 1)
         yield CheckResult(name, first.status, where + value, hint)
 
 
-def _where(rows: Mapping[str, CheckResult], status: Status, report: DoctorReport, *, is_only: bool) -> str:
+def _hosts_text(
+    rows: Mapping[str, CheckResult], status: Status, report: DoctorReport, *, is_only: bool
+) -> str:
     """Say which hosts these are, unless it is all that have answered."""
     answered = sum(one.has_answered for one in report.hosts)
     enough = max(answered - (status is Status.OK), 1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.errors import Finding
+from zlaunch.hosts.machine.resources import Gpu
 from zlaunch.job.args import NO_ARGS, ScriptArgs
 
 RUN_BYTES: Final = 4 << 20
@@ -90,6 +91,10 @@ class Requirements:
     args: ScriptArgs = NO_ARGS
     """Arguments that the Trainer reads; none for other scripts."""
     config: ConfigAtHand | None = None
+
+    def uses(self, gpu: Gpu) -> bool:
+        """Whether the job will use a GPU of the machine."""
+        return self.devices is None or gpu.index in self.devices
 
 
 ANY_JOB = Requirements(uses_infiniband=True)

@@ -32,12 +32,12 @@ def check_paths(facts: MachineFacts, shared: SharedPaths) -> Iterator[CheckResul
         return
     findings = [*_own_paths(facts.files, shared)]
     if shared.run is not None:
-        findings = [*_run_directory(shared.run, facts.files, shared), *findings]
+        findings = [*_run_directory_findings(shared.run, facts.files, shared), *findings]
     for finding in findings:
         yield judged("paths", finding.message, finding)
 
 
-def _run_directory(run: Path, files: Files, shared: SharedPaths) -> Iterator[Finding]:
+def _run_directory_findings(run: Path, files: Files, shared: SharedPaths) -> Iterator[Finding]:
     hint = "use a directory that all hosts share: `--run-dir DIR`"
     if run not in files.identities:
         yield Finding(NOT_SHARED, f"there is no `{run}`", hint, severity=Severity.FAILS_LATER)

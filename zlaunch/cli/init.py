@@ -101,7 +101,7 @@ def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
 
 def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]], str]) -> Answers:
     script = ask("Training script or recipe", str(next(iter(project.scripts), RECIPE)), _check_script)
-    program = _program(script)
+    program = _inspect(script)
     model = ""
     if program.model_flag:
         instead = "the recipe's own" if program.is_recipe else "as the script says"
@@ -128,7 +128,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
     )
 
 
-def _program(script: str) -> _Program:
+def _inspect(script: str) -> _Program:
     if (path := recipe_named(script)) is not None:
         recipe = read_recipe(path)
         flags = {option.flag.removeprefix("--") for option in recipe.options}

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
 from pathlib import Path
@@ -18,13 +18,14 @@ import typer
 from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand, find_job_file
 from zlaunch.cli.lazy import LazyCommand
+from zlaunch.cli.train_options import ZeroOptions
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
-from zlaunch.job.spec import STAGES, JobSpec, parse_gpus, parse_offload, parse_override
+from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
 
 ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
 PROGRAMS = ("script", "module")
@@ -104,18 +105,12 @@ def job_at_hand() -> JobSpec | None:
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
-    named, offload, nvme = given.get("ds_config"), given.get("offload"), given.get("nvme")
-    args, ds_config = ds_config_of(ScriptArgs(words.args), None if named is None else Path(named))
-    return JobSpec(
-        script=Path(given.get("script") or "train.py"),
-        args=args,
-        stage=STAGES.get(given.get("stage") or ""),
-        offload=None if offload is None else parse_offload(offload),
-        nvme_dir=None if nvme is None else Path(nvme).absolute(),
-        precision=given.get("precision"),
-        ds_config=ds_config,
-        overrides=tuple(parse_override(text) for text in given.get("overrides") or ()),
-    )
+    about_zero = {member.name for member in fields(ZeroOptions)}
+    options = [option for option in train.params if option.name in about_zero]
+    zero = ZeroOptions(**{one.name: one.process_value(context, given.get(one.name)) for one in options})
+    args, ds_config = ds_config_of(ScriptArgs(words.args), zero.ds_config)
+    script = Path(given.get("script") or "train.py")
+    return JobSpec(script=script, args=args, ds_config=ds_config, **zero.job_members)
 
 
 def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:
@@ -242,14 +237,14 @@ class _Translation:
         if getattr(option, "multiple", False):
             return self._repeated(option, value, path)
         if getattr(option, "is_flag", False):
-            return _switch(option, value)
+            return _switch_words(option, value)
         return self._single(key, value, path)
 
     def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
         option = self.own[key]
         text = self._text(key, value, path)
         if key == "gpus":
-            choice = _parsed(parse_gpus, text)
+            choice = _parse_as_option(parse_gpus, text)
             if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
         if key != "python":  # which is started to find out more
@@ -282,7 +277,7 @@ class _Translation:
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
         try:
-            _parsed(partial(option.process_value, self.context), text)
+            _parse_as_option(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
             choices, hint = _choices(error.message), None
             if close := get_close_matches(str(text), choices, 1):
@@ -339,7 +334,7 @@ class _Translation:
             raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
         words: list[str] = []
         for key, text, here in items:
-            _parsed(parse_override, text)
+            _parse_as_option(parse_override, text)
             if not _is_in(key, typed):
                 words += ["--set", text]
                 self.places[f"{SET}.{key}"] = self._place(here)
@@ -437,7 +432,7 @@ def _path(value: object) -> str | None:
     return os.path.normpath(str(value))
 
 
-def _switch(option: Any, value: object) -> list[str]:
+def _switch_words(option: Any, value: object) -> list[str]:
     if not isinstance(value, bool):
         raise _Wrong("expected true or false")
     names = option.secondary_opts
@@ -448,7 +443,7 @@ def _switch(option: Any, value: object) -> list[str]:
     return [max(names, key=len)]
 
 
-def _parsed(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
+def _parse_as_option(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
     try:
         return parse(text)
     except WrongUsage as error:

@@ -84,7 +84,7 @@ def tour(
         console.data(text)
     else:
         console.data(*result.lines)
-    written = _write(numbers, text, picture, result.draw)
+    written = _write_result(numbers, text, picture, result.draw)
     console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 
 
@@ -112,7 +112,7 @@ def _parity(experiment: Experiment, jobs: Sequence[FinishedJob]) -> _Result:
     return _Result(parity, list(parity_view.parity_lines(parity)), lambda: parity_view.draw(parity))
 
 
-def _write(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:
+def _write_result(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:
     """Write the numbers and, if it can be drawn, the picture; return what was written."""
     try:
         numbers.parent.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.option_table import members, read
-from zlaunch.cli.train_options import OutputOptions
+from zlaunch.cli.train_options import OutputOptions, ZeroOptions
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
@@ -20,7 +20,7 @@ from zlaunch.job.args import ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import STAGES, JobSpec, PreemptOptions, RestartPolicy, RunOptions, parse_override
+from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.facts import JobFacts, default_recipe
@@ -89,18 +89,15 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     if args != typed:  # it named a ds_config
         config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
-        "script": _program(given["script"], given["module"], given["python"]),
+        "script": _script_file(given["script"], given["module"], given["python"]),
         "args": args,
-        "stage": STAGES.get(given["stage"]),
+        **read(ZeroOptions, given).job_members,
         "ds_config": ds_config,
-        "overrides": tuple(parse_override(text) for text in given["overrides"] or ()),
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
         "config_flags": config_flags,
         "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
-    if given["nvme"] is not None:
-        read_otherwise["nvme_dir"] = given["nvme"].absolute()
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
 
 
@@ -124,7 +121,7 @@ def _asks_for_help(job: JobSpec) -> bool:
     return "--help" in job.args.words or job.args.words[-1] == "-h" or not defines_h
 
 
-def _program(script: str | None, module: str | None, python: Path | None) -> Path:
+def _script_file(script: str | None, module: str | None, python: Path | None) -> Path:
     if module is not None:
         return find_module_in(python, module)
     if script is None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from zlaunch.cli import job_options, options
 from zlaunch.cli.option_table import OptionPanel
 from zlaunch.job.spec import (
+    STAGES,
     STEP_PATIENCE_SECONDS,
     Debug,
     GpuChoice,
@@ -19,6 +20,7 @@ from zlaunch.job.spec import (
     OnStall,
     parse_debug,
     parse_gpus,
+    parse_override,
     parse_time_limit,
 )
 from zlaunch.launch.backends import launchers
@@ -84,6 +86,19 @@ class ZeroOptions:
     force: Annotated[
         bool, typer.Option("--force", help="Start even if memory or other resources are short.")
     ] = False
+
+    @property
+    def job_members(self) -> dict[str, Any]:
+        """The members of a JobSpec that these options set, beside the ds_config itself."""
+        found: dict[str, Any] = {
+            "stage": STAGES.get(self.stage or ""),
+            "offload": self.offload,
+            "precision": self.precision,
+            "overrides": tuple(map(parse_override, self.overrides or ())),
+        }
+        if self.nvme is not None:
+            found["nvme_dir"] = self.nvme.absolute()
+        return found
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def main() -> None:
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     config = json.loads(sys.argv[2])
     with contextlib.redirect_stdout(io.StringIO()):
-        said = opinion(config, int(sys.argv[1]))
-    console.data(json.dumps(said))
+        refusal = opinion(config, int(sys.argv[1]))
+    console.data(json.dumps(refusal))
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
         key,
         " ".join(dict.fromkeys(node["description"] for node in nodes)),
         type=in_words({"anyOf": nodes}),
-        default=_default(path, nodes, release),
+        default=_default_text(path, nodes, release),
         releases=_known(path),
-        read=_read(path),
+        read=_when_read(path),
         auto=_auto(path),
         memory=effect.memory if effect else "",
         speed=effect.speed if effect else "",
@@ -87,19 +87,19 @@ def keys_below(key: str) -> Iterator[RelatedRule]:
             yield RelatedRule(name[len(start) :], words, is_section)
 
 
-def _default(path: tuple[str, ...], nodes: Sequence[Node], release: Release) -> str:
+def _default_text(path: tuple[str, ...], nodes: Sequence[Node], release: Release) -> str:
     """Give the default in a release and its changes between releases."""
     past = history(path)
     if release.default(path) is not None or len(past.changes) > 1:
-        now = _written(release.default(path))
-        changes = [f"{_written(value)} since {name}" for name, value in past.changes[1:]]
-        began = [f"{_written(past.changes[0][1])} at first", *changes] if changes else []
+        now = _as_json(release.default(path))
+        changes = [f"{_as_json(value)} since {name}" for name, value in past.changes[1:]]
+        began = [f"{_as_json(past.changes[0][1])} at first", *changes] if changes else []
         return now + (f" in {release.name} ({', '.join(began)})" if began else "")
-    written = [_written(node["default"]) for node in nodes if node.get("default") is not None]
+    written = [_as_json(node["default"]) for node in nodes if node.get("default") is not None]
     return " or ".join(dict.fromkeys(written))
 
 
-def _written(value: object) -> str:
+def _as_json(value: object) -> str:
     if isinstance(value, float) and value.is_integer() and value >= 1e6:  # DeepSpeed writes counts like 5e8
         value = int(value)
     if value is None:
@@ -123,7 +123,7 @@ def _known(path: tuple[str, ...]) -> str:
     return span
 
 
-def _read(path: tuple[str, ...]) -> str:
+def _when_read(path: tuple[str, ...]) -> str:
     """Say at which stages, or under which switches, DeepSpeed reads a key."""
     if path[0] == ZERO and len(path) > 1:
         stages = stages_reading(".".join(path[1:]))
@@ -164,13 +164,13 @@ def _rules_about(key: str) -> tuple[RelatedRule, ...]:
 @cache
 def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     """Apply each rule to its example."""
-    told = []
+    rules = []
     for rule in RULES:
         config = check(dict(rule.broken)).config
-        found = [] if config is None else rule(Subject(config, rule.context))
-        keys = frozenset({*rule.repair, *(finding.where for finding in found)})
-        told.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
-    return tuple(told)
+        findings = [] if config is None else rule(Subject(config, rule.context))
+        keys = frozenset({*rule.repair, *(finding.where for finding in findings)})
+        rules.append((rule.code, keys, f"{rule.severity.value}: {rule.why.splitlines()[0]}"))
+    return tuple(rules)
 
 
 def _example(key: str, nodes: Sequence[Node]) -> Mapping[str, object] | None:
@@ -190,7 +190,7 @@ def _example(key: str, nodes: Sequence[Node]) -> Mapping[str, object] | None:
 def _sample(nodes: Sequence[Node]) -> object:
     """Choose a value other than the default."""
     for node in nodes:
-        default, words = node.get("default"), [*_choices(node)]
+        default, words = node.get("default"), [*_enumerated(node)]
         if isinstance(default, bool):
             return not default
         if other := [word for word in words if word not in (default, "auto", None)]:
@@ -202,7 +202,7 @@ def _sample(nodes: Sequence[Node]) -> object:
     return None
 
 
-def _choices(node: Node) -> Iterator[object]:
+def _enumerated(node: Node) -> Iterator[object]:
     yield from node.get("enum", ())
     for arm in node.get("anyOf", ()):
-        yield from _choices(arm)
+        yield from _enumerated(arm)

@@ -35,12 +35,12 @@ class Fixed:
 def fix_document(document: Document, context: Context) -> Fixed:
     """Fix one finding after another until no fix changes anything."""
     fixed = Fixed(document)
-    while fixed.count < MOST and (following := _step(fixed, context)) is not None:
+    while fixed.count < MOST and (following := _fix_one(fixed, context)) is not None:
         fixed = following
     return fixed
 
 
-def _step(fixed: Fixed, context: Context) -> Fixed | None:
+def _fix_one(fixed: Fixed, context: Context) -> Fixed | None:
     document = fixed.document
     for finding in validate_document(document, context):
         if finding.fix is not None:

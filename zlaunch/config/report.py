@@ -228,12 +228,12 @@ def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]
 def _diff(old: Document, new: Document) -> str:
     # as in `git diff`, a tab ends a name with spaces, which `patch` would cut off
     name = f"{old.file}\t" if " " in old.file else old.file
-    lines = difflib.unified_diff(_lines(old.text), _lines(new.text), name, name)
+    lines = difflib.unified_diff(_split_lines(old.text), _split_lines(new.text), name, name)
     return "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Split where patch does: at line feeds only."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)

@@ -30,28 +30,30 @@ def validate_mapping(value: dict[str, object], context: Context = UNKNOWN) -> li
 def validate_value(value: dict[str, object], context: Context) -> Checked:
     """Apply the rules to a plain value, as it was meant and as DeepSpeed reads it."""
     checked = check(value, context.release)
-    rules, found = _by_rules(checked.config, value, context), list(checked.findings)
+    of_rules, of_keys = _by_rules(checked.config, value, context), list(checked.findings)
     if context.interface is ConfigInterface.DEEPSPEED:
-        found = [_without_trainer(one, context.release or NEWEST) for one in found]
+        of_keys = [_without_trainer(finding, context.release or NEWEST) for finding in of_keys]
     if checked.as_read != checked.config:
-        codes = {finding.code for finding in rules}
-        read = _by_rules(checked.as_read, value, context)
-        fatal = {finding.code for finding in read if finding.severity in FATAL}
-        rules = [one if one.code in fatal else _once_mended(one) for one in rules]
-        found, follows = _with_blame(
-            value, found, [one for one in read if one.severity in FATAL and one.code not in codes], context
-        )
-        rules = [*rules, *follows]
-        rules = [one for one in rules if one.code in fatal or _stands_in(value, one)]
-    told = {finding.where: finding.severity for finding in found if finding.where}
-    return replace(checked, findings=(*found, *(one for one in rules if _is_news(one, told))))
+        codes = {finding.code for finding in of_rules}
+        as_read = [one for one in _by_rules(checked.as_read, value, context) if one.severity in FATAL]
+        fatal = {finding.code for finding in as_read}
+        follows = [finding for finding in as_read if finding.code not in codes]
+        of_keys, follows = _with_blame(value, of_keys, follows, context)
+        judged = [one if one.code in fatal else _once_mended(one) for one in of_rules]
+        of_rules = [one for one in (*judged, *follows) if one.code in fatal or _stands_in(value, one)]
+    severities = {finding.where: finding.severity for finding in of_keys if finding.where}
+    news = [finding for finding in of_rules if _is_news(finding, severities)]
+    return replace(checked, findings=(*of_keys, *news))
 
 
-def _is_news(finding: Finding, told: Mapping[str, Severity]) -> bool:
-    """Whether nothing as bad was told of its key, nor of a key in it, which then only seems to be missing."""
-    if any(where.rpartition(".")[0] == finding.where for where in told if told[where] in FATAL):
+def _is_news(finding: Finding, severities: Mapping[str, Severity]) -> bool:
+    """Whether nothing as bad was said about its key, nor about a key in it, which then only seems missing."""
+    fatal = [where for where, severity in severities.items() if severity in FATAL]
+    if any(where.rpartition(".")[0] == finding.where for where in fatal):
         return not finding.where
-    return finding.where not in told or (finding.severity in FATAL and told[finding.where] not in FATAL)
+    if finding.where not in severities:
+        return True
+    return finding.severity in FATAL and finding.where not in fatal
 
 
 def _once_mended(finding: Finding) -> Finding:
@@ -62,28 +64,28 @@ def _once_mended(finding: Finding) -> Finding:
 
 
 def _with_blame(
-    value: dict[str, object], found: list[Finding], follows: list[Finding], context: Context
+    value: dict[str, object], of_keys: list[Finding], follows: list[Finding], context: Context
 ) -> tuple[list[Finding], list[Finding]]:
     """Attribute to a misspelled key the findings that fixing it removes."""
-    told = []
-    for one in found:
-        if follows and one.fix is not None and one.fix.kind in (FixKind.RENAME, FixKind.MOVE):
+    blamed = []
+    for finding in of_keys:
+        if follows and finding.fix is not None and finding.fix.kind in (FixKind.RENAME, FixKind.MOVE):
             mended = copy.deepcopy(value)
-            fix_value(mended, one.path or (), one.fix)
-            still = check(mended, context.release).as_read
-            left = {each.code for each in _by_rules(still, value, context)}
+            fix_value(mended, finding.path or (), finding.fix)
+            as_read = check(mended, context.release).as_read
+            left = {each.code for each in _by_rules(as_read, value, context)}
             gone = [each for each in follows if each.code not in left]
             follows = [each for each in follows if each.code in left]
-            told.append(_blamed_for(gone, one))
+            blamed.append(_blamed_for(gone, finding))
         else:
-            told.append(one)
-    return told, follows
+            blamed.append(finding)
+    return blamed, follows
 
 
 def _blamed_for(follows: list[Finding], finding: Finding) -> Finding:
-    worst = min((one.severity for one in (finding, *follows)), key=list(Severity).index)
-    message = ": ".join([finding.message, *(one.message for one in follows)])
-    return replace(finding, severity=worst, message=message)
+    all_of_them = [finding, *follows]
+    worst = min((each.severity for each in all_of_them), key=list(Severity).index)
+    return replace(finding, severity=worst, message=": ".join(each.message for each in all_of_them))
 
 
 def _by_rules(config: DsConfig | None, value: dict[str, object], context: Context) -> list[Finding]:
@@ -111,15 +113,14 @@ def _stands_in(value: dict[str, object], finding: Finding) -> bool:
 def _about_text(document: Document, context: Context) -> list[Finding]:
     """Find what strict JSON readers do not accept, if one of them reads the file."""
     if context.interface is ConfigInterface.DEEPSPEED:
-        return [one for one in document.remarks if one.severity is not Severity.ADVICE]
-    return [*(_for_reader(one, context) for one in document.remarks), *imprecise_numbers(document)]
+        return [remark for remark in document.remarks if remark.severity is not Severity.ADVICE]
+    return [*(_for_reader(remark, context) for remark in document.remarks), *imprecise_numbers(document)]
 
 
 def _for_reader(remark: Finding, context: Context) -> Finding:
     """Judge a remark by the reader of the text; comments are only deleted if it surely refuses them."""
     if context.strict_json and remark.severity is Severity.ADVICE:
         return replace(remark, severity=Severity.FAILS_LATER)
-    is_comment = remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT
-    if is_comment:
+    if remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT:
         return replace(remark, fix=None)
     return remark

@@ -62,7 +62,7 @@ class LauncherEnd:
 
 def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     """Collect all that is known; what cannot be read is left out."""
-    ranks = _ranks(run)
+    ranks = _rank_evidence(run)
     launcher_log = tail(run.paths.launcher_log)
     hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
     stopped_by = end.stopped_by
@@ -70,7 +70,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
         stopped_by = _stopped_by_others(ranks, end.returncode, launcher_log)
     return Evidence(
-        job=_job(run),
+        job=_job_evidence(run),
         ranks=ranks,
         hosts=hosts,
         machines=_machines(ranks, run.ranks, end.oom_kills, disk_space(run.root)[1]),
@@ -84,7 +84,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     )
 
 
-def _ranks(run: RunFiles) -> tuple[RankEvidence, ...]:
+def _rank_evidence(run: RunFiles) -> tuple[RankEvidence, ...]:
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", ()) if "rank" in slot}
     nodes = list(dict.fromkeys(slot.get("host", "") for slot in slots.values()))
     return tuple(_rank(run, slot, nodes.index(slot.get("host", ""))) for slot in slots.values())
@@ -136,7 +136,7 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
-def _job(run: RunFiles) -> JobEvidence:
+def _job_evidence(run: RunFiles) -> JobEvidence:
     job = run.job
     script, *words = job.get("script") or [""]
     source = _source(Path(script))

@@ -79,7 +79,10 @@ def _aliases(section: type[Section] | None) -> dict[str, str]:
     """Map other spellings of the keys of a section to them."""
     if section is None:
         return {}
-    return {other: key for key in section.model_fields for other in spellings(section, key)}
+    names: dict[str, str] = {}
+    for key in section.model_fields:
+        names |= dict.fromkeys(spellings(section, key), key)
+    return names
 
 
 def _replace_old_names(whole: dict[str, object]) -> None:
@@ -96,23 +99,23 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
-        return [_number(one) for one in value]
+        return [_narrow(one) for one in value]
     if path == ("optimizer", "type") and str(value).lower() in KIND_OF:
         return str(value).lower()
     if field is None or isinstance(value, bool):
         return value
-    found = [*parts(field.annotation), *field.metadata]
+    types = [*parts(field.annotation), *field.metadata]
     if isinstance(value, str) and any(
-        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in found
+        isinstance(part, BeforeValidator) and part.func is in_lower_case for part in types
     ):
         return value.lower()
-    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in found)
+    is_number = any(part in (int, float) or (isinstance(part, int) and part is not True) for part in types)
     if isinstance(value, str) and is_number and _NUMBER.fullmatch(value):
-        return _number(float(value))
-    return _number(value)
+        return _narrow(float(value))
+    return _narrow(value)
 
 
-def _number(value: object) -> object:
+def _narrow(value: object) -> object:
     if isinstance(value, float):
         return narrowed(value)
     return value

@@ -31,7 +31,9 @@ ANY = "*"
 def _meaning(section: type[Section], key: str) -> str:
     """Find the docstring of a field, in the class or its bases; else the first line about its section."""
     for owner in section.__mro__:
-        if issubclass(owner, Section) and (words := _words(owner.__module__).get((owner.__name__, key))):
+        if issubclass(owner, Section) and (
+            words := _docstrings_of(owner.__module__).get((owner.__name__, key))
+        ):
             return words
     inner = section_in(section.model_fields[key].annotation)
     if inner is None or inner.__doc__ is None:
@@ -40,7 +42,7 @@ def _meaning(section: type[Section], key: str) -> str:
 
 
 @functools.cache
-def _words(module: str) -> Mapping[tuple[str, str], str]:
+def _docstrings_of(module: str) -> Mapping[tuple[str, str], str]:
     """Read the docstrings below the fields of all classes of a module."""
     docstrings = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:

@@ -84,14 +84,14 @@ def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Sc
     return replace(
         script,
         interface=ConfigInterface.TRAINER,
-        reported=ScriptArgs.of(_words(answer)),
+        reported=ScriptArgs.of(_words_of_answer(answer)),
         defaults=arguments,
         config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
         own_config=own_config,
     )
 
 
-def _words(answer: AnswerRecord) -> Iterator[str]:
+def _words_of_answer(answer: AnswerRecord) -> Iterator[str]:
     """Write every argument that is not the default of the Trainer as a flag."""
     values = {**answer.get("arguments", {}), MODEL_FLAGS[0]: answer.get("model")}
     chosen = {*answer.get("changed", []), *DEFAULTS, MODEL_FLAGS[0], *_ALWAYS}

@@ -29,10 +29,10 @@ def moved_import(error: str) -> tuple[str, str] | None:
     """Find what an ImportError is about, and what to write; None if it is not known to have moved."""
     named = list(_NO_MODULE.findall(error))
     named += [f"{module}.{name}" for name, module in _NO_NAME.findall(error)]
-    return next(((old, _advice(MOVED[old])) for old in named if old in MOVED), None)
+    return next(((old, _new_import(MOVED[old])) for old in named if old in MOVED), None)
 
 
-def _advice(new: str) -> str:
+def _new_import(new: str) -> str:
     if new in _MODULES:
         return f"import it from `{new}`"
     module, _, name = new.rpartition(".")

@@ -319,7 +319,7 @@ def parse_override(text: str) -> tuple[str, Any]:
             f"`--set {text}` is not KEY=VALUE", "write `--set zero_optimization.sub_group_size=1e8`"
         )
     try:
-        value = json.loads(raw, parse_float=_number, parse_constant=_number)
+        value = json.loads(raw, parse_float=_ds_config_number, parse_constant=_ds_config_number)
     except ValueError:
         value = raw
     except RecursionError:
@@ -327,7 +327,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     return key, value
 
 
-def _number(text: str) -> int | float:
+def _ds_config_number(text: str) -> int | float:
     """Parse `1e8` as an integer, like DeepSpeed's JSON reader."""
     value = float(text)
     if not math.isfinite(value):

@@ -106,7 +106,7 @@ def _same(name: str) -> Match:
     return Match((name,), lambda args: args[name].value)
 
 
-def _switch(name: str) -> Match:
+def _switch_match(name: str) -> Match:
     return Match((name, f"{name}_full_eval"), lambda args: args.is_on(name, f"{name}_full_eval"))
 
 
@@ -123,8 +123,8 @@ MATCHED: Mapping[tuple[str, ...], Match] = {
     ("scheduler", "params", "warmup_max_lr"): _same("learning_rate"),
     ("scheduler", "params", "total_num_steps"): Match(("max_steps",), num_total_steps),
     ("scheduler", "params", "warmup_num_steps"): Match(("warmup_steps",), num_warmup_steps),
-    ("bf16", "enabled"): _switch("bf16"),
-    ("fp16", "enabled"): _switch("fp16"),
+    ("bf16", "enabled"): _switch_match("bf16"),
+    ("fp16", "enabled"): _switch_match("fp16"),
 }
 """Keys with `must_match` in `HfTrainerDeepSpeedConfig`; train_batch_size has its own rule."""
 

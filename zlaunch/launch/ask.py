@@ -97,7 +97,9 @@ def ask(
     if rejected := answer.get("rejected"):
         words = " ".join(rejected)
         raise _rejected(job, f"does not define `{words}`", rejected[0], answer.get("options", []))
-    return apply_answer(script, answer, job) if is_open and answer.get("reached") else script
+    if is_open and answer.get("reached"):
+        return apply_answer(script, answer, job)
+    return script
 
 
 def show_help(job: JobSpec) -> int:
@@ -106,7 +108,9 @@ def show_help(job: JobSpec) -> int:
     child = Child([python, *_program(job), *job.args.words], os.environ, sys.stdout.buffer, _GRACE_SECONDS)
     returncode = child.wait(lambda: None)
     heed_signals()
-    return returncode if returncode >= 0 else 128 - returncode
+    if returncode < 0:  # minus the signal
+        return 128 - returncode
+    return returncode
 
 
 def ask_command(
@@ -127,16 +131,15 @@ def ask_command(
             raise
         reporter.note(error.message)
         script = source
-    defaults = {} if script.reported is not None else script.defaults
-    unsaid = [
-        word
-        for name, one in defaults.items()
-        if not job.args.has(name)
-        for word in (f"--{name}", f"{one.value}")
-    ]
-    is_known = script.is_sure and script.interface is not ConfigInterface.NONE
-    reader = script.interface.value if is_known else None
-    return script.trainer_flags(_arguments(job)).preceded_by(unsaid), reader
+    defaults: list[str] = []
+    if script.reported is None:
+        for name, default in script.defaults.items():
+            if not job.args.has(name):
+                defaults += [f"--{name}", f"{default.value}"]
+    reader: str | None = None
+    if script.is_sure and script.interface is not ConfigInterface.NONE:
+        reader = script.interface.value
+    return script.trainer_flags(_arguments(job)).preceded_by(defaults), reader
 
 
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
@@ -169,11 +172,16 @@ def _is_doubtful(job: JobSpec, script: Script, python: Interpreter) -> bool:
     short = (word for word in job.args.words if _SHORT.match(word))
     if any(f"'{word}'" not in script.source and f'"{word}"' not in script.source for word in short):
         return True
-    types = trainer_arguments(python) if script.interface is ConfigInterface.TRAINER else {}
-    return any(
-        _is_odd(flag, types[flag.name], python) if flag.name in types else not script.mentions(flag.name)
-        for flag in job.args.flags
-    )
+    types: Mapping[str, str] = {}
+    if script.interface is ConfigInterface.TRAINER:
+        types = trainer_arguments(python)
+    for flag in job.args.flags:
+        is_doubtful = not script.mentions(flag.name)
+        if flag.name in types:
+            is_doubtful = _is_odd(flag, types[flag.name], python)
+        if is_doubtful:
+            return True
+    return False
 
 
 def _is_odd(flag: TypedFlag, kind: str, python: Interpreter) -> bool:
@@ -200,21 +208,25 @@ _SHORT = re.compile(r"-[A-Za-z]")
 
 
 def _program(job: JobSpec) -> list[str]:
-    return ["-m", job.module] if job.module else [str(job.script)]
+    if job.module:
+        return ["-m", job.module]
+    return [str(job.script)]
 
 
 def _name(job: JobSpec) -> str:
-    return job.script.name if job.module is None else f"`-m {job.module}`"
+    if job.module is not None:
+        return f"`-m {job.module}`"
+    return job.script.name
 
 
 def _rejected(job: JobSpec, said: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
-    meant = get_close_matches(word, options, 1)
-    hint = f"did you mean `{meant[0]}`?" if meant else "see its `--help`"
-    return WrongUsage(f"{_name(job)} {said}", _or_unasked(hint))
+    hint = "see its `--help`;"
+    if meant := get_close_matches(word, options, 1):
+        hint = f"did you mean `{meant[0]}`?"
+    return WrongUsage(f"{_name(job)} {said}", f"{hint} {_UNASKED}")
 
 
-def _or_unasked(hint: str) -> str:
-    return f"{hint}{'' if hint.endswith('?') else ';'} `--no-ask` starts it anyway"
+_UNASKED = "`--no-ask` starts it anyway"
 
 
 def _answer(
@@ -248,33 +260,55 @@ def _answer(
 
         returncode = child.wait(follow)
         heed_signals()
-        if stopped_by := child.stopped_by or (-returncode if -returncode in RELAYED else None):
-            sys.exit(128 + stopped_by)
+        if child.stopped_by:
+            sys.exit(128 + child.stopped_by)
+        if -returncode in RELAYED:
+            sys.exit(128 - returncode)
         if answer := read_record(file, AnswerRecord):
             return answer
         lines = _last_lines(log)
-    last = lines[-1][:MOST_CHARACTERS] if lines else ""
-    if returncode == 2 and (said := _REJECTS.search(last)):
-        listed = lines[-1].partition(_CHOOSE)[2]
-        message = said[1].partition(_CHOOSE)[0]
-        options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:-1]))
-        word = _WRONG.search(message)
-        raise _rejected(job, f"rejects its arguments: {message}", word[1] if word else "", options)
-    moved = moved_import(last)
-    if returncode == 1 and (moved or _MISSING.search(last)):
-        hint = moved[1] if moved else f"`{python.executable} -m pip install` the package that has it"
-        raise Unavailable(f"{_name(job)} cannot start: {last.partition(': ')[2]}", _or_unasked(hint))
-    why = last if last and returncode else f"it ended with {returncode}"
+    last = "".join(lines[-1:])[:MOST_CHARACTERS]
+    if returncode == 2:
+        _raise_rejected(job, last, lines)
+    if returncode == 1:
+        _raise_missing(job, last, python)
+    why = f"it ended with {returncode}"
     if time.monotonic() - started > limit:
         why = f"it did not create them within {duration(limit)}; `--no-ask` does not wait for them"
+    elif last and returncode:
+        why = last
     reporter.note(f"cannot find out the arguments of {_name(job)}: {why}")
     return {}
 
 
+def _raise_rejected(job: JobSpec, last: str, lines: Sequence[str]) -> None:
+    """Raise WrongUsage if the last line is argparse's error about the command line."""
+    said = _REJECTS.search(last)
+    if said is None:
+        return
+    listed = lines[-1].partition(_CHOOSE)[2]
+    message = said[1].partition(_CHOOSE)[0]
+    options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:-1]))
+    words = _WRONG.findall(message)
+    raise _rejected(job, f"rejects its arguments: {message}", "".join(words[:1]), options)
+
+
+def _raise_missing(job: JobSpec, last: str, python: Interpreter) -> None:
+    """Raise Unavailable if the last line is the error about a module that cannot be imported."""
+    moved = moved_import(last)
+    hint = f"`{python.executable} -m pip install` the package that has it"
+    if moved is not None:
+        hint = moved[1]
+    elif _MISSING.search(last) is None:
+        return
+    raise Unavailable(f"{_name(job)} cannot start: {last.partition(': ')[2]}", f"{hint}; {_UNASKED}")
+
+
 def _arguments(job: JobSpec) -> ScriptArgs:
     """Return the arguments as the user typed them, with the ds_config."""
-    named = (*job.config_flags, str(job.ds_config)) if job.config_flags else ()
-    return job.args.followed_by(named)
+    if not job.config_flags:
+        return job.args
+    return job.args.followed_by((*job.config_flags, str(job.ds_config)))
 
 
 def _first_rank(topology: Topology) -> dict[str, str]:

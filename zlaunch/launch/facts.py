@@ -163,14 +163,18 @@ class JobFacts:
         """What the ranks of a host use; if it was not asked, it is taken to be like this one."""
         if (known := self.others.get(host.name)) is not None:
             return Software(known.python, known.op_cache, known.path)
-        executable = self.python.executable if host.python is None or is_here(host) else host.python
-        return Software(replace(self.python, executable=executable), self.here.op_cache)
+        python = self.python
+        if host.python is not None and not is_here(host):
+            python = replace(python, executable=host.python)
+        return Software(python, self.here.op_cache)
 
     @property
     def trainer_flags(self) -> ScriptArgs:
         """The arguments of the script as flags of the Trainer."""
         flags = self.script.trainer_flags(self.job.args)
-        return flags if self.resume is None else flags.followed_by(self.resume.words(self.layout))
+        if self.resume is None:
+            return flags
+        return flags.followed_by(self.resume.words(self.layout))
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""
@@ -211,7 +215,9 @@ def read_sources(job: JobSpec) -> Sources:
     """
     script = _as_told(read_script(job.script), job)
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
-    ds_config = None if job.ds_config is None or is_its_own else read(job.ds_config)
+    ds_config: Document | None = None
+    if job.ds_config is not None and not is_its_own:
+        ds_config = read(job.ds_config)
     lines: tuple[HostLine, ...] = ()
     topology: Topology | None = None
     if job.names_hosts:
@@ -265,8 +271,10 @@ def inspect(
     job = sources.job
     python = inspect_python(python_here(sources.hostfile, job.python), (DEBUGGER, *PACKAGES))
     check_packages(python, _needed(job, sources.script))
-    imagined = surroundings.imagined
-    machine = probe_machine(os.environ, python) if imagined is None else imagined.machine
+    if surroundings.imagined is None:
+        machine = probe_machine(os.environ, python)
+    else:
+        machine = surroundings.imagined.machine
     sources = _count_slots(sources, machine, is_offline=surroundings.is_offline)
     likely = sources.hosts or surroundings.likely_topology(job, machine)
     sources = replace(sources, script=ask(job, sources.script, python, reporter, likely))
@@ -310,7 +318,9 @@ def planned_config(sources: Sources) -> Document | None:
     try:
         if isinstance(own.value, str):
             return read(Path(own.value))
-        return None if own.value is None else parse(json.dumps(own.value, indent=2, default=str), own.where)
+        if own.value is None:
+            return None
+        return parse(json.dumps(own.value, indent=2, default=str), own.where)
     except ZlaunchError:
         return None
 
@@ -336,8 +346,12 @@ def _needed(job: JobSpec, script: Script) -> tuple[str, ...]:
 def _question(sources: Sources, layout: RunDir) -> Question:
     """Ask about everything that ranks read, write and listen on."""
     job = sources.job
-    own = {} if sources.ds_config is None else sources.ds_config.value.get(ZERO)
-    sections = [own.get(name) for name in OFFLOADS] if isinstance(own, Mapping) else []
+    own: object = None
+    if sources.ds_config is not None:
+        own = sources.ds_config.value.get(ZERO)
+    sections: list[object] = []
+    if isinstance(own, Mapping):
+        sections = [own.get(name) for name in OFFLOADS]
     swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
     swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
     named = [sources.script.path, sources.script.output_dir(job.args), *swaps]
@@ -361,7 +375,9 @@ def _model(job: JobSpec, script: Script) -> tuple[ModelConfig | None, ZlaunchErr
     name = model_flag(script.trainer_flags(job.args))
     if name is None:
         recipe = recipe_of(job.script)
-        return read_model(recipe.folders[0]) if recipe and recipe.folders else None, None
+        if recipe is None or not recipe.folders:
+            return None, None
+        return read_model(recipe.folders[0]), None
     loaded = [flag.value for flag in job.args.flags if flag.name in script.loads]
     is_certain = name in loaded and not Path(name, ADAPTER).exists()
     try:

@@ -36,7 +36,10 @@ if TYPE_CHECKING:  # a job that resumes nothing needs none of it
 
 def make_plan(facts: JobFacts) -> LaunchPlan:
     """Plan a job, or repeat the plan of an earlier run; raise Refused with all findings if it cannot work."""
-    plan = _plan(facts) if facts.repeats is None else moved_plan(facts.repeats, facts)
+    if facts.repeats is None:
+        plan = _plan(facts)
+    else:
+        plan = moved_plan(facts.repeats, facts)
     position, preempt = _position(plan), facts.job.wishes.preempt
     return replace(
         plan,
@@ -120,7 +123,9 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
             return script_arguments(config.agreement, file, script.config_flags), {}
         case Handover.ACCELERATE:
             variables = accelerate_variables(facts.layout, facts.job.precision)
-            return typed, variables if script.is_sure else {**variables, **variable}
+            if not script.is_sure:
+                variables |= variable
+            return typed, variables
         case Handover.VARIABLE:
             return typed, variable
     return typed, {}
@@ -153,8 +158,7 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
         if isinstance(directory := values[path], str) and directory != "auto":
             given = values.leaves[path].source
             source = replace(given, text=f"{given}, with a directory for this run")
-            own = Path(directory) / swap_name(layout)
-            values = values.put(path, str(own), source)
+            values = values.put(path, str(Path(directory) / swap_name(layout)), source)
     return values
 
 
@@ -184,8 +188,8 @@ def _absent(facts: JobFacts) -> list[Finding]:
     """Find arguments that the installed Trainer does not have, unless the script defines them itself."""
     if not facts.script.takes_trainer_args or facts.script.reported is not None:
         return []
-    found = absent_arguments(facts.job.args, facts.stack.trainer)
-    return [finding for finding in found if not facts.script.mentions(finding.where.removeprefix("--"))]
+    absent = absent_arguments(facts.job.args, facts.stack.trainer)
+    return [finding for finding in absent if not facts.script.mentions(finding.where.removeprefix("--"))]
 
 
 def _no_optimizer(facts: JobFacts) -> list[Finding]:
@@ -203,7 +207,8 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
     """Find FSDP on the command line of a Trainer beside a ds_config."""
     if job.ds_config is not None and script.without_deepspeed == FSDP:
-        yield from fsdp_conflict(job.args, Severity.FAILS_LATER if script.is_sure else Severity.IGNORED)
+        severity = Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
+        yield from fsdp_conflict(job.args, severity)
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
@@ -212,22 +217,19 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
     if not options or script.handover is not Handover.NOT:
         return
     have = "has" if len(job.config_options) == 1 else "have"
-    own, effect = script.own_config, f"{options} {have} no effect"
-    if own is None:
-        instead = (
-            f"trains with {script.without_deepspeed}"
-            if script.without_deepspeed
-            else "does not use DeepSpeed"
-        )
-        message, hint = (
-            f"{script.path.name} {instead}, so {effect}",
-            "use the Trainer, Accelerator or `deepspeed.initialize`",
-        )
-        if script.without_deepspeed == FSDP:
-            fsdp = job.args.fsdp
-            hint = f"leave out `{fsdp}` to train with DeepSpeed" if fsdp else "remove FSDP from the script"
-        yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
-    else:
-        message = f"the script passes its own ds_config to DeepSpeed ({own.where}), so {effect}"
+    effect, own_config = f"{options} {have} no effect", script.own_config
+    if own_config is not None:
+        message = f"the script passes its own ds_config to DeepSpeed ({own_config.where}), so {effect}"
         hint = "remove the ds_config there, or leave out these options"
-        yield Finding("own-config", message, hint, severity=Severity.IGNORED, place=own.place)
+        yield Finding("own-config", message, hint, severity=Severity.IGNORED, place=own_config.place)
+        return
+    instead = "does not use DeepSpeed"
+    if script.without_deepspeed:
+        instead = f"trains with {script.without_deepspeed}"
+    hint = "use the Trainer, Accelerator or `deepspeed.initialize`"
+    if script.without_deepspeed == FSDP:
+        hint = "remove FSDP from the script"
+        if job.args.fsdp:
+            hint = f"leave out `{job.args.fsdp}` to train with DeepSpeed"
+    message = f"{script.path.name} {instead}, so {effect}"
+    yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)

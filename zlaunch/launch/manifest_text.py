@@ -21,8 +21,8 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
         super().increase_indent(flow, False)
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> Any:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> Any:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)

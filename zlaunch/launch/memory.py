@@ -81,7 +81,7 @@ def check_memory(facts: JobFacts, estimator: Estimator) -> Estimate:
         raise estimate.error
     if estimate.fit is Fit.NO:
         message = "; ".join(estimate.verdict.reasons)
-        hint = _hint(estimate.query, fitting(try_changes(estimate, estimator)))
+        hint = _remedies_hint(estimate.query, fitting(try_changes(estimate, estimator)))
         hint += "; `--force` starts it anyway"
         raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
     return estimate
@@ -107,7 +107,7 @@ def choose_stage(facts: JobFacts, estimator: Estimator) -> tuple[JobSpec, str]:
         if estimate.fit is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)
             raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
-    hint = _hint(query, find_remedies(query, available(query), estimator))
+    hint = _remedies_hint(query, find_remedies(query, available(query), estimator))
     raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
 
 
@@ -116,7 +116,7 @@ def _need(estimate: Estimate) -> str:
     return f"{memory(estimate.need.process[1])} on each GPU, {host}" if estimate.forecast.on_gpu else host
 
 
-def _hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
+def _remedies_hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
     """Name the changes after which a job fits, as `zlaunch train` takes them."""
     given = query.given
     setting = setting_of(given.interface, given.handover)

@@ -21,19 +21,18 @@ def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
     ranks = [slot.rank for slot in plan.topology.slots()]
     plans: list[NodePlanRecord] = []
     for node, host in enumerate(plan.topology.hosts):
-        own, ranks = ranks[: len(host.devices)], ranks[len(host.devices) :]
-        devices = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, host.devices))}
+        ranks_here, ranks = ranks[: len(host.devices)], ranks[len(host.devices) :]
+        environment = plan.own_environment(host)
+        if plan.accelerator == "cuda":
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, host.devices))
         plans.append(
             {
                 "host": host.name,
                 "start": list(_start(plan, node)),
                 "argv": list(plan.node_argv(node)),
-                "environment": {
-                    **plan.own_environment(host),
-                    **(devices if plan.accelerator == "cuda" else {}),
-                },
+                "environment": environment,
                 "python": plan.facts.software_on(host).python.executable,
-                "ranks": own,
+                "ranks": ranks_here,
             }
         )
     return plans
@@ -41,7 +40,9 @@ def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
 
 def control_port(plan: LaunchPlan) -> int:
     """Choose a port for hosts that connect by themselves; 0 if none does."""
-    return free_port() if plan.on_each_host and plan.topology.reach is Reach.JOINED else 0
+    if plan.on_each_host and plan.topology.reach is Reach.JOINED:
+        return free_port()
+    return 0
 
 
 def _start(plan: LaunchPlan, node: int) -> Sequence[str]:

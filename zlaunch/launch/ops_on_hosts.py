@@ -57,7 +57,7 @@ def build_everywhere(
         for host in hosts:
             builds.append(build := _HostBuild(plan, host, reporter, errors))
             ends.callback(build.end)
-        _follow(builds)
+        _follow_builds(builds)
     return None
 
 
@@ -95,7 +95,7 @@ def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> N
         raise Stopped(stopped_by)
 
 
-def _follow(builds: Sequence["_HostBuild"]) -> None:
+def _follow_builds(builds: Sequence["_HostBuild"]) -> None:
     while running := [one for one in builds if not one.is_over]:
         wait_for_any([one.channel for one in running], 0.2)
         for one in running:

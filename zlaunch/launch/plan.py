@@ -112,14 +112,14 @@ class LaunchPlan:
 
     def own_environment(self, host: Host) -> dict[str, str]:
         """Variables of the ranks that differ on a host: its PATH, and its native ops."""
-        software, own = self.facts.software_on(host), self._own_path(host)
+        software, variables = self.facts.software_on(host), self._own_path(host)
         chosen = self.environment.get(op_cache.VARIABLE)
         here = self.facts.here.op_cache
         if here is not None and chosen is not None and chosen.value == str(here.folder):
             folder = (software.op_cache or here).folder
             if folder != here.folder:
-                own[op_cache.VARIABLE] = str(folder)
-        return own
+                variables[op_cache.VARIABLE] = str(folder)
+        return variables
 
     def _own_path(self, host: Host) -> dict[str, str]:
         """PATH of a host, with the programs of its Python in front; that of `--env` is for all hosts."""
@@ -158,7 +158,9 @@ class LaunchPlan:
     @property
     def argv(self) -> tuple[str, ...]:
         """The launcher's command line, with the script in its place."""
-        return self.node_argv(0, watched=False) if self.on_each_host else self._argv(self._target)
+        if self.on_each_host:
+            return self.node_argv(0, watched=False)
+        return self._argv(self._target)
 
     @property
     def _target(self) -> Target:
@@ -186,7 +188,9 @@ class LaunchPlan:
         """The launcher's command line on one of several hosts."""
         host = self.topology.hosts[node]
         program, *args = own_program(host, RANK_PROGRAM, as_safe_word(self.layout.root))
-        target = Target(program, tuple(args), "program") if watched else self._target
+        target = self._target
+        if watched:
+            target = Target(program, tuple(args), "program")
         assert self.backend.node_argv is not None
         module, *words = self.backend.node_argv(
             target, self.topology, node, self.facts.address, self.facts.port
@@ -200,7 +204,8 @@ class LaunchPlan:
         return self.program.wants_local_rank and (self.backend.is_of_deepspeed or is_started)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
-        target = replace(target, hostfile=str(self.layout.hostfile) if self.topology.spans_hosts else None)
+        if self.topology.spans_hosts:
+            target = replace(target, hostfile=str(self.layout.hostfile))
         module, *words = self.backend.build_argv(target, self.topology, self.accelerator, self.facts.port)
         return (*self.python.module(module), *words)
 

@@ -124,14 +124,15 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
     """
     job, old = files.job, RunDir(recorded_root(files))
     moved = {str(old.ds_config): str(facts.layout.ds_config)}
-    told, variables = dict[str, str](), dict[str, Variable]()
+    resumed, variables = dict[str, str](), dict[str, Variable]()
     if facts.resume is not None:
-        told = dict([option]) if (option := facts.resume.words(facts.layout)) else {}
         variables = facts.resume.variables(facts.layout)
+        if option := facts.resume.words(facts.layout):
+            resumed = dict([option])
     with enough_is_recorded(files):
         expected = _values(files, files.provenance.get("expected", files.config))
         # The checkpoint is the one that `latest` names now.
-        words = (told.get(before, moved.get(word, word)) for before, word in pairwise(job["script"]))
+        words = (resumed.get(before, moved.get(word, word)) for before, word in pairwise(job["script"]))
         environment = {
             name: _variable(name, moved.get(value, value), facts.python.programs)
             for name, value in job["environment"].items()
@@ -157,7 +158,9 @@ def enough_is_recorded(files: RunFiles) -> Iterator[None]:
     try:
         yield
     except (LookupError, ValueError) as error:
-        what = f" (`{error.args[0]}`)" if isinstance(error, KeyError) else ""
+        what = ""
+        if isinstance(error, KeyError):
+            what = f" (`{error.args[0]}`)"
         raise Unavailable(
             f"the record of {recorded_root(files)} is incomplete, so the run cannot be repeated{what}: "
             "it is damaged, or from another release of zlaunch",
@@ -176,8 +179,12 @@ def topology_of(job: JobRecord) -> Topology:
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
     ]
-    recorded = Reach.SSH if job["over_ssh"] else Reach.HERE  # by releases that did not record it
-    return Topology(tuple(hosts), Reach(job.get("reach", recorded.value)))
+    reach = Reach.HERE
+    if job["over_ssh"]:  # older releases recorded nothing else
+        reach = Reach.SSH
+    if "reach" in job:
+        reach = Reach(job["reach"])
+    return Topology(tuple(hosts), reach)
 
 
 def _with_login(topology: Topology, now: Topology) -> Topology:
@@ -189,9 +196,11 @@ def _with_login(topology: Topology, now: Topology) -> Topology:
 
 def _variable(name: str, value: str, programs: Sequence[str]) -> Variable:
     """Take a variable as it was; in PATH, zlaunch puts the programs of the ranks' Python first."""
+    prepended: str | None = None
     first = value.partition(os.pathsep)[0]
-    is_ours = name == "PATH" and first in programs
-    return Variable(value, "as recorded", first if is_ours else None, is_secret(name, value))
+    if name == "PATH" and first in programs:
+        prepended = first
+    return Variable(value, "as recorded", prepended, is_secret(name, value))
 
 
 def _values(files: RunFiles, config: Mapping[str, object]) -> Values:
@@ -208,6 +217,6 @@ def _in_own_swap_dirs(values: Values, old: RunDir, new: RunDir) -> Values:
     for path in [(ZERO, name, "nvme_path") for name in OFFLOADS]:
         value = values[path]
         if isinstance(value, str) and Path(value).name.startswith(f"zlaunch-{old.root.name}-"):
-            own = Path(value).with_name(swap_name(new))
-            values = values.put(path, str(own), values.leaves[path].source)
+            directory = Path(value).with_name(swap_name(new))
+            values = values.put(path, str(directory), values.leaves[path].source)
     return values

@@ -104,10 +104,10 @@ class Preflight:
         if plan.saves is not None or plan.args.has("output_dir"):
             findings += _checkpoints().check_saves(plan.training)
         wrong = [finding for finding in findings if finding.severity in FATAL]
-        is_refused = wrong and not self.options.force
-        self.reporter.warn([one for one in findings if not (is_refused and one in wrong)])
-        if is_refused:
+        if wrong and not self.options.force:
+            self.reporter.warn([finding for finding in findings if finding not in wrong])
             raise Refused(wrong, "`--force` starts it anyway")
+        self.reporter.warn(findings)
         return wrong
 
 

@@ -56,21 +56,22 @@ class _Job:
 
 def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     """Work out what a job needs on one of its machines, by the name that its topology has for it."""
-    over_ssh, is_several = plan.topology.spans_hosts, len(plan.topology.hosts) > 1
+    over_ssh = plan.topology.spans_hosts
     hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == name]
-    job = _job(plan, sum(len(host.devices) for host in hosts))
+    job = _job_to_check(plan, sum(len(host.devices) for host in hosts))
+    crosses_hosts = len(plan.topology.hosts) > 1 and bool(job.ranks)  # other hosts may have all ranks
     own = plan.environment
     return Requirements(
         ranks=job.ranks,
         devices=tuple(sorted({device for host in hosts for device in host.devices})),
         gpu_bytes=_on_each_gpu(job),
-        memory=_memory(job) if job.ranks else None,
+        memory=_host_memory(job) if job.ranks else None,
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
         locked_bytes=_locked(job) if job.ranks else 0,
         over_ssh=over_ssh,
-        crosses_hosts=is_several,
-        uses_infiniband=is_several and plan.accelerator == "cuda",
+        crosses_hosts=crosses_hosts,
+        uses_infiniband=crosses_hosts and plan.accelerator == "cuda",
         socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},
         writes=tuple(_writes(job)),
         monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),
@@ -78,7 +79,7 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     )
 
 
-def _job(plan: LaunchPlan, ranks: int) -> _Job:
+def _job_to_check(plan: LaunchPlan, ranks: int) -> _Job:
     args, _ = plan.facts.read_args()
     model, estimate = plan.facts.model, plan.facts.estimate
     forecast = None if estimate is None else estimate.forecast
@@ -124,7 +125,7 @@ def _on_each_gpu(job: _Job) -> int | None:
     return job.rehearsed.bounds(job.rehearsed.peak("gpu"))[0] + least
 
 
-def _memory(job: _Job) -> Amount | None:
+def _host_memory(job: _Job) -> Amount | None:
     """Work out the host memory of all ranks here; without a rehearsal, of CPU ranks alone."""
     if job.rehearsed is not None:
         need = memory_need(job.rehearsed, Cluster(len(job.plan.topology.hosts), job.ranks)).host
@@ -196,7 +197,7 @@ def _bytes_per_element(job: _Job) -> int:
 
 def likely_checkpoint_bytes(plan: LaunchPlan) -> int | None:
     """Estimate the size of a Trainer's checkpoint; None if the model is unknown, or partly trained."""
-    job = _job(plan, plan.topology.world_size)
+    job = _job_to_check(plan, plan.topology.world_size)
     return None if job.expected is None else _bytes_per_element(job) * job.expected.trainable
 
 

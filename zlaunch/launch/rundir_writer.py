@@ -61,9 +61,10 @@ def release(plan: LaunchPlan) -> None:
     """Delete the directories of a run that does not start, with their contents."""
     run_dir = plan.layout
     with contextlib.suppress(OSError):
-        links = run_dir.resume.iterdir() if run_dir.resume.is_dir() else ()
-        for file in (*run_dir.first_files, *links):
+        for file in run_dir.first_files:
             file.unlink(missing_ok=True)
+        for link in run_dir.resume.glob("*"):
+            link.unlink()
     for directory in (*plan.swap_dirs, run_dir.ranks, run_dir.logs, run_dir.resume, run_dir.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
@@ -84,8 +85,8 @@ def write_run_files(
     if plan.ds_config != plan.values:
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
-    why_not = [one.message for one in forced]
-    job = {**_job(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
+    why_not = [finding.message for finding in forced]
+    job = {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
     write_record(run_dir.job, job, mode=PRIVATE)
     write_record(run_dir.environment, environment_of(plan.facts))
     if plan.topology.spans_hosts:
@@ -129,14 +130,15 @@ def command_script(plan: LaunchPlan) -> str:
     hosts, which DeepSpeed's runner would hand to their shells unquoted.
     """
     by_runner = plan.topology.spans_hosts and not plan.on_each_host
-    exports = [
-        f"# {name} is in job.json alone"
-        if variable.is_secret or (by_runner and not may_export(name, variable.value))
-        else f"export {name}={variable.shown(name)}"
-        for name, variable in plan.environment.items()
-    ]
-    directory = str(Path.cwd())
-    argv = plan.watched_argv if plan.topology.reach in (Reach.SSH, Reach.SRUN) else plan.argv
+    exports: list[str] = []
+    for name, variable in plan.environment.items():
+        if variable.is_secret or (by_runner and not may_export(name, variable.value)):
+            exports.append(f"# {name} is in job.json alone")
+        else:
+            exports.append(f"export {name}={variable.shown(name)}")
+    directory, argv = str(Path.cwd()), plan.argv
+    if plan.topology.reach in (Reach.SSH, Reach.SRUN):
+        argv = plan.watched_argv
     swap = shlex.quote(f"rm -rf {shlex.join(map(str, plan.swap_dirs))}")
     asked = [str(plan.layout.stop), str(plan.layout.save_at)]
     if by_runner and not is_safe_word(directory):
@@ -156,7 +158,7 @@ def command_script(plan: LaunchPlan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
+def _job_record(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
     """The record of a plan, and what else depends on this start."""
     started: record.JobRecord = {
         "asked": list(asked),

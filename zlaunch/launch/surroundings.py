@@ -110,7 +110,7 @@ class Surroundings:
         """The ranks of the job if all nodes are like this one."""
         match self.cluster:
             case Member() as member:
-                devices = _devices(member, job, machine)
+                devices = _devices_of_member(member, job, machine)
                 names = [f"{member.kind} {number}" for number in range(member.count)]
                 return Topology(tuple(Host(name, devices) for name in names), Reach.JOINED)
             case Allocation() as allocation:  # a login node may have no GPU
@@ -146,7 +146,7 @@ class Surroundings:
         from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
 
         member = self.rendezvous.member
-        mine = MemberFacts(os.uname().nodename, _devices(member, job, here.machine), here)
+        mine = MemberFacts(os.uname().nodename, _devices_of_member(member, job, here.machine), here)
         return self.rendezvous.join(mine, run_directory)
 
 
@@ -199,7 +199,7 @@ def _without_machines(option: str, dry_run: bool, imagined: Imagined | None) -> 
     return Surroundings(imagined=imagined, is_offline=True)
 
 
-def _devices(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
+def _devices_of_member(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
     """Choose the devices of one member: all of its node, as many as it was told, or its own one."""
     if member.device is not None:
         return (_own_device(member, member.device, job, machine),)

@@ -37,10 +37,10 @@ def take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendezv
     Raises MemberFailed if another member has another plan, cannot take part, or is lost.
     """
     plan = preflight.plan(facts)
-    rendezvous.compare_plans(_parts(plan, rendezvous))
+    rendezvous.compare_plans(_compared_parts(plan, rendezvous))
     if rendezvous.leads:
         outcome = run_attempts(facts, preflight, reporter)
-        rendezvous.finish(Ending(outcome.exit_status, tuple(_lines(outcome))))
+        rendezvous.finish(Ending(outcome.exit_status, tuple(_outcome_lines(outcome))))
         return outcome.exit_status
     build_as_member(plan, rendezvous.member.number, reporter)
     rendezvous.report_ready()
@@ -49,7 +49,7 @@ def take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendezv
     return ending.status
 
 
-def _parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
+def _compared_parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
     """List what must be the same everywhere, by the name that a message gives it."""
     versions, script = plan.python.versions(PACKAGES), plan.facts.job.script
     return {
@@ -63,7 +63,7 @@ def _parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
     }
 
 
-def _lines(outcome: Outcome) -> list[str]:
+def _outcome_lines(outcome: Outcome) -> list[str]:
     if outcome.verdict is None:
         return [outcome.how]
     return verdict_lines(outcome.verdict, outcome.how, _COLUMNS)

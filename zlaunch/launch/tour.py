@@ -216,7 +216,7 @@ def train_modes(
         if status := run(prepare(job, options, reporter), options, reporter):
             return status
         files = (root / MEASURED / f"rank-{rank}.json" for rank in range(experiment.world_size))
-        jobs.append(FinishedJob(mode, RunFiles(root), tuple(map(_read, files))))
+        jobs.append(FinishedJob(mode, RunFiles(root), tuple(map(_read_measured, files))))
     return jobs
 
 
@@ -276,7 +276,7 @@ def overrides_of(experiment: Experiment, mode: ZeroMode) -> tuple[tuple[str, Any
     return tuple(keys.items())
 
 
-def _read(file: Path) -> MeasuredRank:
+def _read_measured(file: Path) -> MeasuredRank:
     try:
         written = json.loads(file.read_text("utf-8"))
         device = written["device"]
@@ -378,7 +378,7 @@ def _why_not(forecast: Rehearsed) -> str | None:
 def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | None:
     if not _is_rehearsed(forecast):
         return None
-    phases = [_phase(phase, pools) for phase in forecast.phases]
+    phases = [_phase_memory(phase, pools) for phase in forecast.phases]
     parts: dict[str, int] = {}
     for pool in pools:
         parts |= forecast.parts.get(pool, {})
@@ -392,7 +392,7 @@ def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | 
     )
 
 
-def _phase(phase: Phase, pools: Sequence[Pool]) -> PhaseMemory:
+def _phase_memory(phase: Phase, pools: Sequence[Pool]) -> PhaseMemory:
     end, peak = (sum(held.get(pool, 0) for pool in pools) for held in (phase.end, phase.peak))
     return PhaseMemory(phase.name, end, peak)
 

@@ -70,10 +70,10 @@ def _not_loaded(resumption: Resumption, script: Script) -> Iterator[Finding]:
         case CheckpointReading.NO:
             yield _cannot(f"{ignores}: training would restart at step 0", hint)
         case CheckpointReading.OWN:
-            yield _advice("unfit-checkpoint", f"{ignores}: it loads its own choice ({handover.place})", hint)
+            yield _advise("unfit-checkpoint", f"{ignores}: it loads its own choice ({handover.place})", hint)
         case CheckpointReading.UNKNOWN:
             message = f"{ignores}: training restarts at step 0, unless another module loads the checkpoint"
-            yield _advice("unfit-checkpoint", message, hint)
+            yield _advise("unfit-checkpoint", message, hint)
 
 
 def _only_weights(resumption: Resumption) -> Finding:
@@ -229,7 +229,7 @@ def _kept_arguments(training: PlannedTraining, position: DataPosition) -> Iterat
     for name, kept in position.kept_arguments.items():
         given = training.args.value(name)
         if steps_of(given, total) not in (None, kept):
-            yield _advice(
+            yield _advise(
                 "kept-argument",
                 f"`--{name} {given}` has no effect: the Trainer keeps the `{name}` of the checkpoint, "
                 f"which is {kept}",
@@ -248,7 +248,7 @@ def _nothing_to_train(training: PlannedTraining, resumption: Resumption) -> Iter
         end = number(script.said(args, name, "3"))
         reached = trainer_state(resumption.directory).get("epoch")
     if end is not None and isinstance(reached, int | float) and reached >= end:
-        yield _advice(
+        yield _advise(
             "nothing-to-train",
             f"the checkpoint is at {unit} {reached:g}, and `--{name}` ends the training at {end:g}: with the "
             "same data, the Trainer takes at most one more step",
@@ -260,5 +260,5 @@ def _cannot(message: str, hint: str | None) -> Finding:
     return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)
 
 
-def _advice(code: str, message: str, hint: str) -> Finding:
+def _advise(code: str, message: str, hint: str) -> Finding:
     return Finding(code, message, hint, where=_OPTION, severity=Severity.ADVICE)

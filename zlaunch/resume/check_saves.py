@@ -18,7 +18,7 @@ from zlaunch.resume.training import PlannedTraining
 
 def check_saves(training: PlannedTraining) -> Iterator[Finding]:
     """Find everything that is wrong with what a Trainer will save."""
-    named = _named(training)
+    named = _named_directory(training)
     if training.script.interface is ConfigInterface.TRAINER and named is not None:
         yield from _unwritable(named)  # it creates the directory even if it saves nothing
     if training.saves is not None:
@@ -29,7 +29,7 @@ def check_saves(training: PlannedTraining) -> Iterator[Finding]:
         yield from _mixed(training, training.saves)
 
 
-def _named(training: PlannedTraining) -> Path | None:
+def _named_directory(training: PlannedTraining) -> Path | None:
     """Return the directory that the command line names; None if only the script knows it."""
     named = training.args.value("output_dir")
     return Path(named) if named else None

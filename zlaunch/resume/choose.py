@@ -29,7 +29,7 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
     """
     if job.resume is None:
         return None
-    saved = _latest(job, script) if job.resume == RESUME_LATEST else _named(job.resume)
+    saved = _latest(job, script) if job.resume == RESUME_LATEST else _checkpoint_named(job.resume)
     if saved is None:
         return None
     return Resumption(saved, checkpoint_handover(script), script.mentions(TAG_VARIABLE))
@@ -62,7 +62,7 @@ def newest_for_restart(
     return newest_of_run(RunFiles(run), training.script.known_output_dir(training.args), fits)
 
 
-def _named(name: str) -> Summary:
+def _checkpoint_named(name: str) -> Summary:
     """Find a checkpoint by its path, by that of a directory with several, or by the run that saved it."""
     if Path(name).is_dir() and not RunDir(Path(name)).job.exists():
         return checkpoint_of(Path(name).absolute())

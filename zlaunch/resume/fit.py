@@ -184,7 +184,7 @@ class CheckpointFit:
         written = converted(self.saved.checkpoint)
         if written is None or can_resume(summarize(written), self.target).way is not ResumeWay.AS_IT_IS:
             return None
-        needed = self.int_steps if _stage(self.saved, self.target) == 3 else None
+        needed = self.int_steps if _target_stage(self.saved, self.target) == 3 else None
         return written if needed in (None, has_int_steps(written.folder)) else None
 
     @property
@@ -227,7 +227,7 @@ def _in_order(fit: CheckpointFit) -> CheckpointFit:
     """
     saved, target = fit.saved, fit.target
     ranks = (target.ranks or saved.all_ranks or 1) // (saved.model_ranks or 1)
-    is_cut = _stage(saved, target) in (1, 2) and saved.largest_group > ranks > 1
+    is_cut = _target_stage(saved, target) in (1, 2) and saved.largest_group > ranks > 1
     if not is_cut or target.is_round_robin is None or fit.way is ResumeWay.WEIGHTS:
         return fit
     if fit.way is ResumeWay.UNIVERSAL or saved.checkpoint.saved_by is SavedBy.UNIVERSAL:
@@ -279,7 +279,7 @@ def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
 
     None fits an optimizer on NVMe.
     """
-    stage = _stage(saved, target)
+    stage = _target_stage(saved, target)
     is_universal = saved.checkpoint.saved_by is SavedBy.UNIVERSAL
     if not is_universal or not stage or _device(target.offload, stage) == "nvme":
         return False
@@ -287,7 +287,7 @@ def _fits_anyway(saved: Summary, target: ResumeTarget) -> bool:
 
 
 def _differences(saved: Summary, target: ResumeTarget) -> Iterator[ResumeMismatch]:
-    stage = _stage(saved, target)
+    stage = _target_stage(saved, target)
     yield from _other_stage(saved, stage)
     if not saved.stage:  # every rank has the whole optimizer
         return
@@ -350,7 +350,7 @@ def _other_device(saved: Summary, offload: str | None) -> Iterator[ResumeMismatc
         yield ResumeMismatch(ResumeWay.UNIVERSAL, "offload", reason)
 
 
-def _stage(saved: Summary, target: ResumeTarget) -> int | None:
+def _target_stage(saved: Summary, target: ResumeTarget) -> int | None:
     return saved.stage if target.stage is None else target.stage
 
 

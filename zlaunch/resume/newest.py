@@ -53,8 +53,8 @@ def checkpoint_of(folder: Path) -> Summary:
 
 def refuse_several(folder: Path, found: Sequence[CheckpointFolder]) -> None:
     """Raise WrongUsage if checkpoints are those of several trainings."""
-    if len({one.folder.parent for one in found}) > 1:
+    if len({checkpoint.folder.parent for checkpoint in found}) > 1:
         raise WrongUsage(
             f"there are checkpoints of several trainings in `{shown(folder)}`",
-            f"name one directory, such as {typed(found[0].folder.parent)}",
+            f"name checkpoint directory, such as {typed(found[0].folder.parent)}",
         )

@@ -169,11 +169,11 @@ def _asked(files: RunFiles) -> tuple[str, ...]:
     if words[:1] != ["train"] or _working_directory(files) != Path.cwd():
         return ()
     end = words.index("--") if "--" in words else len(words)
-    options = _without([*_without(words[1:end], "--resume")], "--run-dir")
-    return (*options, *_without(words[end:], RESUME))
+    options = _words_without([*_words_without(words[1:end], "--resume")], "--run-dir")
+    return (*options, *_words_without(words[end:], RESUME))
 
 
-def _without(words: list[str], flag: str) -> Iterator[str]:
+def _words_without(words: list[str], flag: str) -> Iterator[str]:
     rest = iter(words)
     for word in rest:
         name, is_given, _ = word.replace("_", "-").partition("=")

@@ -68,11 +68,11 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
             "remarks": list(memory.remarks),
             "phases": _predicted_phases(run.forecast),
         },
-        "plan": _plan(run),
+        "plan": _plan_rows(run),
         "differences": [_without_secret(text) for text in differences(run)],
         "config": list(_config(run)),
         "open": dict(run.provenance.get("left", {})),
-        "ranks": _ranks(run),
+        "ranks": _rank_rows(run),
         "num_ranks": run.world_size,
     }
 
@@ -137,11 +137,11 @@ def _columns(lines: Sequence[StepRecord], began: float) -> dict[str, Any]:
         "step": [line.get("step") for line in lines],
         "count": [line.get("count", 1) for line in lines],
         "time": [round(line.get("time", began) - began, 3) for line in lines],
-        "numbers": {name: [_number(line, name) for line in lines] for name in names},
+        "numbers": {name: [_number_of_line(line, name) for line in lines] for name in names},
     }
 
 
-def _number(line: StepRecord, name: str) -> object:
+def _number_of_line(line: StepRecord, name: str) -> object:
     """Write a value, or the lowest, the highest and the last one, or how many are not finite."""
     span, lost = span_of(line, name), num_not_finite(line, name)
     if span is None:
@@ -226,7 +226,7 @@ def samples_since(run: Run, history: RunHistory, seen: Seen) -> dict[str, Any]:
 
 def _memory_columns(run: Run, lines: Sequence[MetricsRecord], name: str) -> dict[str, list[object]]:
     """Return a column for each rank, or one each for the smallest and the largest of many."""
-    sizes = [_sizes(line, name) for line in lines]
+    sizes = [_memory_of_ranks(line, name) for line in lines]
     if not any(sizes):
         return {}
     if (run.world_size or 1) > MOST_RANKS:
@@ -239,7 +239,7 @@ def _memory_columns(run: Run, lines: Sequence[MetricsRecord], name: str) -> dict
     return {f"rank {rank}": [of_ranks.get(rank) for of_ranks in sizes] for rank in ranks}
 
 
-def _sizes(line: MetricsRecord, name: str) -> dict[int, int]:
+def _memory_of_ranks(line: MetricsRecord, name: str) -> dict[int, int]:
     """Return the memory of each rank in one sample."""
     sizes = {}
     for sample in line.get("ranks", []):
@@ -258,7 +258,7 @@ def _predicted_phases(forecast: ForecastRecord) -> list[dict[str, object]]:
     return rows
 
 
-def _plan(run: Run) -> list[dict[str, object]]:
+def _plan_rows(run: Run) -> list[dict[str, object]]:
     """Set the plan beside what the first rank's script trained with."""
     job, engine = run.job, run.program.get("engine")
     real = engine or EngineRecord()
@@ -305,7 +305,7 @@ def _without_secret(difference: str) -> str:
     return difference
 
 
-def _ranks(run: Run) -> list[dict[str, object]]:
+def _rank_rows(run: Run) -> list[dict[str, object]]:
     """List the ranks: the one that failed first, others that failed, then the rest."""
     first = None if run.verdict is None else run.verdict.rank
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", []) if "rank" in slot}

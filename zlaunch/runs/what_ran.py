@@ -96,7 +96,7 @@ def _key_differences(planned: Mapping[str, object], engine: EngineRecord) -> Ite
         used = numbers.get(path, value_at(real, path))
         is_off = used is None and value in (False, {}, "none")
         if value not in ("auto", used) and not is_off:
-            yield f"`{dotted(path)}` is {_shown(used)}, not {_shown(value)}"
+            yield f"`{dotted(path)}` is {_value_text(used)}, not {_value_text(value)}"
 
 
 def _importance(leaf: tuple[KeyPath, object]) -> tuple[bool, str]:
@@ -104,7 +104,7 @@ def _importance(leaf: tuple[KeyPath, object]) -> tuple[bool, str]:
     return path[-1] not in _DECISIVE, dotted(path)
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     if value is None:
         return "not set"
     if isinstance(value, bool):

@@ -171,7 +171,7 @@ def main(run_dir: RunDir) -> int:
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     with run_dir.rank_log(rank).open("ab") as log:
         environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child(_program(job, host.get("python")), environment, log, GRACE_SECONDS)
+        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
@@ -207,7 +207,7 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
     return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
-def _program(job: JobRecord, own: str | None) -> list[str]:
+def _script_command(job: JobRecord, own: str | None) -> list[str]:
     file, *args = job["script"]
     words = [own or job.get("python", sys.executable), "-u", file]
     if module := job.get("module"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.asking import answer, forecast, question
-from zlaunch.cli.views.plan_report import _reasons, _show_nothing, _write
+from zlaunch.cli.views.plan_report import _reasons, _show_nothing, _write_config
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
@@ -59,7 +59,7 @@ def test_the_command_that_a_plan_ends_with_can_be_pasted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = sized(chosen(1), 10.0, 1.0)
-    _write(SearchResult(*own, (own,), (), None), tmp_path / "my $plan's.json")
+    _write_config(SearchResult(*own, (own,), (), None), tmp_path / "my $plan's.json")
     written = (tmp_path / "my $plan's.json").exists()
     command = capsys.readouterr().err.splitlines()[-1]
     assert written

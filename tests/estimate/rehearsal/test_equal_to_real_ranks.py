@@ -24,11 +24,8 @@ pytestmark = pytest.mark.job
 ONE_OF_EACH = (
     "0",
     "1 fp32 accumulation, two micro-batches",
-    "2 fp16",
     "2 overlapping",
     "2 optimizer on host",
-    "2 gpt2",
-    "2 whisper",
     "2 lora",
     "3 zero.Init, both on host, checkpointing, two micro-batches",
     "3 zero.Init, both on NVMe",

@@ -55,7 +55,7 @@ def fit_lines(fit: CheckpointFit, *, takes_converted: bool) -> list[str]:
     lines = ["unknown:" if fit.way is ResumeWay.UNKNOWN else "no, not as it is:"]
     for reason in fit.reasons:
         lines += console.paragraph(reason, "  ")
-    advice = list(_advice(fit))
+    advice = list(_advice_on_fit(fit))
     if takes_converted and fit.way is ResumeWay.UNIVERSAL and fit.converted is not None:
         lines.append(f"but {shown(fit.converted.folder)} can be:")
         advice = list(how_to_load(checkpoint, fit.converted.folder))
@@ -64,7 +64,7 @@ def fit_lines(fit: CheckpointFit, *, takes_converted: bool) -> list[str]:
     return lines
 
 
-def _advice(fit: CheckpointFit) -> Iterator[str]:
+def _advice_on_fit(fit: CheckpointFit) -> Iterator[str]:
     checkpoint = fit.saved.checkpoint
     match fit.way:
         case ResumeWay.UNIVERSAL:

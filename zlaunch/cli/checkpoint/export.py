@@ -68,7 +68,7 @@ def export(
     write_export(planned, out, lambda done: line.show("writing", f"{size(done)} of {size(total)}"))
     line.clear()
     if as_json:
-        console.data(to_json(_members(planned, out)))
+        console.data(to_json(_export_members(planned, out)))
     else:
         console.say(*_after(planned, out))
 
@@ -81,7 +81,7 @@ def _model_beside(folder: Path, checkpoint: CheckpointFolder) -> Iterator[str]:
         yield from console.paragraph(text)
 
 
-def _members(planned: ModelExport, out: Path) -> dict[str, object]:
+def _export_members(planned: ModelExport, out: Path) -> dict[str, object]:
     return {
         "directory": str(out.absolute()),
         "checkpoint": str(planned.checkpoint.folder),

@@ -24,19 +24,19 @@ def list_checkpoints(
     """
     if not folder.is_dir():
         raise InputMissing(f"there is no directory `{folder}`")
-    found = [summarize(one) for one in find(folder)]
+    found = list(map(summarize, find(folder)))
     if as_json:
-        console.data(to_json([members(one) for one in found]))
+        console.data(to_json(list(map(members, found))))
         return
     if not found:
         console.say(f"no checkpoints in `{folder}`")
         return
     header, *rows = console.table(list(table(found)), indent="")
     console.data(header)
-    for row, one in zip(rows, found, strict=True):
+    for row, saved in zip(rows, found, strict=True):
         console.data(row)
-        for line in problem_lines((*one.problems, *one.unknown)[:1], one.checkpoint.folder):
+        for line in problem_lines((*saved.problems, *saved.unknown)[:1], saved.checkpoint.folder):
             console.data(*console.paragraph(line, "    "))
-    if any(one.problems for one in found):
-        broken = next(one for one in found if one.problems)
+    if any(saved.problems for saved in found):
+        broken = next(saved for saved in found if saved.problems)
         console.say(f"`zlaunch checkpoint verify {typed(broken.checkpoint.folder)}` lists all problems")

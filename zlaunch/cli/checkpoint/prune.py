@@ -30,11 +30,12 @@ def prune(
     found = list(map(summarize, checkpoints_at(folder)))
     old = superfluous(found, keep)
     rests = half_deleted(found)
-    for one in old:
+    for saved in old:
         if yes:
-            delete(one.checkpoint)
+            delete(saved.checkpoint)
         if not as_json:
-            console.data(f"{shown(one.checkpoint.folder)}: step {one.step}, {state(one)}, {size(one.nbytes)}")
+            facts = f"step {saved.step}, {state(saved)}, {size(saved.nbytes)}"
+            console.data(f"{shown(saved.checkpoint.folder)}: {facts}")
     for rest in rests:
         if yes:
             delete_rest(rest)
@@ -46,7 +47,7 @@ def prune(
 
 
 def _say_total(old: Sequence[Summary], *, is_deleted: bool) -> None:
-    count, total = plural(len(old), "checkpoint"), size(sum(one.nbytes for one in old))
+    count, total = plural(len(old), "checkpoint"), size(sum(saved.nbytes for saved in old))
     if not old:
         console.say("nothing to delete")
     else:
@@ -56,11 +57,11 @@ def _say_total(old: Sequence[Summary], *, is_deleted: bool) -> None:
 def _members(old: Sequence[Summary], rests: Sequence[Path], *, is_deleted: bool) -> dict[str, object]:
     checkpoints = [
         {
-            "directory": str(one.checkpoint.folder),
-            "step": one.step,
-            "state": state(one),
-            "bytes": one.nbytes,
+            "directory": str(saved.checkpoint.folder),
+            "step": saved.step,
+            "state": state(saved),
+            "bytes": saved.nbytes,
         }
-        for one in old
+        for saved in old
     ]
     return {"deleted": is_deleted, "checkpoints": checkpoints, "interrupted": [str(rest) for rest in rests]}

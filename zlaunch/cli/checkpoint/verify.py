@@ -29,25 +29,26 @@ def verify(
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     Exits with 65 if there is a problem, or a file that zlaunch cannot judge.
     """
-    found = [summarize(one, full) for one in checkpoints_at(folder)]
+    found = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
     beside = list(wrong_latest(found))
     if as_json:
-        console.data(to_json([{**members(one), **_beside(one, beside)} for one in found]))
+        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in found]))
     else:
-        for one in found:
-            console.data(f"{shown(one.checkpoint.folder)}: {state(one)}")
-            for line in problem_lines((*one.problems, *one.unknown), one.checkpoint.folder):
+        for saved in found:
+            console.data(f"{shown(saved.checkpoint.folder)}: {state(saved)}")
+            for line in problem_lines((*saved.problems, *saved.unknown), saved.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
-            if is_misread(one.checkpoint):
-                link = visible(how_to_rename(one.checkpoint))
+            if is_misread(saved.checkpoint):
+                link = visible(how_to_rename(saved.checkpoint))
                 console.say(*console.paragraph(f"DeepSpeed takes its path for a pattern: {link}"))
         for problem in beside:
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
-    if beside or any(one.problems or one.unknown for one in found):
+    if beside or any(saved.problems or saved.unknown for saved in found):
         raise typer.Exit(ExitStatus.REFUSED)
 
 
-def _beside(one: Summary, problems: Sequence[Problem]) -> dict[str, object]:
+def _beside(saved: Summary, problems: Sequence[Problem]) -> dict[str, object]:
     """List the problems of files that concern all tags in a directory, which damage none of them."""
-    mine = [problem for problem in problems if problem.file.parent == one.checkpoint.folder.parent]
-    return {"problems_beside": list(map(problem_members, mine))}
+    base = saved.checkpoint.folder.parent
+    beside = [problem for problem in problems if problem.file.parent == base]
+    return {"problems_beside": list(map(problem_members, beside))}

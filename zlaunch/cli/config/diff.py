@@ -25,46 +25,46 @@ def diff(
     make no difference.
     """
     left, right = (load_config(name).needed(name).value for name in (first, second))
-    found = compare(left, right, asked_release(deepspeed))
+    differences = compare(left, right, asked_release(deepspeed))
     if as_json:
-        console.data(to_json({"differences": list(map(_members, found))}))
-    elif found:
-        console.data(*_lines(found, (first, second)))
+        console.data(to_json({"differences": list(map(_difference_members, differences))}))
+    elif differences:
+        console.data(*_difference_lines(differences, (first, second)))
     else:
         console.data("no difference in meaning")
 
 
-def _lines(found: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
-    yield from console.table([("", *_short(names)), *_rows(found)], indent="")
-    for one in found:
-        if one.effect is not None:
-            effects = (("memory", one.effect.memory), ("speed", one.effect.speed))
-            yield f"\n{one.key}"
+def _difference_lines(differences: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
+    yield from console.table([("", *_short_names(names)), *_difference_rows(differences)], indent="")
+    for difference in differences:
+        if difference.effect is not None:
+            effects = (("memory", difference.effect.memory), ("speed", difference.effect.speed))
+            yield f"\n{difference.key}"
             yield from console.notes(effects)
 
 
-def _short(names: Sequence[str]) -> tuple[str, str]:
+def _short_names(names: Sequence[str]) -> tuple[str, str]:
     """Name two files by their base names, or A and B if those are equal or long."""
     short = [name.rpartition("/")[2] for name in names]
     first, second = short if short[0] != short[1] and max(map(len, short)) <= 24 else ("A", "B")
     return first, second
 
 
-def _rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
+def _difference_rows(differences: Sequence[Difference]) -> Iterator[tuple[str, str, str]]:
     """Write the keys of a section indented below its name."""
     above: list[str] = []
-    for one in differences:
-        *sections, key = one.key.split(".")
+    for difference in differences:
+        *sections, key = difference.key.split(".")
         for depth, section in enumerate(sections):
             if sections[: depth + 1] != above[: depth + 1]:
                 yield "  " * depth + section, "", ""
         above = sections
-        yield "  " * len(sections) + key, str(one.cells[0]), str(one.cells[1])
+        yield "  " * len(sections) + key, str(difference.cells[0]), str(difference.cells[1])
 
 
-def _members(one: Difference) -> dict[str, object]:
-    first, second = one.cells
-    members: dict[str, object] = {"key": one.key, "a": first, "b": second}
-    if one.effect is not None:
-        members |= {"memory": one.effect.memory, "speed": one.effect.speed}
+def _difference_members(difference: Difference) -> dict[str, object]:
+    first, second = difference.cells
+    members: dict[str, object] = {"key": difference.key, "a": first, "b": second}
+    if difference.effect is not None:
+        members |= {"memory": difference.effect.memory, "speed": difference.effect.speed}
     return members

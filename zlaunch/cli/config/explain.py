@@ -40,23 +40,23 @@ def explain(
         if as_json:
             console.data(to_json(sections))
         else:
-            console.data(*_list(sections))
+            console.data(*_key_list(sections))
         return
     explanation = explained(_named(key), asked)
     if as_json:
         console.data(to_json(explanation))
     else:
-        console.data(*_lines(explanation))
+        console.data(*_explanation_lines(explanation))
 
 
-def _list(keys: Sequence[RelatedRule]) -> Iterator[str]:
+def _key_list(keys: Sequence[RelatedRule]) -> Iterator[str]:
     """List the sections, then the keys outside of sections."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
-        yield from _beside([one for one in keys if one.is_section is is_section])
+        yield from _notes_on([one for one in keys if one.is_section is is_section])
 
 
-def _beside(items: Sequence[RelatedRule]) -> Iterator[str]:
+def _notes_on(items: Sequence[RelatedRule]) -> Iterator[str]:
     """Write descriptions beside names, and below long names."""
     for one in items:
         is_long = len(one.name) > NAME_COLUMNS
@@ -81,21 +81,21 @@ def _named(key: str) -> str:
             raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
 
 
-def _lines(told: Explanation) -> Iterator[str]:
-    yield told.key
-    yield from console.notes([("", told.meaning)], indent="")
+def _explanation_lines(explanation: Explanation) -> Iterator[str]:
+    yield explanation.key
+    yield from console.notes([("", explanation.meaning)], indent="")
     rows = [
-        (name, getattr(told, name))
+        (name, getattr(explanation, name))
         for name in ("type", "default", "releases", "read", "auto", "memory", "speed")
-        if getattr(told, name)
+        if getattr(explanation, name)
     ]
-    rows += [("related" if number == 0 else "", name) for number, name in enumerate(told.related)]
+    rows += [("related" if number == 0 else "", name) for number, name in enumerate(explanation.related)]
     if rows:
         yield ""
         yield from console.table(rows)
-    for title, items in (("keys below it", told.keys), ("rules about it", told.rules)):
+    for title, items in (("keys below it", explanation.keys), ("rules about it", explanation.rules)):
         if items:
             yield f"\n{title}"
-            yield from _beside(items)
-    if told.example is not None:
-        yield f"\nexample\n  {json.dumps(told.example)}"
+            yield from _notes_on(items)
+    if explanation.example is not None:
+        yield f"\nexample\n  {json.dumps(explanation.example)}"

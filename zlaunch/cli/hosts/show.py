@@ -45,21 +45,21 @@ def show(
     job = JobSpec(default_recipe(), hostfile=hostfile, hosts=hosts, include=include, exclude=exclude)
     cluster = None if job.names_hosts else detect_cluster(os.environ)
     if isinstance(cluster, Member):
-        rows = _members(cluster, job)
+        rows = _member_rows(cluster, job)
     else:
-        rows = _rows(_hosts(job, cluster))
+        rows = _host_rows(_hosts(job, cluster))
     if as_json:
         found = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
         console.data(to_json({"hosts": found}))
         return
-    console.data(*console.table(_table(rows), indent=""))
+    console.data(*console.table(_table_rows(rows), indent=""))
     if isinstance(cluster, Member):
         who = f"{cluster.kind} {cluster.number} of {cluster.count}"
         plan = "`zlaunch train --dry-run` shows its plan"
         console.say(*console.paragraph(f"this is {who}: {cluster.source}; {plan}"))
 
 
-def _table(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
+def _table_rows(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
     """Write a line for each row below a head, with a column for Python if a host has its own."""
     table = [("host", "reached at", "slots", "ranks")]
     table += [(row.host, row.reached_at, _numbers(row.slots), _numbers(row.ranks)) for row in rows]
@@ -69,7 +69,7 @@ def _table(rows: Sequence[_Row]) -> list[tuple[str, ...]]:
     return [*table]
 
 
-def _rows(hosts: Sequence[Host]) -> list[_Row]:
+def _host_rows(hosts: Sequence[Host]) -> list[_Row]:
     ranks: dict[str, list[int]] = {host.name: [] for host in hosts}
     if all(host.devices for host in hosts):
         for slot in Topology(tuple(hosts)).slots():
@@ -77,7 +77,7 @@ def _rows(hosts: Sequence[Host]) -> list[_Row]:
     return [_Row(one.name, _address(one), one.devices, ranks[one.name], one.python) for one in hosts]
 
 
-def _members(member: Member, job: JobSpec) -> list[_Row]:
+def _member_rows(member: Member, job: JobSpec) -> list[_Row]:
     """Write what one member of a job is told: not the names of the others, nor how many ranks they start."""
     if job.include or job.exclude:
         raise WrongUsage(
@@ -88,14 +88,14 @@ def _members(member: Member, job: JobSpec) -> list[_Row]:
 
 
 def _member(member: Member, number: int) -> _Row:
-    name, where = f"{member.kind} {number}", _where(member, number)
+    name, where = f"{member.kind} {number}", _member_place(member, number)
     if member.device is not None:
         return _Row(name, where, (), (number,))
     slots = range(member.slots or 0) if number == member.number else ()
     return _Row(name, where, tuple(slots), ())
 
 
-def _where(member: Member, number: int) -> str:
+def _member_place(member: Member, number: int) -> str:
     places = []
     if number == 0:
         places.append(f"{member.address} port {member.port}")

@@ -45,7 +45,7 @@ def lines_about(runs: Sequence[Run], now: float, width: int) -> Iterator[str]:
     """Write a row for each run, and below it the script and the cause of its end."""
     if not runs:
         return
-    header, *rows = _aligned([HEADER, *(_row(run, now) for run in runs)], width)
+    header, *rows = _aligned([HEADER, *(_run_row(run, now) for run in runs)], width)
     yield header
     for row, run in zip(rows, runs, strict=True):
         yield row
@@ -64,7 +64,7 @@ def _aligned(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
         yield "  ".join(f"{cell:<{columns}}" for cell, columns in zip(cells, widths, strict=True)).rstrip()
 
 
-def _row(run: Run, now: float) -> tuple[str, ...]:
+def _run_row(run: Run, now: float) -> tuple[str, ...]:
     return (
         run.id,
         moment(run.started, now),

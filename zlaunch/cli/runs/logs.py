@@ -41,13 +41,13 @@ def logs(
         text = b"".join(read_from(log, offset)).decode("utf-8", "replace")
         console.data(to_json({"id": root.name, "log": str(log), "lines": text.splitlines()}))
     elif follow:
-        _follow(root, log, offset)
+        _follow_log(root, log, offset)
     else:
         for chunk in read_from(log, offset):
             console.raw_data(chunk)
 
 
-def _follow(root: Path, log: Path, offset: int) -> None:
+def _follow_log(root: Path, log: Path, offset: int) -> None:
     """Print what is added to a log; Ctrl-C stops the command, not the run."""
     try:
         for chunk in follow(log, offset, has_stopped(root)):

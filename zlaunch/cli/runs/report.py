@@ -46,11 +46,11 @@ def report(
         console.data(text)
         return
     file = RunDir(root).report if html is None else Path(html)
-    _write(file, text)
+    _write_page(file, text)
     console.data(shown(file.absolute()))
 
 
-def _write(file: Path, text: str) -> None:
+def _write_page(file: Path, text: str) -> None:
     """Write a page, also over an earlier one, but not over anything else."""
     name = os.path.relpath(file)
     if file.is_dir() or (file.exists() and not _is_page(file)):

@@ -22,10 +22,10 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     chosen = load_run(find_run(run, runs_dir))
     memory = compare_with_forecast(chosen)
     if as_json:
-        console.data(to_json(_members(chosen, memory)))
+        console.data(to_json(_run_members(chosen, memory)))
         return
     console.data(*console.table(list(facts(chosen)), indent=""))
-    console.data("", *explained(chosen), *_stall(chosen), "", *_memory(memory), *_accuracy())
+    console.data("", *explained(chosen), *_stall(chosen), "", *_memory_rows(memory), *_accuracy())
 
 
 def _stall(run: Run) -> Iterator[str]:
@@ -33,7 +33,7 @@ def _stall(run: Run) -> Iterator[str]:
         yield from ["", *stall_lines(stall, None, console.width())]
 
 
-def _memory(memory: MemoryComparison) -> Iterator[str]:
+def _memory_rows(memory: MemoryComparison) -> Iterator[str]:
     rows = [("memory of the largest rank, GiB", "predicted", "measured", "difference")]
     for pool in memory.pools:
         remark = pool.remark or "-"
@@ -56,7 +56,7 @@ def _amount(num_bytes: int | None) -> str:
     return f"{num_bytes / (1 << 30):.2f}"
 
 
-def _members(run: Run, memory: MemoryComparison) -> dict[str, object]:
+def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
     saved = saved_by_run(run)
     model = None if saved.model is None else str(saved.model)
     checkpoint = None if saved.checkpoint is None else str(saved.checkpoint.checkpoint.folder)

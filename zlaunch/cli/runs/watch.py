@@ -124,7 +124,7 @@ class _Pages:
                 return Answer(page("zlaunch runs", None))
             if self._is_one:
                 return self._data(next(iter(runs.values())), query)
-            return _json({"directory": str(self._directory.absolute()), "runs": _rows(runs)})
+            return _json({"directory": str(self._directory.absolute()), "runs": _run_rows(runs)})
         if len(parts) == 3 and parts[0] == "run":
             return self._of_run(parts, query)
         return None
@@ -166,11 +166,11 @@ def _seen(text: str) -> Seen:
     return 0, 0
 
 
-def _rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
-    return [_row(name, watched.run) for name, watched in runs.items()]
+def _run_rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
+    return [_run_members(name, watched.run) for name, watched in runs.items()]
 
 
-def _row(name: str, run: Run) -> dict[str, object]:
+def _run_members(name: str, run: Run) -> dict[str, object]:
     first = run.heartbeats.get(0, {})
     return {
         "id": run.id,

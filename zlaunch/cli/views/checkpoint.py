@@ -15,88 +15,88 @@ HEADER = ("checkpoint", "step", "written by", "ZeRO", "ranks", "type", "size", "
 def table(summaries: Sequence[Summary]) -> Iterator[tuple[str, ...]]:
     """Write a row for each checkpoint."""
     yield HEADER
-    for one in summaries:
+    for saved in summaries:
         yield (
-            shown(one.checkpoint.folder),
-            _or_dash(one.step),
-            one.checkpoint.saved_by.value,
-            _or_dash(one.stage),
-            _or_dash(one.ranks),
-            _short(one.dtype),
-            size(one.nbytes),
-            state(one),
+            shown(saved.checkpoint.folder),
+            _or_dash(saved.step),
+            saved.checkpoint.saved_by.value,
+            _or_dash(saved.stage),
+            _or_dash(saved.ranks),
+            _short(saved.dtype),
+            size(saved.nbytes),
+            state(saved),
         )
 
 
-def taken(given: Path, one: Summary) -> Iterator[str]:
+def taken(given: Path, saved: Summary) -> Iterator[str]:
     """Say which checkpoint was taken from a directory of several; nothing if it is the one that was named."""
-    folder = one.checkpoint.folder
+    folder = saved.checkpoint.folder
     if folder != given:
-        which = "newest" if one.problems else "newest complete"
+        which = "newest" if saved.problems else "newest complete"
         yield from paragraph(f"using {shown(folder)}, the {which} checkpoint in {shown(given)}")
 
 
-def facts(one: Summary) -> Iterator[tuple[str, str]]:
+def facts(saved: Summary) -> Iterator[tuple[str, str]]:
     """Describe a checkpoint, a row for each fact."""
-    yield "checkpoint", shown(one.checkpoint.folder)
-    yield "written by", one.checkpoint.saved_by.value
-    if one.release:
-        yield "DeepSpeed", visible(one.release)
-    numbers = {"step": one.step, "ZeRO stage": one.stage, "ranks": ranks(one), "type": one.dtype}
+    yield "checkpoint", shown(saved.checkpoint.folder)
+    yield "written by", saved.checkpoint.saved_by.value
+    if saved.release:
+        yield "DeepSpeed", visible(saved.release)
+    numbers = {"step": saved.step, "ZeRO stage": saved.stage, "ranks": ranks(saved), "type": saved.dtype}
     for name, value in numbers.items():
         yield name, "unknown" if value is None else str(value)
-    if one.num_parameters:
-        yield "parameters", f"{one.num_parameters:,}"
-    yield "optimizer", "yes" if one.has_optimizer else "no"
-    yield "size", size(one.nbytes)
-    yield "state", state(one)
+    if saved.num_parameters:
+        yield "parameters", f"{saved.num_parameters:,}"
+    yield "optimizer", "yes" if saved.has_optimizer else "no"
+    yield "size", size(saved.nbytes)
+    yield "state", state(saved)
 
 
-def ranks(one: Summary) -> str | None:
+def ranks(saved: Summary) -> str | None:
     """Say on how many ranks it was saved."""
-    if one.ranks is None:
+    if saved.ranks is None:
         return None
-    if (one.model_ranks or 1) > 1:
-        return f"{one.ranks}, {one.model_ranks} of model parallelism each"
-    return str(one.ranks)
+    if (saved.model_ranks or 1) > 1:
+        return f"{saved.ranks}, {saved.model_ranks} of model parallelism each"
+    return str(saved.ranks)
 
 
-def state(one: Summary) -> str:
+def state(saved: Summary) -> str:
     """Say whether it is complete."""
-    if one.problems:
-        return plural(len(one.problems), "problem")
-    return "unknown layout" if one.unknown else "complete"
+    if saved.problems:
+        return plural(len(saved.problems), "problem")
+    return "unknown layout" if saved.unknown else "complete"
 
 
 def problem_lines(problems: Sequence[Problem], base: Path) -> list[str]:
     """Write each problem with its file, as seen from the checkpoint."""
-    return [f"{_inside(one.file, base)}: {one.message}" for one in problems]
+    return [f"{_inside(problem.file, base)}: {problem.message}" for problem in problems]
 
 
-def members(one: Summary) -> dict[str, object]:
+def members(saved: Summary) -> dict[str, object]:
     """List the JSON members of a checkpoint."""
     return {
-        "directory": str(one.checkpoint.folder.absolute()),
-        "saved_by": one.checkpoint.saved_by.value,
-        "tag": one.checkpoint.tag,
-        "step": one.step,
-        "stage": one.stage,
-        "ranks": one.ranks,
-        "model_ranks": one.model_ranks,
-        "dtype": one.dtype,
-        "parameters": one.num_parameters,
-        "optimizer": one.has_optimizer,
-        "deepspeed": one.release,
-        "bytes": one.nbytes,
-        "complete": not one.problems and not one.unknown,
-        "problems": list(map(problem_members, one.problems)),
-        "unknown_layout": list(map(problem_members, one.unknown)),
+        "directory": str(saved.checkpoint.folder.absolute()),
+        "saved_by": saved.checkpoint.saved_by.value,
+        "tag": saved.checkpoint.tag,
+        "step": saved.step,
+        "stage": saved.stage,
+        "ranks": saved.ranks,
+        "model_ranks": saved.model_ranks,
+        "dtype": saved.dtype,
+        "parameters": saved.num_parameters,
+        "optimizer": saved.has_optimizer,
+        "deepspeed": saved.release,
+        "bytes": saved.nbytes,
+        "complete": not saved.problems and not saved.unknown,
+        "problems": list(map(problem_members, saved.problems)),
+        "unknown_layout": list(map(problem_members, saved.unknown)),
     }
 
 
-def problem_members(one: Problem) -> dict[str, str]:
+def problem_members(problem: Problem) -> dict[str, str]:
     """List the JSON members of a problem."""
-    return {"file": str(one.file), "message": one.message}
+    return {"file": str(problem.file), "message": problem.message}
 
 
 def shown(path: Path) -> str:

@@ -83,7 +83,7 @@ def as_json(report: DoctorReport) -> str:
     hosts = {
         one.name: {
             "seconds": round(one.seconds, 3),
-            "rows": [_members(row) for row in report.rows[one.name]],
+            "rows": [_check_members(row) for row in report.rows[one.name]],
             "facts": None if one.facts is None else plain(one.facts),
         }
         for one in report.hosts
@@ -91,5 +91,5 @@ def as_json(report: DoctorReport) -> str:
     return to_json({"status": report.status.value, "hosts": hosts})
 
 
-def _members(row: CheckResult) -> dict[str, object]:
+def _check_members(row: CheckResult) -> dict[str, object]:
     return {"name": row.name, "status": row.status.value, "value": row.value, "hint": row.hint}

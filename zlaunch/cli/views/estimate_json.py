@@ -25,16 +25,22 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
             row |= _estimate(result, with_curve=False)
         rows.append(row)
     chosen = None if table.chosen is None else str(table.chosen[0].options)
-    return {**_job(query), "remarks": findings_json(query.remarks), "ladder": rows, "chosen": chosen}
+    return {**_job_members(query), "remarks": findings_json(query.remarks), "ladder": rows, "chosen": chosen}
 
 
 def of_search(found: SearchResult | NothingFits, query: EstimateQuery) -> Json:
     """Describe what a search chose, with its ds_config; null if nothing fits, beside the closest."""
     if isinstance(found, NothingFits):
         closest = _candidate(*found.closest)
-        return {**_job(query), "fit": found.fit, "chosen": None, "closest": closest, "ds_config": None}
+        return {
+            **_job_members(query),
+            "fit": found.fit,
+            "chosen": None,
+            "closest": closest,
+            "ds_config": None,
+        }
     return {
-        **_job(query),
+        **_job_members(query),
         "fit": found.estimate.fit,
         "chosen": _candidate(found.candidate, found.estimate),
         "ds_config": json.loads(found.ds_config()),
@@ -57,7 +63,7 @@ def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
     """Describe one job and what each change to it would do; null if none was tried."""
     changes = None if effects is None else [_effect(effect) for effect in effects]
     remarks = findings_json([*estimate.query.remarks, *estimate.remarks])
-    return {**_job(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
+    return {**_job_members(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 
 def _effect(one: ChangeEffect) -> Json:
@@ -65,7 +71,7 @@ def _effect(one: ChangeEffect) -> Json:
     return {"words": str(one.options), **figures}
 
 
-def _job(query: EstimateQuery) -> Json:
+def _job_members(query: EstimateQuery) -> Json:
     training, cluster = query.training, query.cluster
     gpu = cluster.gpu and {
         "name": cluster.gpu.name,

@@ -23,10 +23,10 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     yield from console.table([*job_rows(estimate), *_settings(estimate)], indent="")
     blocks = (
         _phases(estimate),
-        _parts(estimate.forecast),
+        _part_lines(estimate.forecast),
         traffic_lines(estimate),
         time_lines(estimate.speed),
-        _verdict(estimate),
+        _verdict_lines(estimate),
     )
     yield from _apart(blocks)
 
@@ -36,7 +36,7 @@ def change_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterato
     blocks = (
         _effects(effects, estimate.seconds is not None),
         _reduced(estimate.forecast, effects),
-        _hint(estimate, effects),
+        _hint_lines(estimate, effects),
     )
     yield from _apart(blocks)
 
@@ -47,7 +47,7 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
             yield from ["", *lines]
 
 
-def _verdict(estimate: Estimate) -> Iterator[str]:
+def _verdict_lines(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
         text = "it fits"
         if unchecked := unchecked_host(estimate):
@@ -57,7 +57,7 @@ def _verdict(estimate: Estimate) -> Iterator[str]:
         yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
 
 
-def _hint(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
+def _hint_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
     if estimate.fit in (Fit.NO, Fit.TIGHT) and (changes := fitting(effects)[:MOST_HINTS]):
         words = ", or with ".join(f"`{options}`" for options in changes)
         yield from console.paragraph(f"hint: it fits with {words}")
@@ -87,10 +87,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     """Write what the numbers are about: model, ranks and sequence length."""
     query = estimate.query
     seq_len = query.training.seq_len
-    rows = [("model", _model(query, estimate.forecast))]
+    rows = [("model", _model_text(query, estimate.forecast))]
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
-    rows.append(("ranks", _ranks(query.cluster)))
+    rows.append(("ranks", _ranks_text(query.cluster)))
     rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
     return rows
 
@@ -133,14 +133,14 @@ def origin(forecast: Forecast) -> str:
     return f"closed form, up to a factor of {1 + forecast.error:g} off"
 
 
-def _model(query: EstimateQuery, forecast: Forecast) -> str:
+def _model_text(query: EstimateQuery, forecast: Forecast) -> str:
     trained = "all trained"
     if forecast.trainable != forecast.parameters:
         trained = f"{count(forecast.trainable)} trained"
     return f"{query.model.name}: {count(forecast.parameters)} parameters, {trained}"
 
 
-def _ranks(cluster: Cluster) -> str:
+def _ranks_text(cluster: Cluster) -> str:
     text = f"{plural(cluster.world_size, 'rank')} on {plural(cluster.num_hosts, 'host')}"
     if cluster.gpu is None:
         return f"{text}; no GPU named or found"
@@ -157,7 +157,7 @@ def _phases(estimate: Estimate) -> Iterator[str]:
     phases = list(forecast.phases)
     if forecast.resume is not None and forecast.resume.phase is not None:
         phases.append(forecast.resume.phase)
-    rows = [header, *(_phase(phase, overhead, pools) for phase in phases)]
+    rows = [header, *(_phase_row(phase, overhead, pools) for phase in phases)]
     full = need.process[1]
     if gpu is not None:
         full = max(full, gpu.total_bytes)
@@ -172,7 +172,7 @@ def _phases(estimate: Estimate) -> Iterator[str]:
     yield _host(estimate)
 
 
-def _phase(phase: Phase, overhead: int, pools: Sequence[Pool]) -> tuple[str, ...]:
+def _phase_row(phase: Phase, overhead: int, pools: Sequence[Pool]) -> tuple[str, ...]:
     reserved = phase.peak.get("reserved", 0)
     amounts = (phase.peak.get("gpu", 0), reserved, reserved + overhead)
     return (phase.name, *map(in_gib, amounts), *(in_gib(phase.peak.get(pool, 0)) for pool in pools))
@@ -188,7 +188,7 @@ def _host(estimate: Estimate) -> str:
     return text
 
 
-def _parts(forecast: Forecast) -> Iterator[str]:
+def _part_lines(forecast: Forecast) -> Iterator[str]:
     parts = forecast.parts.get("gpu", {})
     total = sum(parts.values())
     if not total:

@@ -43,7 +43,7 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
                 console.say(f"{report.name}: {does} `{deletion.key}`, which {was} {deletion.state}")
         console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
     if len(reports) > 1:
-        verdicts = Counter(_verdict(report, strict) for report in reports)
+        verdicts = Counter(_verdict_on_file(report, strict) for report in reports)
         counts = [f"{verdicts[one]} {one}" for one in ("valid", "refused", "unreadable") if verdicts[one]]
         console.say(f"{len(reports)} checked: {', '.join(counts)}")
 
@@ -86,21 +86,24 @@ def as_json(reports: Sequence[Report], strict: bool) -> None:
     """Print one JSON object: a verdict for each file, all findings, and the diffs of fixes."""
     findings: list[dict[str, Any]] = []
     for report in reports:
-        findings += [_members(report.name, finding) for finding in report.all_findings]
-    members: dict[str, Any] = {"files": [_file(report, strict) for report in reports], "findings": findings}
+        findings += [_finding_members(report.name, finding) for finding in report.all_findings]
+    members: dict[str, Any] = {
+        "files": [_file_members(report, strict) for report in reports],
+        "findings": findings,
+    }
     if diffs := {report.name: report.fixes.diff for report in reports if report.fixes and report.fixes.diff}:
         members["diffs"] = diffs
     console.data(to_json(members))
 
 
-def _file(report: Report, strict: bool) -> dict[str, Any]:
+def _file_members(report: Report, strict: bool) -> dict[str, Any]:
     status = report.status(strict)
     counts = dict.fromkeys((severity.value for severity in Severity), 0)
     for finding in report.all_findings:
         counts[finding.severity.value] += 1
     members: dict[str, Any] = {
         "file": report.name,
-        "verdict": _verdict(report, strict),
+        "verdict": _verdict_on_file(report, strict),
         "exit_status": status,
         "counts": counts,
     }
@@ -114,7 +117,7 @@ def _file(report: Report, strict: bool) -> dict[str, Any]:
     return members
 
 
-def _verdict(report: Report, strict: bool) -> str:
+def _verdict_on_file(report: Report, strict: bool) -> str:
     if report.status(strict) is ExitStatus.OK:
         return "valid"
     if report.trouble:
@@ -122,7 +125,7 @@ def _verdict(report: Report, strict: bool) -> str:
     return "refused"
 
 
-def _members(name: str, finding: Finding) -> dict[str, Any]:
+def _finding_members(name: str, finding: Finding) -> dict[str, Any]:
     place = finding.place or Place(name, 1, 1, length=0)
     return {
         "file": place.file,
@@ -142,7 +145,7 @@ def as_github(reports: Sequence[Report], strict: bool) -> None:
     """Print each finding as a workflow command, which GitHub shows beside the line."""
     for report in reports:
         for finding in report.all_findings:
-            members = _members(report.name, finding)
+            members = _finding_members(report.name, finding)
             text = f"{finding.message}\n{finding.hint or ''}".strip()
             place = ",".join(f"{to}={_escaped(str(members[key]))}" for key, to in _PROPERTIES.items())
             data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

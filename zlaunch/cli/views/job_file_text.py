@@ -25,10 +25,10 @@ class Answers:
 
 def job_file_text(answers: Answers) -> str:
     """Write the file: what was chosen, and below it, as comments, what else there is."""
-    return "\n".join(_lines(answers)) + "\n"
+    return "\n".join(_job_file_lines(answers)) + "\n"
 
 
-def _lines(answers: Answers) -> Iterator[str]:
+def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield "# Options of `zlaunch train`, `estimate` and `plan`. The command line wins over them."
     yield "\n# The training script, or a recipe: `zlaunch recipes list`."
     yield _pair("script", answers.script)

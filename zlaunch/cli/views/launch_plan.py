@@ -58,8 +58,9 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.resume is not None:
         yield from _resume_rows(plan.resume)
     if plan.debug is not None:
-        host = f" of {plan.debug.host}" if plan.topology.spans_hosts else ""
-        waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}{host}"
+        waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}"
+        if plan.topology.spans_hosts:
+            waits += f" of {plan.debug.host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
 
@@ -77,13 +78,14 @@ def _job(plan: LaunchPlan) -> str:
     """Write the stage, the offload and the precision, or what the script does instead."""
     program = plan.program
     if program.interface is ConfigInterface.NONE:
-        instead = f": the script trains with {program.without_deepspeed}" if program.without_deepspeed else ""
-        return f"no DeepSpeed{instead}"
+        if not program.without_deepspeed:
+            return "no DeepSpeed"
+        return f"no DeepSpeed: the script trains with {program.without_deepspeed}"
     if program.own_config is not None:
-        known = f": {zero_words(plan.values)}" if plan.values.leaves else ""
-        return f"the ds_config of the script itself ({program.own_config.where}){known}"
-    unsure = "" if program.is_sure else ", if the script takes this ds_config"
-    return f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}{unsure}"
+        its_own = f"the ds_config of the script itself ({program.own_config.where})"
+        return f"{its_own}: {zero_words(plan.values)}" if plan.values.leaves else its_own
+    words = f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
+    return words if program.is_sure else f"{words}, if the script takes this ds_config"
 
 
 _WHEN = {"epoch": "after each epoch", "best": "when the metric is best"}
@@ -94,22 +96,32 @@ def _saves(plan: LaunchPlan) -> str:
     saves = plan.saves
     if saves is None:
         recipe = recipe_of(plan.program.path)
-        saves_model = recipe is not None and recipe.saves_model_only
-        return "the model at the end; `--save DIR` adds checkpoints" if saves_model else "no checkpoints"
+        if recipe is not None and recipe.saves_model_only:
+            return "the model at the end; `--save DIR` adds checkpoints"
+        return "no checkpoints"
     when = _WHEN.get(saves.strategy, "when the script says")
     if saves.every:
-        when = f"every {plural(saves.every, 'step')}{', as in the checkpoint,' if saves.is_kept else ''}"
-    each = "" if saves.each is None else f", {size(saves.each)} each"
-    free = "" if saves.free is None else f"; {size(saves.free)} are free"
-    return f"a checkpoint {when} to {shown(saves.directory)}{each}{_how_many(saves)}{free}"
+        when = f"every {plural(saves.every, 'step')}"
+        if saves.is_kept:
+            when += ", as in the checkpoint,"
+    words = f"a checkpoint {when} to {shown(saves.directory)}"
+    if saves.each is not None:
+        words += f", {size(saves.each)} each"
+    words += _how_many(saves)
+    if saves.free is not None:
+        words += f"; {size(saves.free)} are free"
+    return words
 
 
 def _how_many(saves: SavePlan) -> str:
     if saves.most is None:
         return ", all of them kept" if saves.limit == 0 else ""
-    is_all = saves.limit is not None and saves.most == saves.count
-    how_many = f"{saves.most} in all" if is_all else f"at most {saves.most} at once"
-    return f", {how_many}{'' if saves.each is None else f': {size(saves.most * saves.each)}'}"
+    how_many = f", at most {saves.most} at once"
+    if saves.limit is not None and saves.most == saves.count:
+        how_many = f", {saves.most} in all"
+    if saves.each is not None:
+        how_many += f": {size(saves.most * saves.each)}"
+    return how_many
 
 
 def _resume_rows(position: "DataPosition") -> Iterator[tuple[str, str]]:
@@ -145,13 +157,13 @@ def _resumed(position: "DataPosition") -> str:
 def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
     if plan.accelerator == "cpu" and not plan.topology.spans_hosts:
-        uses_it = plan.program.interface is not ConfigInterface.NONE
-        so = ", so DeepSpeed's CPU accelerator is used" if uses_it else ""
-        return f"{count} on the CPU: no accelerator was found{so}"
-    return f"{count} on {plural(len(plan.topology.hosts), 'host')}: " + "; ".join(
-        f"{host.name} {'GPU' if plan.accelerator == 'cuda' else 'slot'} {', '.join(map(str, host.devices))}"
-        for host in plan.topology.hosts
-    )
+        without = f"{count} on the CPU: no accelerator was found"
+        if plan.program.interface is ConfigInterface.NONE:
+            return without
+        return f"{without}, so DeepSpeed's CPU accelerator is used"
+    kind = "GPU" if plan.accelerator == "cuda" else "slot"
+    hosts = (f"{host.name} {kind} {', '.join(map(str, host.devices))}" for host in plan.topology.hosts)
+    return f"{count} on {plural(len(plan.topology.hosts), 'host')}: {'; '.join(hosts)}"
 
 
 def _details(plan: LaunchPlan) -> Iterator[str]:
@@ -160,10 +172,10 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
     if plan.ds_config != plan.values:
         yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
-    written = (
-        "" if plan.program.handover is Handover.NOT else "; the ds_config is written when the job starts"
-    )
-    yield f"\ncommand for {plan.launcher}{written}"
+    command = f"\ncommand for {plan.launcher}"
+    if plan.program.handover is not Handover.NOT:
+        command += "; the ds_config is written when the job starts"
+    yield command
     yield f"  {shlex.join(plan.argv)}"
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)

@@ -35,7 +35,10 @@ def phases_picture(estimate: Estimate) -> Picture:
     panels = [panel, *_without_activations(panel, len(phases)), *_host_of_phases(estimate, phases, len(bars))]
     return Picture(
         f"Most {where} of one rank in each phase of training",
-        [_about(estimate, with_stage=True), " ".join([*_verdict(estimate), *_distance(panel, estimate)])],
+        [
+            _about(estimate, with_stage=True),
+            " ".join([*_verdict_sentence(estimate), *_distance(panel, estimate)]),
+        ],
         names,
         panels,
         forecast.curve,
@@ -179,7 +182,7 @@ def _about(estimate: Estimate, *, with_stage: bool) -> str:
     return f"{', '.join(words)} ({origin(forecast).partition(':')[0]})."
 
 
-def _verdict(estimate: Estimate) -> Iterator[str]:
+def _verdict_sentence(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
         yield "It fits."
     elif estimate.fit is not Fit.UNKNOWN:

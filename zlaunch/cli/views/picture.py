@@ -147,7 +147,7 @@ def _merged(bar: Bar, seen: set[str]) -> dict[str, int]:
 
 def check_plot(file: Path) -> None:
     """Raise WrongUsage for another format, and Unavailable if matplotlib is not installed."""
-    if _format(file) not in SUFFIXES:
+    if _file_format(file) not in SUFFIXES:
         raise WrongUsage(
             f"`--plot {file}` is neither PNG nor SVG", f"write `--plot {file.stem or 'memory'}.png`"
         )
@@ -155,7 +155,7 @@ def check_plot(file: Path) -> None:
         raise Unavailable("`--plot` needs matplotlib, which is not installed", "`pip install matplotlib`")
 
 
-def _format(file: Path) -> str:
+def _file_format(file: Path) -> str:
     return file.suffix.removeprefix(".").lower()
 
 
@@ -167,7 +167,7 @@ def render(picture: Picture, file: Path) -> bytes:
     written = BytesIO()
     with style():
         figure = figure_of(picture)
-        if _format(file) == "svg":
+        if _file_format(file) == "svg":
             FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None, "Title": picture.title})
         else:
             figure.set_dpi(120)
@@ -214,7 +214,7 @@ def figure_of(picture: Picture) -> Any:
         _draw(figure.add_subplot(top[0, number]), panel, panel.axis(inches), pad)
         for number, panel in enumerate(panels)
     ]
-    _name(drawn, picture.names)
+    _name_bars(drawn, picture.names)
     _legend(figure, panels)
     if picture.curve:
         _draw_curve(figure.add_subplot(rows[1]), picture.curve)
@@ -261,7 +261,7 @@ def _unit(most: int) -> tuple[int, str]:
     return MIB, "MiB"
 
 
-def _name(drawn: Sequence[Any], names: Sequence[str]) -> None:
+def _name_bars(drawn: Sequence[Any], names: Sequence[str]) -> None:
     """Name the bars of the first panel; the others have the same."""
     for axes in drawn:
         axes.set_yticks(range(len(names)), [""] * len(names))

@@ -42,10 +42,10 @@ def report(
             _show_nothing(found, query)
         return found.fit.status
     if not as_json:
-        console.data(*console.table([*job_rows(found.estimate), *_rows(found)], indent=""))
+        console.data(*console.table([*job_rows(found.estimate), *_plan_rows(found)], indent=""))
         console.say_findings(found.estimate.findings)
     if output is not None or not as_json:
-        _write(found, output)
+        _write_config(found, output)
     return ExitStatus.OK
 
 
@@ -69,14 +69,14 @@ def _tried(found: NothingFits) -> str:
     return f"combinations of stage and offload tried: {told}"
 
 
-def _rows(found: SearchResult) -> Iterator[tuple[str, str]]:
+def _plan_rows(found: SearchResult) -> Iterator[tuple[str, str]]:
     chosen, estimate = found.candidate, found.estimate
     ranks = estimate.query.cluster.world_size
     yield "choice", f"`{chosen.options}`"
     total = chosen.micro_batch * chosen.accumulation * ranks
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
     yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}"
-    yield "memory", _memory(estimate)
+    yield "memory", _memory_text(estimate)
     yield "because", "; ".join(_reasons(found)) or "nothing else that fits is as fast"
     bucket = estimate.resolved.values[ZERO, "reduce_bucket_size"]
     if bucket is not None:
@@ -86,7 +86,7 @@ def _rows(found: SearchResult) -> Iterator[tuple[str, str]]:
     yield "method", origin(estimate.forecast)
 
 
-def _memory(estimate: Estimate) -> str:
+def _memory_text(estimate: Estimate) -> str:
     need, gpu = estimate.need, estimate.query.cluster.gpu
     assert gpu is not None, "a plan has one"
     phase = estimate.forecast.peak_phase("gpu")
@@ -97,7 +97,7 @@ def _memory(estimate: Estimate) -> str:
 def _reasons(found: SearchResult) -> Iterator[str]:
     """Name configurations that are as fast but do not fit, and the next slower one."""
     own = found.estimate.seconds
-    yield from _missing(list(found.misses())[:MOST_MISSES], own)
+    yield from _missing_lines(list(found.misses())[:MOST_MISSES], own)
     preferred = STRATEGIES[: STRATEGIES.index(found.candidate.strategy)]
     if out := [f"`{one.options}`" for one in preferred if one in found.hopeless]:
         yield f"{', '.join(out)} cannot fit according to the closed form"
@@ -110,7 +110,7 @@ def _reasons(found: SearchResult) -> Iterator[str]:
             yield f"`{other.options}` would be {slower}"
 
 
-def _missing(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) -> Iterator[str]:
+def _missing_lines(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) -> Iterator[str]:
     """Group what may not fit and what does not; `own` is the step time of the chosen job."""
     for fit, words in ((Fit.TIGHT, "may not fit"), (Fit.NO, "too large")):
         these = [(one.options, estimate.seconds) for one, estimate in misses if estimate.fit is fit]
@@ -125,7 +125,7 @@ def _missing(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) ->
             yield f"{pace}, but {words}: {names}"
 
 
-def _write(found: SearchResult, output: Path | None) -> None:
+def _write_config(found: SearchResult, output: Path | None) -> None:
     if output is None:
         console.say("add `-o FILE` to write the ds_config")
         return

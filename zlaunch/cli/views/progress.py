@@ -49,7 +49,7 @@ def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list
     if progress.seconds_left and first.get("phase") != phases.EXITING:
         figures.append(f"{clock(progress.seconds_left)} left")
     if isinstance(loss := first.get("loss"), int | float):
-        figures.append(f"loss {_number(loss)}")
+        figures.append(f"loss {_loss_text(loss)}")
     if isinstance(rate := first.get("learning_rate"), int | float):
         figures.append(f"lr {rate:.2g}")
     if tokens := progress.tokens_per_second(world_size):
@@ -67,7 +67,7 @@ def _bar(done: float) -> str:
     return f"[{cells:<{CELLS}}] "
 
 
-def _number(value: float) -> str:
+def _loss_text(value: float) -> str:
     if math.isfinite(value):
         return f"{value:.3f}"
     return str(value)
@@ -100,5 +100,5 @@ def loss_line(heartbeat: HeartbeatRecord) -> str | None:
     first, last = heartbeat.get("first_loss"), heartbeat.get("loss")
     if not (isinstance(first, int | float) and isinstance(last, int | float)):
         return None
-    fell = _number(last) if first == last else f"{_number(first)} -> {_number(last)}"
+    fell = _loss_text(last) if first == last else f"{_loss_text(first)} -> {_loss_text(last)}"
     return f"loss {fell} at step {heartbeat.get('loss_step')}"

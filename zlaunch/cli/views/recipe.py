@@ -21,7 +21,7 @@ def described(recipe: Recipe) -> Iterator[str]:
     for part in recipe.text.split("\n\n"):
         yield from [part] if part.startswith(" ") else console.paragraph(part)
         yield ""
-    options = _options(recipe)
+    options = _option_rows(recipe)
     if options:
         yield "options of its own, after `--`:"
         yield from console.notes(options)
@@ -41,7 +41,7 @@ def described(recipe: Recipe) -> Iterator[str]:
     yield from console.table(rows, indent="")
 
 
-def _options(recipe: Recipe) -> list[tuple[str, str]]:
+def _option_rows(recipe: Recipe) -> list[tuple[str, str]]:
     return [(f"{one.flag} {_metavar(one)}".rstrip(), _help(one)) for one in recipe.options]
 
 

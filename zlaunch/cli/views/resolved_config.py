@@ -50,7 +50,7 @@ def _rates(schedule: Schedule) -> Iterator[str]:
 
 def as_json(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterator[str]:
     """Write a JSON object with the same content."""
-    told = {
+    members = {
         "config": resolved.values.config(),
         "filled": {
             dotted(path): {"value": leaf.value, "source": str(leaf.source)}
@@ -66,7 +66,7 @@ def as_json(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterato
             "points": _points(schedule),
         },
     }
-    yield to_json(told)
+    yield to_json(members)
 
 
 def _points(schedule: Schedule) -> list[dict[str, Any]]:

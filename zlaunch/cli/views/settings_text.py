@@ -19,10 +19,10 @@ def is_offloaded(values: Values) -> bool:
 
 def zero_words(values: Values) -> str:
     """Write the stage, and where the optimizer and the parameters are offloaded to."""
-    return f"ZeRO stage {_stage(values)}, {', '.join(_moved(values)) or 'nothing offloaded'}"
+    return f"ZeRO stage {_stage_or_default(values)}, {', '.join(_moved(values)) or 'nothing offloaded'}"
 
 
-def _stage(values: Values) -> object:
+def _stage_or_default(values: Values) -> object:
     return values[ZERO, "stage"] or 0  # DeepSpeed's default
 
 
@@ -30,7 +30,7 @@ def _moved(values: Values) -> Iterator[str]:
     """Name the parts that are offloaded, of those that can be at this stage."""
     for key, part in PARTS.items():
         device = values[ZERO, f"offload_{key}", "device"]
-        if device in PLACES and _stage(values) in stages_reading(f"offload_{key}"):
+        if device in PLACES and _stage_or_default(values) in stages_reading(f"offload_{key}"):
             yield f"{part} on {PLACES[device]}"
 
 

@@ -25,7 +25,7 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
     _, first = table.estimates[0]
     yield from console.table([*job_rows(first), *_common_rows(first, table)], indent="")
     yield ""
-    rows = [_row(strategy, result) for strategy, result in table.rows]
+    rows = [_strategy_row(strategy, result) for strategy, result in table.rows]
     lines = console.figures([*HEADERS, *rows])
     if max(map(len, lines)) > WIDEST:
         lines = console.figures([*HEADERS, *rows], gap=1)
@@ -68,7 +68,7 @@ def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
     return f"; no rehearsal of {name}: {why} (`--json` has the reasons of the others)"
 
 
-def _row(strategy: Strategy, result: Estimate | Rejected) -> tuple[str, ...]:
+def _strategy_row(strategy: Strategy, result: Estimate | Rejected) -> tuple[str, ...]:
     name = str(strategy.stage)
     if strategy.label != "-":
         name += f" {strategy.label}"

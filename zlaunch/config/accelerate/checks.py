@@ -105,7 +105,7 @@ def no_section(source: Document) -> Finding:
 
 def wrong_type(source: Document, path: KeyPath, kind: str, hint: str | None = None) -> Finding:
     """Report a field of the wrong type."""
-    message = f"`{path[-1]}` is {_shown(source, path)}, not {kind}"
+    message = f"`{path[-1]}` is {_quoted_value(source, path)}, not {kind}"
     return _finding(source, path, "bad-type", message, hint)
 
 
@@ -124,7 +124,7 @@ def _not_among_the_choices(source: Document) -> Iterator[Finding]:
         if given is None or plain in choices:
             continue
         hint = f"write `{key}: 'no'`, in quotes" if given is False else _close(str(given), choices)
-        message = f"`{key}` is {_shown(source, (key,))}; it can be {', '.join(choices)}"
+        message = f"`{key}` is {_quoted_value(source, (key,))}; it can be {', '.join(choices)}"
         yield _finding(source, (key,), "bad-value", message, hint)
 
 
@@ -169,7 +169,7 @@ def _close(word: str, known: Sequence[str]) -> str | None:
     return None
 
 
-def _shown(source: Document, path: KeyPath) -> str:
+def _quoted_value(source: Document, path: KeyPath) -> str:
     """Quote a value from the YAML, with what YAML reads where that is surprising."""
     span = source.spans[path]
     written = " ".join(source.text[span.start : span.end].split())

@@ -145,7 +145,7 @@ def _judge(
     if the user's file does.
     """
     checked = validate_value(values.config(), context)
-    found = [_as_typed(_located(finding, base), values) for finding in checked.findings]
+    found = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
     warnings = [one for one in found if one.severity is Severity.IGNORED and one.place is not None]
     wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
     reported = {finding.where for finding in wrong if finding.where}
@@ -155,7 +155,7 @@ def _judge(
     return checked.config, tuple(warnings)
 
 
-def _as_typed(finding: Finding, values: Values) -> Finding:
+def _hint_for_set(finding: Finding, values: Values) -> Finding:
     """Say what to type instead of a misspelled key that `--set` names."""
     path = finding.path
     if path is None or finding.place is not None or finding.code != "unknown-key":

@@ -22,7 +22,7 @@ Curve = Callable[[int], float]
 """Step → learning rate."""
 
 
-def _first(rates: float | list[float] | str | None) -> float:
+def _first_rate(rates: float | list[float] | str | None) -> float:
     """Take the rate of the first parameter group."""
     return float(rates[0] if isinstance(rates, list) else rates or 0.0)
 
@@ -38,14 +38,18 @@ def _warmed_up(params: WarmupParams | WarmupDecayParams | WarmupCosineParams, at
 
 
 def _warmup(params: WarmupParams, base: float, at: int) -> float:
-    low = _first(params.warmup_min_lr)
-    high = base if params.warmup_max_lr is None else _first(params.warmup_max_lr)
+    low = _first_rate(params.warmup_min_lr)
+    high = base if params.warmup_max_lr is None else _first_rate(params.warmup_max_lr)
     done = _warmed_up(params, at)
     return low + (high - low) * (1.0 if done is None else done)
 
 
 def _warmup_decay(params: WarmupDecayParams, _: float, at: int) -> float:
-    low, high, total = _first(params.warmup_min_lr), _first(params.warmup_max_lr), int(params.total_num_steps)
+    low, high, total = (
+        _first_rate(params.warmup_min_lr),
+        _first_rate(params.warmup_max_lr),
+        int(params.total_num_steps),
+    )
     done = _warmed_up(params, at)
     if done is None:
         done = max(0.0, (total - at) / max(1.0, total - max(2, int(params.warmup_num_steps))))
@@ -62,7 +66,11 @@ def _warmup_cosine(params: WarmupCosineParams, base: float, at: int) -> float:
 
 
 def _one_cycle(params: OneCycleParams, _: float, at: int) -> float:
-    low, high, first = _first(params.cycle_min_lr), _first(params.cycle_max_lr), params.cycle_first_step_size
+    low, high, first = (
+        _first_rate(params.cycle_min_lr),
+        _first_rate(params.cycle_max_lr),
+        params.cycle_first_step_size,
+    )
     second = first if params.cycle_second_step_size is None else params.cycle_second_step_size
     after = at + 1 - first - second
     if after > 0:
@@ -82,7 +90,7 @@ def _one_cycle(params: OneCycleParams, _: float, at: int) -> float:
 def _lr_range_test(params: LrRangeTestParams, _: float, at: int) -> float:
     interval = (at + 1) / params.lr_range_test_step_size
     passed = math.floor(interval) if params.lr_range_test_staircase else interval
-    return _first(params.lr_range_test_min_lr) * (1 + params.lr_range_test_step_rate * passed)
+    return _first_rate(params.lr_range_test_min_lr) * (1 + params.lr_range_test_step_rate * passed)
 
 
 _Formula = Callable[[Any, float, int], float]
@@ -99,7 +107,10 @@ DEEPSPEED: Mapping[str, tuple[_Formula, str | None]] = {
 def deepspeed_curve(name: str, params: Any, base: float) -> Curve:
     """Follow a schedule of DeepSpeed, one step behind its formula; `base` is the optimizer's rate."""
     formula, first = DEEPSPEED[name]
-    before, last = 0.0 if first is None else _first(getattr(params, first)), int(params.last_batch_iteration)
+    before, last = (
+        0.0 if first is None else _first_rate(getattr(params, first)),
+        int(params.last_batch_iteration),
+    )
 
     def rate(step: int) -> float:
         if step == 0 and last != -1:

@@ -164,7 +164,7 @@ def _of_trainer(named: Schedule, job: _Job, typed: ScriptArgs) -> Schedule:
         raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
     schedule = _with_steps(named, job.total, warmup, {}, _DATASET)
     steps = schedule.num_steps
-    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _options(typed))
+    run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _schedule_options(typed))
     said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
         said = "warmup is ignored"
@@ -174,7 +174,7 @@ def _of_trainer(named: Schedule, job: _Job, typed: ScriptArgs) -> Schedule:
     return _with_curve(schedule, lambda: trainer_curve(name, run))
 
 
-def _options(typed: ScriptArgs) -> Mapping[str, object]:
+def _schedule_options(typed: ScriptArgs) -> Mapping[str, object]:
     text = typed.value("lr_scheduler_kwargs")
     if not text:
         return {}

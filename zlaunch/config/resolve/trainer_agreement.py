@@ -55,7 +55,7 @@ def reconcile_with_trainer(
             args = args.over(name, Argument(False, Source.argument("bf16")))
     added: dict[str, Argument] = {}
     if interface is ConfigInterface.DEEPSPEED or (is_trainer and may_add):
-        added |= _format(values, args, precision, machine)
+        added |= _precision_arguments(values, args, precision, machine)
     if is_trainer and may_add:
         added |= from_config(values, args)
         if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
@@ -111,7 +111,7 @@ def _in_the_config(key: str) -> Source:
     return Source(SourceKind.CONFIG_FILE, f"`{key}` in the ds_config")
 
 
-def _format(
+def _precision_arguments(
     values: Values, args: TrainerArgs, precision: str | None, machine: "Machine | None"
 ) -> dict[str, Argument]:
     """Switch on the precision that an option, the config or the machine decides, if no argument does."""

@@ -21,7 +21,7 @@ _OTHERS = (zero("stage"), zero("offload_optimizer", "device"), zero("offload_par
 """Keys with a rule of their own."""
 
 
-def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
+def _autos_left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
     """Find each "auto" that reaches DeepSpeed because the script uses neither the Trainer nor accelerate."""
     if subject.context.interface is ConfigInterface.DEEPSPEED:
         for keys in subject.autos:
@@ -32,7 +32,7 @@ def _left(subject: Subject, fate: Fate) -> Iterator[tuple[Keys, str]]:
 @error({"train_batch_size": "auto"}, {"train_batch_size": 8}, _RAW)
 def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed compares batch sizes with numbers and raises a TypeError for "auto"."""
-    for keys, key in _left(subject, "refused"):
+    for keys, key in _autos_left(subject, "refused"):
         yield Violation(
             key,
             f'without the Trainer nothing fills in "auto": DeepSpeed requires a number for `{keys[-1]}`',
@@ -43,7 +43,7 @@ def auto_is_no_number(subject: Subject) -> Iterator[Violation]:
 @fails_later({"gradient_clipping": "auto"}, {"gradient_clipping": 1.0}, _RAW)
 def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed passes "auto" on; the optimizer, the schedule or the first step raises a TypeError."""
-    for keys, key in _left(subject, "crash"):
+    for keys, key in _autos_left(subject, "crash"):
         when, hint = f"when the {keys[0]} is created", "write a number"
         if len(keys) == 1:
             when = "at the first step"
@@ -55,7 +55,7 @@ def auto_ends_in_a_type_error(subject: Subject) -> Iterator[Violation]:
 @ignored({"bf16": {"enabled": "auto"}}, {"bf16.enabled": True}, _RAW)
 def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed drops an "auto" from sections that it validates strictly, and uses the default."""
-    for keys, key in _left(subject, "default"):
+    for keys, key in _autos_left(subject, "default"):
         yield Violation(
             key, f'without the Trainer, "auto" means false for `{keys[-1]}`', "write true or false"
         )
@@ -68,7 +68,7 @@ def auto_becomes_the_default(subject: Subject) -> Iterator[Violation]:
 )
 def auto_bucket(subject: Subject) -> Iterator[Violation]:
     """Only the Trainer derives bucket sizes from the hidden size; DeepSpeed alone uses its default."""
-    for _, key in _left(subject, "bucket"):
+    for _, key in _autos_left(subject, "bucket"):
         yield Violation(
             key, 'without the Trainer, "auto" means DeepSpeed\'s default', "write a number, or delete the key"
         )

@@ -44,10 +44,10 @@ def fp16_unsupported(subject: Subject) -> Iterator[Violation]:
 def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
     """The engine asserts that `param_dtype` matches the enabled precision; it cannot choose one."""
     wanted = subject.config.data_types.param_dtype
-    if wanted and subject.format and _format(wanted) != subject.format:
+    if wanted and subject.format and _precision_of(wanted) != subject.format:
         hint = "delete it"
-        if _format(wanted) != "fp32":
-            hint = f"enable `{_format(wanted)}`, or delete it"
+        if _precision_of(wanted) != "fp32":
+            hint = f"enable `{_precision_of(wanted)}`, or delete it"
         yield Violation(
             "data_types.param_dtype",
             f"`param_dtype` is {wanted}, but the model trains in {subject.format}",
@@ -55,7 +55,7 @@ def param_dtype_differs(subject: Subject) -> Iterator[Violation]:
         )
 
 
-def _format(name: str) -> str:
+def _precision_of(name: str) -> str:
     return FORMATS.get(name.removeprefix("torch."), "fp32")
 
 
@@ -72,7 +72,7 @@ def accumulation_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     possible = {subject.format}
     if subject.format == "bf16" and release is not None and is_before(release.name, "0.19"):
         possible.add("fp32")  # 0.18.5 cannot, but a release here is a minor one
-    if wanted and subject.stage == 0 and subject.format and _format(wanted) not in possible:
+    if wanted and subject.stage == 0 and subject.format and _precision_of(wanted) not in possible:
         yield Violation(
             "data_types.grad_accum_dtype",
             f"at stage 0 a {subject.format} model cannot accumulate gradients in {wanted}",
@@ -102,7 +102,7 @@ def norm_needs_zeros_own_optimizer(subject: Subject) -> Iterator[Violation]:
 def _runs_bf16_optimizer(subject: Subject) -> bool:
     wanted = subject.config.data_types.grad_accum_dtype
     alone = subject.stage == 1 and "offload_optimizer" not in subject.offloads
-    return alone and subject.format == "bf16" and wanted is not None and _format(wanted) == "fp32"
+    return alone and subject.format == "bf16" and wanted is not None and _precision_of(wanted) == "fp32"
 
 
 @ignored(

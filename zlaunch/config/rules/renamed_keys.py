@@ -9,7 +9,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Fix, FixKind
 
 
-def _written(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
+def _old_names(subject: Subject) -> Iterator[tuple[str, str, OldName]]:
     """Find the old names used in `zero_optimization`: the old key and the new one."""
     for name in OLD_NAMES:
         old, new = str(name.old[-1]), str(name.new[-1])
@@ -33,7 +33,7 @@ def _repair(name: OldName, value: object) -> tuple[str, Fix]:
 )
 def old_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed still reads the old name, with a deprecation warning; a later release may not."""
-    for old, new, name in _written(subject):
+    for old, new, name in _old_names(subject):
         if not subject.has(zero(new)):
             hint, fix = _repair(name, getattr(subject.zero, old))
             yield Violation(zero(old), f"`{old}` is the old name of `{new}`", hint, fix)
@@ -45,7 +45,7 @@ def old_name(subject: Subject) -> Iterator[Violation]:
 )
 def old_and_new_name(subject: Subject) -> Iterator[Violation]:
     """DeepSpeed refuses a config with both the old and the new name, even with equal values."""
-    for old, new, _ in _written(subject):
+    for old, new, _ in _old_names(subject):
         if subject.has(zero(new)):
             is_on, fix = new in subject.offloads or getattr(subject.zero, new) is True, None
             if bool(getattr(subject.zero, old)) == is_on:

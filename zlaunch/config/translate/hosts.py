@@ -105,7 +105,7 @@ def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
         ranks = None
     devices = chosen or visible
     if devices:
-        yield from _named(command, devices, ranks)
+        yield from _devices_by_number(command, devices, ranks)
     elif ranks:
         yield from becomes(ranks, "--gpus", ranks.value)
 
@@ -117,7 +117,7 @@ def _in_words(ranks: GivenFlag) -> Iterator[Piece]:
         yield no_equivalent(ranks, "zlaunch starts a rank on each GPU, or one on the CPU without GPUs")
 
 
-def _named(command: Command, devices: GivenFlag, ranks: GivenFlag | None) -> Iterator[Piece]:
+def _devices_by_number(command: Command, devices: GivenFlag, ranks: GivenFlag | None) -> Iterator[Piece]:
     """Choose devices by number, one for each rank."""
     numbers = devices.value.replace(" ", "").rstrip(",").split(",")
     used = numbers[: int(ranks.value)] if ranks else numbers

@@ -35,7 +35,7 @@ _OTHER_HARDWARE: Final = Untranslatable("zlaunch supports NVIDIA GPUs and CPUs")
 @cache
 def syntax_of(name: str) -> LauncherSyntax:
     """Read how a launcher parses its command line."""
-    row = _table()[name]
+    row = _read_table()[name]
     like = syntax_of(row["like"]) if "like" in row else LauncherSyntax(name, ())
     flags = (*like.flags, *_flags(row["flags"]))
     passes_local_rank = [one for one in flags if one.names[-1] == row.get("passes_local_rank")]
@@ -48,13 +48,13 @@ def syntax_of(name: str) -> LauncherSyntax:
 @cache
 def config_fields() -> Mapping[str, Flag]:
     """Read the fields of accelerate's configs: the flags, and what only a config has."""
-    fields = _flags(_table()[ACCELERATE]["fields"])
+    fields = _flags(_read_table()[ACCELERATE]["fields"])
     return {one.key: one for one in (*syntax_of(ACCELERATE).flags, *fields)}
 
 
 def uses_deepspeed(distributed_type: str) -> bool | Untranslatable:
     """Whether accelerate uses DeepSpeed for a type of its configs; others are for other hardware."""
-    found = _table()[ACCELERATE]["distributed_types"].get(distributed_type)
+    found = _read_table()[ACCELERATE]["distributed_types"].get(distributed_type)
     if found is None:
         return _OTHER_HARDWARE
     if isinstance(found, bool):
@@ -63,7 +63,7 @@ def uses_deepspeed(distributed_type: str) -> bool | Untranslatable:
 
 
 @cache
-def _table() -> Mapping[str, Any]:
+def _read_table() -> Mapping[str, Any]:
     table: dict[str, Any] = json.loads(FILE.read_text("utf-8"))
     return table
 

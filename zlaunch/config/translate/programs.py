@@ -183,7 +183,7 @@ def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str
         known = ", ".join(f"`{program.name} {command}`" for command in program.modules)
         return Replacement(f"`{command}` does not train a model", f"zlaunch can replace {known}")
     own = [word for word in rest[:place] if word != "--"]
-    args, left_out = _without(program.own_flags, rest[place + 1 :])
+    args, left_out = _split_arguments(program.own_flags, rest[place + 1 :])
     why = "dropped, because it configures the program's own launcher (see `zlaunch train --help`)"
     notes = [(shlex.join(left_out), why)] if left_out else []
     if program.writes_out_files and args and args[0].endswith((".yaml", ".yml", ".json")):
@@ -197,7 +197,7 @@ def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str
     )
 
 
-def _without(flags: Sequence[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_arguments(flags: Sequence[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split arguments into those of the training module, and those of the program's launcher."""
     cut = given.index("--") if flags and "--" in given else len(given)
     args: list[str] = []

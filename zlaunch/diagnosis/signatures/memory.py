@@ -36,7 +36,11 @@ def host_out_of_memory(case: Case) -> Reading | None:
         why = f"its container reached its limit of {gib(limit)} GiB of memory"
     else:
         why = "the host ran out of memory"
-    facts = (f"the kernel's `oom_kill` counter rose by {kills} during the job", _peaks(case), _left(case))
+    facts = (
+        f"the kernel's `oom_kill` counter rose by {kills} during the job",
+        _peaks(case),
+        _memory_left(case),
+    )
     return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
 
 
@@ -64,7 +68,7 @@ def _peaks(case: Case) -> str | None:
     return text
 
 
-def _left(case: Case) -> str | None:
+def _memory_left(case: Case) -> str | None:
     machine = case.machine
     limit, used = machine.get("cgroup_limit_bytes"), machine.get("cgroup_bytes")
     if limit is not None and used is not None:
@@ -90,7 +94,11 @@ def pinned_memory(case: Case) -> Reading | None:
         is_pageable = setting(case.job.config, "zero_optimization", key, "pin_memory") is False
         if device in {"cpu", "nvme"} and not is_pageable:
             pinned.append(f"--set zero_optimization.{key}.pin_memory=false")
-    facts = (locked, matching_line(r"out of memory|MemoryError|invalid argument", case.words), _left(case))
+    facts = (
+        locked,
+        matching_line(r"out of memory|MemoryError|invalid argument", case.words),
+        _memory_left(case),
+    )
     advice = []
     if pinned:
         advice.append(f"`{' '.join(pinned)}`: use pageable memory")
@@ -197,7 +205,7 @@ def host_allocation_failed(case: Case) -> Reading | None:
     line = matching_line(f"(?m){pattern}", case.words)
     if line is None or case.signal not in {None, signal.SIGABRT}:
         return None
-    facts = (line, _peaks(case), _left(case))
+    facts = (line, _peaks(case), _memory_left(case))
     return Reading(f"{case.who} could not allocate host memory", facts, less_host_memory(case))
 
 

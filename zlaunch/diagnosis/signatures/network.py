@@ -103,7 +103,7 @@ def collective_timeout(case: Case) -> Reading | None:
     if not _waited(case.rank) and role_of(case.rank, case.evidence) is RankRole.FAILED:
         return None
     first = case.rank if _waited(case.rank) else waiting[0]
-    missing = _missing(case, waiting)
+    missing = _missing_ranks(case, waiting)
     operation, waited = _collective(words_of(first))
     facts = [matching_line(_TIMEOUT, words_of(first))]
     if waited and len(waiting) > 1:
@@ -111,7 +111,7 @@ def collective_timeout(case: Case) -> Reading | None:
     cause = f"did not reach {operation}, where rank {first.rank} was waiting"
     if not missing:
         return Reading(f"another rank {cause}", facts, is_local=False)
-    facts.insert(0, _where(case, missing[0]))
+    facts.insert(0, _rank_place(case, missing[0]))
     names = ", ".join(str(rank.rank) for rank in missing)
     return Reading(f"rank {names} {cause}", facts, rank=missing[0])
 
@@ -131,12 +131,12 @@ def _collective(words: str) -> tuple[str, str]:
     return "a monitored barrier", ""
 
 
-def _missing(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
+def _missing_ranks(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
     """Find the missing ranks: those that torch or the stall report names, else those with fewer steps."""
     ranks = {rank.rank: rank for rank in case.evidence.ranks}
     named: set[int] = set()
     for rank in waiting:
-        named.update(_named(words_of(rank)))
+        named.update(_ranks_at_barrier(words_of(rank)))
     if not named and case.evidence.stall is not None:
         named = set(case.evidence.stall.odd)
     if named:
@@ -152,12 +152,12 @@ def _missing(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
     return [rank for rank in others if rank.step < least]
 
 
-def _named(words: str) -> Iterator[int]:
+def _ranks_at_barrier(words: str) -> Iterator[int]:
     for match in _BARRIER.finditer(words):
         yield from map(int, re.findall(r"\d{1,6}", match.group(1)))
 
 
-def _where(case: Case, rank: RankEvidence) -> str:
+def _rank_place(case: Case, rank: RankEvidence) -> str:
     text, stall = f"rank {rank.rank}", case.evidence.stall
     if rank.phase:
         text += f" was in `{rank.phase}` at step {rank.step}"

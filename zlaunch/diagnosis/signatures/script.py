@@ -253,15 +253,15 @@ def where(error: ErrorEvidence | None) -> str | None:
     if error is None:
         return None
     if error.frame is not None and (file := error.frame.get("file")):
-        return _place(file, error.frame.get("line"), error.frame.get("function"))
+        return _source_place(file, error.frame.get("line"), error.frame.get("function"))
     places = re.findall(r'File "([^"\n]+)", line (\d+)(?:, in ([^\n]+))?', error.traceback)
     for file, line, function in reversed(places):
         if not LIBRARY.search(file):
-            return _place(file, line, function)
+            return _source_place(file, line, function)
     return None
 
 
-def _place(file: str, line: int | str | None, function: str | None) -> str:
+def _source_place(file: str, line: int | str | None, function: str | None) -> str:
     place = f"{file}:{line}"
     if function:
         place += f" in {function}"

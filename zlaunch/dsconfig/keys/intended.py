@@ -91,7 +91,7 @@ class Intention:
 def intended(whole: dict[str, object], path: KeyPath) -> Intention:
     """Guess what was meant by the unknown key at `path`."""
     guesses = (
-        *(_moved, _by_name, _remark, _flat, _written_together, _switch),
+        *(_moved, _by_name, _remark, _flat, _written_together, _intended_switch),
         *(_misspelled, _shortened, _misplaced, _argument),
     )
     found = (guess(whole, path[:-1], str(path[-1])) for guess in guesses)
@@ -198,7 +198,7 @@ def _joined() -> Mapping[str, tuple[KeyPath, ...]]:
     return found
 
 
-def _switch(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
+def _intended_switch(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     known = known_keys(whole, parent)
     if not parent or key not in _SWITCHES or not known or {*_SWITCHES} & {*known}:
         return None

@@ -130,7 +130,7 @@ def read_settings(workload: Workload) -> Settings:
         prefetch=_count(zero, Zero, "stage3_prefetch_bucket_size"),
         optimizer_on=_device_of(optimizer, stage, at_least=1),
         parameters_on=_device_of(parameters, stage, at_least=3),
-        pins_optimizer=bool(optimizer.get("pin_memory", _default(OffloadOptimizer, "pin_memory"))),
+        pins_optimizer=bool(optimizer.get("pin_memory", _schema_default(OffloadOptimizer, "pin_memory"))),
         buffer_count=_count(optimizer, OffloadOptimizer, "buffer_count"),
         parameter_buffers=buffer_count * _count(parameters, OffloadParam, "buffer_size"),
         most_in_cpu=_count(parameters, OffloadParam, "max_in_cpu"),
@@ -163,13 +163,13 @@ def _section(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     return section
 
 
-def _default(schema: type[Section], key: str) -> object:
+def _schema_default(schema: type[Section], key: str) -> object:
     return schema.model_fields[key].default
 
 
 def _count(section: Mapping[str, object], schema: type[Section], key: str) -> int:
     """Read a number of elements, which may be written as 5e8."""
-    for value in (section.get(key), _default(schema, key)):
+    for value in (section.get(key), _schema_default(schema, key)):
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return int(value)
     raise TypeError(f"the schema has no number for `{key}`")

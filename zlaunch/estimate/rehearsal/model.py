@@ -77,7 +77,7 @@ def read_config(workload: Workload) -> transformers.PretrainedConfig:
     if not has_code and kind not in transformers.CONFIG_MAPPING:
         raise CannotTell(f"transformers {transformers.__version__} has no model type `{kind}`")
     try:
-        with _directory(workload) as directory:
+        with _model_directory(workload) as directory:
             config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=has_code)
     except Exception as error:  # noqa: BLE001 - any exception is about a value of the config
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -90,7 +90,7 @@ def read_config(workload: Workload) -> transformers.PretrainedConfig:
 
 
 @contextmanager
-def _directory(workload: Workload) -> Iterator[str]:
+def _model_directory(workload: Workload) -> Iterator[str]:
     """Yield a directory with the config.json, and with the model's code if it may run."""
     if workload.remote_code is not None:
         yield workload.remote_code

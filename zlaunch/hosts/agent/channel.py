@@ -104,7 +104,7 @@ class Channel:
             self.closed = True
         if b"\n" in self._incoming:
             *lines, self._incoming = self._incoming.split(b"\n")
-            self._arrived += filter(None, map(_parsed, lines))
+            self._arrived += filter(None, map(_parse_message, lines))
 
     @property
     def unread_bytes(self) -> int:
@@ -172,7 +172,7 @@ def wait_for_any(channels: Sequence[Channel], seconds: float, *files: int) -> No
     poll.poll(seconds * 1000)
 
 
-def _parsed(line: bytes | bytearray) -> Message | None:
+def _parse_message(line: bytes | bytearray) -> Message | None:
     """Read a line; what a login shell prints is no message."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)

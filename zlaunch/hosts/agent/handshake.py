@@ -141,9 +141,9 @@ def connect(
         own = secrets.token_hex(16)
         try:
             channel = _channel(socket.create_connection(where, timeout=5), silence)
-            nonce = _answer(channel, "nonce", deadline)
+            nonce = _wait_for_answer(channel, "nonce", deadline)
             channel.send({**hello, "proof": prove(secret, MEMBER, nonce), "nonce": own})
-            proof = _answer(channel, "proof", deadline)
+            proof = _wait_for_answer(channel, "proof", deadline)
             break
         except OSError as error:
             if time.monotonic() > deadline:
@@ -158,7 +158,7 @@ def connect(
     return channel
 
 
-def _answer(channel: Channel, key: str, deadline: float) -> object:
+def _wait_for_answer(channel: Channel, key: str, deadline: float) -> object:
     message = channel.wait_for(key, deadline - time.monotonic())
     if message is not None:
         return message[key]

@@ -59,8 +59,8 @@ def explain(said: str, host: Host) -> SshFailure:
 def _changed_key(target: SshTarget, said: str) -> SshFailure:
     own = re.search(r"ssh-keygen -f .*", said)
     remove = own[0].strip() if own else f"ssh-keygen -R {target.address}"
-    message = "its host key has changed: it was installed anew, or another machine answers"
-    return SshFailure(message, f"if it was installed anew: `{remove}`, then {target.scan}")
+    message = "its host key has changed: it was reinstalled, or another machine answers"
+    return SshFailure(message, f"if it was reinstalled: `{remove}`, then {target.scan}")
 
 
 def _unknown_key(target: SshTarget, _: str) -> SshFailure:

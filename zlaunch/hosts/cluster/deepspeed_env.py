@@ -32,7 +32,10 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
     ]
     if findings:
         raise Refused(findings)
-    return {name: _variable(name, value, file.name) for name, value in (_split(line) for _, line in numbered)}
+    return {
+        name: _variable_from_file(name, value, file.name)
+        for name, value in (_split(line) for _, line in numbered)
+    }
 
 
 def _split(line: str) -> tuple[str, str]:
@@ -40,7 +43,7 @@ def _split(line: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _variable(name: str, value: str, file: str) -> Variable:
+def _variable_from_file(name: str, value: str, file: str) -> Variable:
     return Variable(value, f"`{file}`", is_secret=is_secret(name, value))
 
 

@@ -166,7 +166,7 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
         raise WrongUsage(
             f"{nodes}={environ[nodes]}: zlaunch starts no elastic jobs", f"set {nodes} to a number"
         )
-    count = _number(environ, nodes)
+    count = _number_in(environ, nodes)
     if count == 1:
         return Alone(f"{nodes}=1")
     if lacking := " and ".join(name for name in (rank, names.address) if not environ.get(name)):
@@ -174,15 +174,15 @@ def _per_node(names: _NodeVariables, environ: Environ) -> ClusterEnvironment | N
             f"{nodes}={count} is set without {lacking}",
             f"set {lacking} on every node, or unset {nodes} to train on this one alone",
         )
-    number, address = _number(environ, rank), environ[names.address]
+    number, address = _number_in(environ, rank), environ[names.address]
     slots = None
     if environ.get(names.per_node, "").isdecimal():
-        slots = _number(environ, names.per_node)
+        slots = _number_in(environ, names.per_node)
     if slots == 0:
         raise WrongUsage(
             f"{names.per_node}=0 starts no ranks", f"set {names.per_node} to the ranks of a node"
         )
-    port = _number(environ, names.port, DEFAULT_PORT)
+    port = _number_in(environ, names.port, DEFAULT_PORT)
     source = f"{nodes}={count} {rank}={number} {names.address}={address}"
     return _checked(Member(number, count, address, port, source, slots), rank, nodes)
 
@@ -197,7 +197,7 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
     numbers_nodes = environ.get("WORLD_SIZE") in counts and {"RANK", "MASTER_ADDR"} <= environ.keys()
     if not environ.get("WORLD_SIZE") or (is_node and says_nodes and not numbers_nodes):
         return None
-    count = _number(environ, "WORLD_SIZE")
+    count = _number_in(environ, "WORLD_SIZE")
     if count == 1:
         return Alone("WORLD_SIZE=1")
     lacking = [name for name in ("RANK", "MASTER_ADDR") if not environ.get(name)]
@@ -209,12 +209,20 @@ def _rank_variables(environ: Environ) -> ClusterEnvironment | None:
             f"WORLD_SIZE={count} is set without {lacks}",
             f"set {lacks}, or unset WORLD_SIZE to train on this machine alone",
         )
-    number, address = _number(environ, "RANK"), environ["MASTER_ADDR"]
+    number, address = _number_in(environ, "RANK"), environ["MASTER_ADDR"]
     source = f"RANK={number} WORLD_SIZE={count} MASTER_ADDR={address}"
     if is_node:
-        member = Member(number, count, address, _number(environ, "MASTER_PORT", DEFAULT_PORT), source)
+        member = Member(number, count, address, _number_in(environ, "MASTER_PORT", DEFAULT_PORT), source)
     else:
-        member = Member(number, count, address, _beside(environ), source, 1, _number(environ, "LOCAL_RANK"))
+        member = Member(
+            number,
+            count,
+            address,
+            _port_inside_torchrun(environ),
+            source,
+            1,
+            _number_in(environ, "LOCAL_RANK"),
+        )
     return _checked(member, "RANK", "WORLD_SIZE")
 
 
@@ -228,7 +236,7 @@ def _in_slurm(environ: Environ) -> bool:
     return bool(environ.get("SLURM_JOB_ID"))
 
 
-def _beside(environ: Environ) -> int:
+def _port_inside_torchrun(environ: Environ) -> int:
     """Choose a port for a job inside of torchrun, whose own store listens on MASTER_PORT."""
     return _derived_port(f"{environ.get('MASTER_PORT')} {environ.get('TORCHELASTIC_RUN_ID')}")
 
@@ -237,13 +245,13 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
     if not _in_slurm(environ) or "OMPI_COMM_WORLD_SIZE" in environ:  # of mpirun's own step
         return None
     job = f"Slurm job {environ['SLURM_JOB_ID']}"
-    nodes = _number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1))
+    nodes = _number_in(environ, "SLURM_JOB_NUM_NODES", _number_in(environ, "SLURM_NNODES", 1))
     if "SLURM_STEP_ID" not in environ or _is_interactive(environ):
         if nodes == 1:
             return Alone(f"{job} on 1 node")
         return Allocation(_node_list(environ, "SLURM_JOB_NODELIST", nodes), f"{job} on {nodes} nodes")
-    tasks = _number(environ, "SLURM_STEP_NUM_TASKS", 1)
-    step_nodes = _number(environ, "SLURM_STEP_NUM_NODES", 1)
+    tasks = _number_in(environ, "SLURM_STEP_NUM_TASKS", 1)
+    step_nodes = _number_in(environ, "SLURM_STEP_NUM_NODES", 1)
     step = f"{job}, step {environ['SLURM_STEP_ID']}"
     if tasks == 1 and nodes == 1:
         return Alone(f"{step} on 1 node")
@@ -253,12 +261,12 @@ def _slurm(environ: Environ) -> ClusterEnvironment | None:
     first = LOOPBACK
     if step_nodes > 1:
         first = hosts[0]
-    number, address = _number(environ, "SLURM_PROCID"), environ.get("MASTER_ADDR") or first
-    port = _number(environ, "MASTER_PORT", _derived_port(step))
+    number, address = _number_in(environ, "SLURM_PROCID"), environ.get("MASTER_ADDR") or first
+    port = _number_in(environ, "MASTER_PORT", _derived_port(step))
     if tasks == step_nodes:
         member = Member(number, tasks, address, port, f"{step}, node {number} of {tasks}")
     else:
-        source, device = f"{step}, rank {number} of {tasks}", _number(environ, "SLURM_LOCALID", 0)
+        source, device = f"{step}, rank {number} of {tasks}", _number_in(environ, "SLURM_LOCALID", 0)
         member = Member(number, tasks, address, port, source, 1, device)
     return _checked(member, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
@@ -305,28 +313,28 @@ def _mpi(
         return None
     if any((environ.get(name) or "1") != "1" for name in _COUNTS_OF_NODES):
         return None
-    count = _number(environ, size)
+    count = _number_in(environ, size)
     if count == 1:
         return Alone(f"{size}=1")
-    here = _number(environ, local_size, 0)
+    here = _number_in(environ, local_size, 0)
     if "MASTER_ADDR" not in environ and here != count:
         raise WrongUsage(
             f"{size}={count} is set without MASTER_ADDR, the host of rank 0",
             "start it with `mpirun -x MASTER_ADDR=HOST …`",
         )
-    number = _number(environ, rank)
+    number = _number_in(environ, rank)
     world = (
         environ.get("PMIX_NAMESPACE") or environ.get("PMI_ID") or environ.get("OMPI_MCA_ess_base_jobid") or ""
     )
     address, port = (
         environ.get("MASTER_ADDR", LOOPBACK),
-        _number(environ, "MASTER_PORT", _derived_port(world)),
+        _number_in(environ, "MASTER_PORT", _derived_port(world)),
     )
     source = f"{rank}={number} {size}={count}"
     if here == 1:
         member = Member(number, count, address, port, source)
     else:
-        member = Member(number, count, address, port, source, 1, _number(environ, local_rank, 0))
+        member = Member(number, count, address, port, source, 1, _number_in(environ, local_rank, 0))
     return _checked(member, rank, size)
 
 
@@ -349,7 +357,7 @@ def _is_address(text: str) -> bool:
     return _ADDRESS.fullmatch(text) is not None and (":" in text or all(0 < len(one) < 64 for one in labels))
 
 
-def _number(environ: Environ, name: str, default: int | None = None) -> int:
+def _number_in(environ: Environ, name: str, default: int | None = None) -> int:
     text = environ.get(name, "")
     if not text and default is not None:
         return default

@@ -24,11 +24,11 @@ def _names(text: str) -> Iterator[str]:
         parts = _PART.findall(term)
         if not term or "".join(parts) != term:
             raise WrongUsage(f"`{text}` is not a list of hosts")
-        choices = [_choices(part, text) for part in parts]
+        choices = [_expanded_part(part, text) for part in parts]
         yield from ("".join(words) for words in itertools.product(*choices))
 
 
-def _choices(part: str, text: str) -> list[str]:
+def _expanded_part(part: str, text: str) -> list[str]:
     """Write out a part of a name, such as `[01-03,7]`."""
     if not part.startswith("["):
         return [part]

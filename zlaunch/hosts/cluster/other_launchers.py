@@ -8,7 +8,7 @@ from pathlib import Path
 _MOST_BYTES = 1 << 20
 
 
-def _words(text: str) -> int:
+def _count_words(text: str) -> int:
     return len(set(text.split()))
 
 
@@ -22,7 +22,7 @@ def _lines_of_file(text: str) -> int:
     return len({line.split()[0] for line in lines if line.split()})
 
 
-def _list(text: str) -> int:
+def _count_json(text: str) -> int:
     hosts = json.loads(text)
     if not isinstance(hosts, list):
         raise ValueError
@@ -32,11 +32,11 @@ def _list(text: str) -> int:
 _COUNTS: Mapping[str, Callable[[str], int]] = {
     "PBS_NODEFILE": _lines_of_file,
     "LSB_MCPU_HOSTS": _every_other_word,
-    "LSB_HOSTS": _words,
+    "LSB_HOSTS": _count_words,
     "PE_HOSTFILE": _lines_of_file,  # of Grid Engine
     "FLUX_JOB_NNODES": int,
     "SKYPILOT_NUM_NODES": int,
-    "SM_HOSTS": _list,  # of SageMaker
+    "SM_HOSTS": _count_json,  # of SageMaker
     "LWS_GROUP_SIZE": int,  # of a LeaderWorkerSet
     "BEAKER_REPLICA_COUNT": int,
     "SLURM_HET_SIZE": int,  # whose other variables describe one component

@@ -45,7 +45,7 @@ def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> t
 def assign_ranks(job: JobSpec, machine: Machine) -> Topology:
     """Choose the devices of this machine that a job uses; raise Unavailable if they do not exist."""
     if machine.gpus:
-        devices = _devices(job.gpus, machine)
+        devices = _chosen_devices(job.gpus, machine)
     else:
         devices = tuple(range(_cpu_ranks(job.gpus, machine)))
     return Topology(select([Host("localhost", devices)], job.include, job.exclude))
@@ -71,7 +71,7 @@ def _cpu_ranks(choice: GpuChoice | None, machine: Machine) -> int:
     return count
 
 
-def _devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
+def _chosen_devices(choice: GpuChoice | None, machine: Machine) -> tuple[int, ...]:
     visible = tuple(gpu.index for gpu in machine.gpus)
     names = ", ".join(str(index) for index in visible)
     if choice is None:

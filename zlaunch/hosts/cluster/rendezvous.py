@@ -130,7 +130,7 @@ class Rendezvous:
         else:
             self.tell({"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")})
             welcome = self._hear(0, "everyone", self._timeout)
-            members = _read(list[MemberFacts], welcome["everyone"], self._who(0))
+            members = _read_message(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
         self.names = _unique([member.host for member in members])
         hosts: list[Host] = []
@@ -157,7 +157,7 @@ class Rendezvous:
                     where, other, own = _first_difference(theirs.get(name), value)
                     raise MemberFailed(
                         f"{self._who(number)} and {self._who(0)} differ in the {name}{where}: "
-                        f"{_short(other)} and {_short(own)}",
+                        f"{_abbreviated(other)} and {_abbreviated(own)}",
                         f"start every {self.member.kind} with the same {name}",
                         ExitStatus.REFUSED,
                     )
@@ -200,7 +200,7 @@ class Rendezvous:
             for verdict in _objects(messages, "verdict"):
                 return Ending(int(verdict["status"]), tuple(map(str, verdict["lines"])))
             for start in _objects(messages, "start")[-1:]:
-                return _read(Start, start, self._who(0))
+                return _read_message(Start, start, self._who(0))
             if self._channels[0].closed:
                 hint = f"start the job again on every {self.member.kind}"
                 if last is not None:
@@ -259,7 +259,7 @@ class Rendezvous:
         with contextlib.suppress(ZlaunchError):
             if not self._channels and not self._has_tried:
                 self._meet(FAILURE_SECONDS)
-        self.tell(_failure(error))
+        self.tell(_failure_message(error))
         self.close()
 
     def end_with(self, error: ZlaunchError) -> None:
@@ -344,7 +344,7 @@ class Rendezvous:
     def _refused(self, channel: Channel, message: str, hint: str) -> MemberFailed:
         """Tell a member that is not let in why, and return the error for the others."""
         error = MemberFailed(message, hint)
-        channel.send(_failure(error))
+        channel.send(_failure_message(error))
         channel.close(linger=1.0)
         return error
 
@@ -371,7 +371,7 @@ class Rendezvous:
 
     def _facts_of(self, number: int) -> MemberFacts:
         hello = self._hear(number, "hello", self._timeout)["hello"]
-        return _read(MemberFacts, hello, self._who(number))
+        return _read_message(MemberFacts, hello, self._who(number))
 
     def _hear(self, number: int, name: str, timeout: float) -> Message:
         """Wait for a message with a member of this name, and keep the others alive meanwhile."""
@@ -409,7 +409,7 @@ def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
     return [found for one in messages if isinstance(found := one.get(name), dict)]
 
 
-def _read(kind: type[Sent], value: object, who: str) -> Sent:
+def _read_message(kind: type[Sent], value: object, who: str) -> Sent:
     """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
     try:
         return TypeAdapter(kind).validate_python(value)
@@ -426,7 +426,7 @@ def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _failure(error: ZlaunchError) -> Message:
+def _failure_message(error: ZlaunchError) -> Message:
     """Write an error for other members; `told` is whether it names the member that it comes from."""
     messages, hint = [error.message], error.hint
     if isinstance(error, Refused):
@@ -448,7 +448,7 @@ def _first_difference(one: object, other: object, path: str = "") -> tuple[str, 
     return f" at `{path}`", one, other
 
 
-def _short(value: object) -> str:
+def _abbreviated(value: object) -> str:
     text = str(value)
     if isinstance(value, list):
         text = " ".join(map(str, value))

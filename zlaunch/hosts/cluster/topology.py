@@ -227,7 +227,7 @@ def _host(line: str) -> Host | Finding:
         if colon and _TARGET.fullmatch(before):
             return Finding("bad-host-line", f"`{words[0]}`: `{behind}` is not a number of slots", _HOW)
         return Finding("bad-host-line", f"`{line}` does not begin with a host name", _HOW)
-    given, wrong = _options(words[1:])
+    given, wrong = _host_options(words[1:])
     if wrong is not None:
         return Finding("bad-host-line", wrong, _HOW)
     name, slots = match["address"] or match["name"], match["slots"]
@@ -259,7 +259,7 @@ def _identity(name: str) -> object:
     return name.lower().removesuffix(".")
 
 
-def _options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
+def _host_options(words: Iterable[str]) -> tuple[dict[str, str], str | None]:
     """Read `NAME=VALUE` words; return them, and what is wrong with the first that is."""
     given: dict[str, str] = {}
     for word in words:
@@ -334,7 +334,7 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
     for term in text.split("@"):
         name, colon, slots = _term(term, known)
         if name not in known:
-            raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_list(known)}")
+            raise WrongUsage(f"`{flag}`: there is no host `{name}`; there are {_enumeration(known)}")
         if colon and not re.fullmatch(r"\d{1,6}(,\d{1,6})*", slots):
             raise WrongUsage(f"`{flag}`: `{term}` is not `HOST:SLOT,SLOT`", f"write `{name}:0,1`")
         if colons.get(name, bool(colon)) != bool(colon):
@@ -345,7 +345,7 @@ def _filter(text: str, hosts: Iterable[Host], flag: str) -> dict[str, list[int]]
             wanted = [int(slot) for slot in slots.split(",")]
         if missing := [slot for slot in wanted if slot not in known[name].devices]:
             raise WrongUsage(
-                f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_list(known[name].devices)}"
+                f"`{flag}`: `{name}` has no slot {missing[0]}; it has {_enumeration(known[name].devices)}"
             )
         named[name] = sorted({*named.get(name, []), *wanted})
     return named
@@ -359,5 +359,5 @@ def _term(term: str, known: Collection[str]) -> tuple[str, str, str]:
     return name.strip("[]"), colon, slots
 
 
-def _list(items: Iterable[object]) -> str:
+def _enumeration(items: Iterable[object]) -> str:
     return ", ".join(f"`{item}`" for item in items)

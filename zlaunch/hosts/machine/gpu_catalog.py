@@ -108,12 +108,12 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
     """
     match = _FULL_NAME.fullmatch(text.strip())
     name = match["name"] if match else text
-    gpu = _named(name) or _of_memory(name)
+    gpu = _gpu_named(name) or _of_memory(name)
     if gpu is None or not match:
         counted = ""
         if match:
             counted = text.strip()[: -len(name)]
-        raise WrongUsage(f"unknown GPU `{text}`", _hint(name, counted))
+        raise WrongUsage(f"unknown GPU `{text}`", _similar_name(name, counted))
     count = None
     if match["count"]:
         count = int(match["count"])
@@ -141,7 +141,7 @@ def _plain(name: str) -> str:
     return "-".join(word for word in words if word not in ("nvidia", "tesla", "geforce", ""))
 
 
-def _named(name: str) -> GpuModel | None:
+def _gpu_named(name: str) -> GpuModel | None:
     plain = _plain(name)
     plain = _plain(_aliases().get(plain, plain))
     return next((gpu for known, gpu in known_gpus().items() if _plain(known) == plain), None)
@@ -156,7 +156,7 @@ def _of_memory(text: str) -> GpuModel | None:
     return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
 
 
-def _hint(name: str, counted: str) -> str:
+def _similar_name(name: str, counted: str) -> str:
     """Suggest a similar name of the same series, with the count that was written.
 
     A series is the letters at the beginning of a name; hardly any two vendors share one, so no GPU of

@@ -34,7 +34,7 @@ def reach_hub(environ: Mapping[str, str], seconds: float = SECONDS) -> Hub:
     if offline is not None:
         return Hub(endpoint, offline, shown)
     started = time.monotonic()
-    error = _connect(proxy or endpoint, seconds) or _ask(endpoint, proxy, seconds)
+    error = _connect(proxy or endpoint, seconds) or _fetch_page(endpoint, proxy, seconds)
     return Hub(endpoint, None, shown, error, time.monotonic() - started)
 
 
@@ -69,7 +69,7 @@ def _connect(url: str, seconds: float) -> str | None:
         return f"{parts.hostname}: {error.strerror or error}"
 
 
-def _ask(endpoint: str, proxy: str | None, seconds: float) -> str | None:
+def _fetch_page(endpoint: str, proxy: str | None, seconds: float) -> str | None:
     """Ask for a page: certificates, and proxies that let nothing pass, show only then."""
     if proxy is not None and not proxy.startswith("http"):
         return None

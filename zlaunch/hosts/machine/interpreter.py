@@ -150,7 +150,7 @@ def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
             return describe(asked)
     assert path is not None
     _check_is_python(path)
-    found = _ask(path, "describe", *asked)
+    found = _ask_interpreter(path, "describe", *asked)
     packages = {name: one and Package(**one) for name, one in found["packages"].items()}
     return Interpreter(**{**found, "packages": packages, "executable": str(path)})
 
@@ -171,7 +171,7 @@ def find_module_in(python: Path | None, name: str) -> Path:
     if is_own(python):
         return find_module(name, os.environ)
     assert python is not None
-    found = _ask(python, "find-module", name)
+    found = _ask_interpreter(python, "find-module", name)
     if "file" not in found:
         raise InputMissing(**found)
     return Path(found["file"])
@@ -183,7 +183,7 @@ def is_own(path: Path | None) -> bool:
 
 
 @cache
-def _ask(python: Path, question: str, *names: str) -> Any:
+def _ask_interpreter(python: Path, question: str, *names: str) -> Any:
     """Run this module in an interpreter, and return its answer; raise Unavailable without one."""
     argv = ours("zlaunch.hosts.machine.interpreter", question, *names, python=str(python))
     printed = words_of(argv, _ANSWER_SECONDS) or ""
@@ -194,7 +194,7 @@ def _ask(python: Path, question: str, *names: str) -> Any:
     return answers[-1]
 
 
-def _answer(question: str, *names: str) -> object:
+def _answer_question(question: str, *names: str) -> object:
     if question == "describe":
         return describe(names)
     (name,) = names
@@ -293,4 +293,4 @@ def _pythons_of_the_shell() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    answer(_answer(*sys.argv[1:]))
+    answer(_answer_question(*sys.argv[1:]))

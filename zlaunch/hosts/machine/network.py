@@ -94,12 +94,12 @@ def interfaces() -> list[Interface]:
 
 
 def _is_up(name: str) -> bool:
-    flags = _ask(name, _SIOCGIFFLAGS)
+    flags = _ask_kernel(name, _SIOCGIFFLAGS)
     return flags is not None and bool(struct.unpack("h", flags[:2])[0] & _UP)
 
 
 def _interface(name: str) -> Interface:
-    address, mtu = _ask(name, _SIOCGIFADDR), _ask(name, _SIOCGIFMTU)
+    address, mtu = _ask_kernel(name, _SIOCGIFADDR), _ask_kernel(name, _SIOCGIFMTU)
     return Interface(
         name=name,
         address=None if address is None else socket.inet_ntoa(address[4:8]),
@@ -114,7 +114,7 @@ def _speed(file: Path) -> int | None:
     return None
 
 
-def _ask(name: str, what: int) -> bytes | None:
+def _ask_kernel(name: str, what: int) -> bytes | None:
     """What follows the name in the answer of the kernel; None for an error, as without an address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, contextlib.suppress(OSError):
         return bytes(fcntl.ioctl(asking, what, struct.pack("256s", name.encode()[:15]))[16:])
@@ -146,12 +146,12 @@ def measure_mtu(address: str) -> tuple[int, str]:
         return mtu, "no ping"
     if not mtu:
         return mtu, "no answer"
-    if _answer(ping, address, mtu - _HEADERS[_family(address)]) is None:
+    if _ping_error(ping, address, mtu - _HEADERS[_family(address)]) is None:
         return mtu, "arrives"
-    return mtu, _answer(ping, address, 8) or "lost"
+    return mtu, _ping_error(ping, address, 8) or "lost"
 
 
-def _answer(ping: str, address: str, size: int) -> str | None:
+def _ping_error(ping: str, address: str, size: int) -> str | None:
     """Return None if a packet is answered, else `no answer`, or the error that `ping` ended with."""
     options = ("-n", "-q", "-M", "do", "-c", "2", "-i", "0.2", "-W", "1", "-s", str(size))
     with contextlib.suppress(OSError):

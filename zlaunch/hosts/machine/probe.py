@@ -45,7 +45,7 @@ def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=tuple(visible),
         hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
-        cpu_fp16=has_fp16_kernels(_text(Path("/proc/cpuinfo")), platform.machine()),
+        cpu_fp16=has_fp16_kernels(_read_text(Path("/proc/cpuinfo")), platform.machine()),
         driver=driver,
     )
 
@@ -178,10 +178,10 @@ def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
         return
     for process in found:
         used = process.usedGpuMemory
-        yield GpuProcess(process.pid, *_program(process.pid), None if used is None else int(used))
+        yield GpuProcess(process.pid, *_program_and_user(process.pid), None if used is None else int(used))
 
 
-def _program(pid: int) -> tuple[str | None, str | None]:
+def _program_and_user(pid: int) -> tuple[str | None, str | None]:
     """A process's program and user, without arguments, which may be secret."""
     import psutil
 
@@ -215,7 +215,7 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
 
 def free_resources(paths: Iterable[Path], proc: Path = Path("/proc")) -> FreeResources:
     """What is free on this machine now, and on the file systems of these paths."""
-    memory, shm = _sizes(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
+    memory, shm = _sizes_in(proc / "meminfo"), Path("/dev/shm")  # noqa: S108 - it is asked about
     return FreeResources(
         memory_bytes=memory.get("MemAvailable"),
         swap_bytes=memory.get("SwapFree", 0),
@@ -269,9 +269,9 @@ def tightest_cgroup(process: Path) -> Cgroup | None:
 
 def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
     """A process's group in each hierarchy that counts memory, and the mount point of that."""
-    lines = _text(process / "cgroup").splitlines()
+    lines = _read_text(process / "cgroup").splitlines()
     own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
-    mounts = [line.partition(" - ") for line in _text(process / "mountinfo").splitlines()]
+    mounts = [line.partition(" - ") for line in _read_text(process / "mountinfo").splitlines()]
     for _, controllers, path in own:
         for before, _, after in mounts:
             if _is_counting(controllers, after.split()):
@@ -296,27 +296,27 @@ def _below(path: str, root: str) -> str:
 
 def _cgroup(directory: Path) -> Cgroup | None:
     """Read a group of either version; None if it does not limit memory."""
-    kept = _sizes(directory / "memory.stat", unit=1)
+    kept = _sizes_in(directory / "memory.stat", unit=1)
     for limit_file, used_file, prefix in (
         ("memory.max", "memory.current", ""),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     ):
-        limit, used = _text(directory / limit_file).strip(), _text(directory / used_file).strip()
+        limit, used = _read_text(directory / limit_file).strip(), _read_text(directory / used_file).strip()
         if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
             files = sum(kept.get(f"{prefix}{name}", 0) for name in ("active_file", "inactive_file"))
             return Cgroup(str(directory), int(limit), max(0, int(used) - files))
     return None
 
 
-def _sizes(file: Path, unit: int = 1024) -> dict[str, int]:
+def _sizes_in(file: Path, unit: int = 1024) -> dict[str, int]:
     """Read lines of a name and a number, as in /proc/meminfo and memory.stat."""
-    words = [line.replace(":", " ").split() for line in _text(file).splitlines()]
+    words = [line.replace(":", " ").split() for line in _read_text(file).splitlines()]
     return {name: int(rest[0]) * unit for name, *rest in filter(None, words) if rest and rest[0].isdecimal()}
 
 
 def _memlock(process: Path) -> int | None:
     """How much memory a process may lock; None without a limit, as with CAP_IPC_LOCK."""
-    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _text(process / "status"), re.MULTILINE)
+    capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)", _read_text(process / "status"), re.MULTILINE)
     if capabilities and int(capabilities.group(1), 16) >> _CAP_IPC_LOCK & 1:
         return None
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
@@ -329,7 +329,7 @@ def _user() -> str:
     return ""
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     with contextlib.suppress(OSError):
         return file.read_text("utf-8", "replace")
     return ""

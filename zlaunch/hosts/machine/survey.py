@@ -91,7 +91,7 @@ def _free(look: _Look) -> FreeResources:
     return free_resources(look.question.paths)
 
 
-def _files(look: _Look) -> Files:
+def _survey_files(look: _Look) -> Files:
     asked = {*look.question.paths, *look.question.identified}
     hashes = {path: _hash(path) for path in look.question.compared}
     return Files(frozenset(asked), identities(asked), hashes)
@@ -189,7 +189,7 @@ TOPICS: Mapping[str, Callable[[_Look], Any]] = {
     "free": _free,
     "op_cache": _op_cache,
     "ops": _ops,
-    "files": _files,
+    "files": _survey_files,
     "ports": _ports,
     "network": _network,
     "own_addresses": _own_addresses,

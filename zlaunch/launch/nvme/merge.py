@@ -29,17 +29,17 @@ def merged_aio(document: Document, aio: Mapping[str, object]) -> Document:
     """Set the keys in a document; other keys of the section stay."""
     section = document.value.get(AIO)
     if section is None and AIO not in document.value:
-        return _parsed(document, add_member(document, (), AIO, dict(aio)))
+        return _edited(document, add_member(document, (), AIO, dict(aio)))
     if not isinstance(section, dict):
         finding = Finding("bad-type", "`aio` must be an object", 'write `"aio": {}`', where=AIO)
         raise Refused([document.locate(finding)])
     for key, value in aio.items():
         if key not in document.value[AIO]:
-            document = _parsed(document, add_member(document, (AIO,), key, value))
+            document = _edited(document, add_member(document, (AIO,), key, value))
         elif document.value[AIO][key] != value:
-            document = _parsed(document, fix_text(document, (AIO, key), Fix(FixKind.WRITE, value)))
+            document = _edited(document, fix_text(document, (AIO, key), Fix(FixKind.WRITE, value)))
     return document
 
 
-def _parsed(document: Document, text: str) -> Document:
+def _edited(document: Document, text: str) -> Document:
     return parse(text, document.file)

@@ -128,10 +128,10 @@ def _sweep(
     returncode = child.wait(lambda: measured(len([*logs.glob("*/*")])))
     if child.stopped_by is not None:
         raise Stopped(child.stopped_by)
-    found = read_result(output.read_text("utf-8", "replace"))
-    if returncode or found is None:
-        raise _failure([output, *logs.glob("*/*")])
-    return found
+    tuning = read_result(output.read_text("utf-8", "replace"))
+    if returncode or tuning is None:
+        raise _tuning_failure([output, *logs.glob("*/*")])
+    return tuning
 
 
 def in_folder(folder: Path, python: Interpreter, program: str, num_bytes: int) -> list[str]:
@@ -145,10 +145,10 @@ def read_result(output: str) -> Tuning | None:
 
     Its section has a key that DeepSpeed does not read, and booleans as text.
     """
-    found = _RESULT.search(output)
-    if found is None:
+    result = _RESULT.search(output)
+    if result is None:
         return None
-    section, _ = json.JSONDecoder().raw_decode(found["section"])
+    section, _ = json.JSONDecoder().raw_decode(result["section"])
     best = section["aio"]
     aio = {
         "block_size": best["block_size"],
@@ -157,10 +157,10 @@ def read_result(output: str) -> Tuning | None:
         "single_submit": best["single_submit"] == "true",
         "overlap_events": best["overlap_events"] == "true",
     }
-    return Tuning(aio, float(found["read"]), float(found["write"]))
+    return Tuning(aio, float(result["read"]), float(result["write"]))
 
 
-def _failure(logs: list[Path]) -> Unavailable:
+def _tuning_failure(logs: list[Path]) -> Unavailable:
     """Say why nothing was measured, in DeepSpeed's own words: the last ones of the file written last."""
     last = "it printed nothing"
     for log in sorted(logs, key=lambda file: file.stat().st_mtime):

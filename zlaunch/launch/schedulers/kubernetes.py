@@ -172,10 +172,10 @@ def _jobset(request: KubernetesRequest) -> dict[str, Any]:
         "image": request.image,
         "command": ["sh", "-c", _script(request)],
         "env": [
-            _variable("NNODES", str(request.nodes)),
+            _environment_entry("NNODES", str(request.nodes)),
             _from_field("NODE_RANK", "annotations", "batch.kubernetes.io/job-completion-index"),
             _from_field("MASTER_ADDR", "annotations", f"{_JOBSET}/coordinator"),
-            _variable("MASTER_PORT", str(PORT)),
+            _environment_entry("MASTER_PORT", str(PORT)),
             _from_field("RESTART", "labels", f"{_JOBSET}/restart-attempt"),
         ],
     }
@@ -313,7 +313,7 @@ def _limits(gpus: int) -> dict[str, Any]:
     return {"limits": {"nvidia.com/gpu": gpus}}
 
 
-def _variable(name: str, value: str) -> dict[str, Any]:
+def _environment_entry(name: str, value: str) -> dict[str, Any]:
     return {"name": name, "value": value}
 
 
@@ -364,7 +364,7 @@ def look(job: str, request: KubernetesRequest) -> JobStatus:
     restarts = int(status.get("restarts", 0))
     first = next((pod for pod in pods if _is_first(pod)), None)
     output = None
-    if first is not None and _phase(first) in ("Running", "Succeeded", "Failed"):
+    if first is not None and _pod_phase(first) in ("Running", "Succeeded", "Failed"):
         output = (*_kubectl(request), "logs", "--follow", first["metadata"]["name"])
     for name, is_success in _ENDED.items():
         if name in conditions:
@@ -374,7 +374,7 @@ def look(job: str, request: KubernetesRequest) -> JobStatus:
             return JobStatus(
                 name.lower(), reason, is_over=True, exit_status=exit_status, restarts=restarts, output=output
             )
-    if any(_phase(pod) == "Running" for pod in pods):
+    if any(_pod_phase(pod) == "Running" for pod in pods):
         nodes = ",".join(sorted({str(pod["spec"].get("nodeName")) for pod in pods}))
         return JobStatus("running", None, nodes, restarts=restarts, output=output)
     if "Suspended" in conditions:
@@ -382,7 +382,7 @@ def look(job: str, request: KubernetesRequest) -> JobStatus:
     return JobStatus("pending", _why_pending(pods), restarts=restarts)
 
 
-def _phase(pod: Mapping[str, Any]) -> str:
+def _pod_phase(pod: Mapping[str, Any]) -> str:
     return str(pod.get("status", {}).get("phase"))
 
 

@@ -29,7 +29,7 @@ SIGNAL_SECONDS = 90
 _SECRET = (
     "# srun passes on all variables, even if sbatch was told not to.",
     "export SLURM_EXPORT_ENV=ALL",
-    "# Each start makes the secret by which its nodes know each other.",
+    "# Each start makes a secret, with which its nodes recognize each other.",
     f"export {SECRET}=$(head -c 24 /dev/urandom | base64)",
     "",
 )
@@ -171,10 +171,10 @@ def render(request: SlurmRequest) -> str:
         *_directives(request),
         f"# Slurm does not create the directory of the log: mkdir -p {RUNS}",
         "",
-        *_run_directory(request),
+        *_run_directory_lines(request),
         "",
         *_SECRET,
-        *_step(request),
+        *_step_lines(request),
     ]
     if request.requeue:
         lines += [
@@ -255,7 +255,7 @@ def _quoted(text: str) -> str:
     return '"' + re.sub(r"""(["\\])""", r"\\\1", text) + '"'
 
 
-def _run_directory(request: SlurmRequest) -> Iterator[str]:
+def _run_directory_lines(request: SlurmRequest) -> Iterator[str]:
     """Choose the run directory on the node, where the number of the job is known."""
     yield "# Slurm counts how often it has requeued the job. Each start has a run directory of its own."
     if request.run_dir is None:
@@ -274,7 +274,7 @@ def _run_directory(request: SlurmRequest) -> Iterator[str]:
     yield "fi"
 
 
-def _step(request: SlurmRequest) -> Iterator[str]:
+def _step_lines(request: SlurmRequest) -> Iterator[str]:
     """Start one zlaunch on each node; a failed one ends the others itself."""
     # Without `none`, it may bind all ranks of a node to one core.
     step = "srun --ntasks-per-node=1 --kill-on-bad-exit=0 --cpu-bind=none"

@@ -38,7 +38,7 @@ class TourView(LaunchView):
         self._said: set[str] = set()
 
     def busy_with(self, what: str) -> None:
-        """Say what is done before the first job."""
+        """Say what is done after the jobs."""
         self._line.show(what)
 
     def begin(self, number: int, label: str) -> None:

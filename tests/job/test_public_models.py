@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.each import each
 from tools.write_models import PAGE, page
-from zlaunch.job.hub import HUB_ID
+from zlaunch.job.model import HUB_ID
 from zlaunch.job.public_models import PublicModel, find_public, nearest_public, public_models, public_names
 from zlaunch.job.transformer import read_transformer
 

@@ -16,10 +16,10 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
-from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
 from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.preflight import show_plan
 
 
 def prepared(

@@ -147,7 +147,7 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     assert again.script[1:] == plan.script[1:]
     hosts = given.topology.hosts
     assert plan.topology == (
-        choose_slots(spec, hosts) if spec.hostfile else assign_ranks(spec, given.machine)
+        choose_slots(hosts, spec.devices) if spec.hostfile else assign_ranks(given.machine, spec.devices)
     )
 
 

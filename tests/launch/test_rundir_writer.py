@@ -12,9 +12,9 @@ from zlaunch.errors import Unavailable
 from zlaunch.files import check_writable
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.environment import Variable
+from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.backends import backend_of
-from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.launcher import Backend
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.options import LaunchOptions

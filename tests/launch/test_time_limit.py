@@ -14,12 +14,12 @@ KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 def test_the_users_limit_counts_from_the_start_and_goes_before_that_of_slurm() -> None:
-    limit = time_limit(PreemptOptions(time_limit=600.0), SLURM, 1000.0)
+    limit = time_limit(PreemptOptions(time_limit=600.0), SLURM, lambda: 1000.0)
     assert limit == TimeLimit(1600.0, "`--time-limit`", 600.0)
 
 
 def test_the_limit_of_a_slurm_job_is_taken_from_its_environment() -> None:
-    assert time_limit(PreemptOptions(), SLURM, 1000.0) == TimeLimit(
+    assert time_limit(PreemptOptions(), SLURM, lambda: 1000.0) == TimeLimit(
         5000.0, "the limit of Slurm job 12", 4000.0
     )
 
@@ -33,13 +33,13 @@ def test_an_older_slurm_is_asked(
     )
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    limit = time_limit(PreemptOptions(), {"SLURM_JOB_ID": "12"}, 1000.0)
+    limit = time_limit(PreemptOptions(), {"SLURM_JOB_ID": "12"}, lambda: 1000.0)
     ends = time.mktime(time.strptime("2026-11-24T23:30:00", "%Y-%m-%dT%H:%M:%S"))
     assert (limit and limit.ends) == (ends if known else None)
 
 
 def test_without_a_limit_there_is_none() -> None:
-    assert time_limit(PreemptOptions(), {}, 1000.0) is None
+    assert time_limit(PreemptOptions(), {}, lambda: 1000.0) is None
 
 
 def test_time_to_save_is_kept_but_never_more_than_half() -> None:

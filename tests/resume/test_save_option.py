@@ -6,10 +6,9 @@ import pytest
 
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script_reader import read_script
+from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.facts import default_recipe
-from zlaunch.resume.save_plan import with_save_directory
+from zlaunch.launch.sources import read_sources
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -24,9 +23,9 @@ def program(tmp_path: Path, source: str) -> Path:
 
 
 def saving(directory: str, script: Path, argv: tuple[str, ...] = ()) -> tuple[str, ...]:
-    told = with_save_directory(JobSpec(script, ScriptArgs.of(argv), save=directory), read_script(script))
-    assert told.save is None
-    return told.args.words
+    job = read_sources(JobSpec(script, ScriptArgs.of(argv), save=directory)).job
+    assert job.save is None
+    return job.args.words
 
 
 def test_the_recipe_saves_the_model_and_the_newest_checkpoints() -> None:

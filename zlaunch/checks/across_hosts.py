@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,11 +41,13 @@ def compare(
 
 def usual(values: Mapping[str, Hashable]) -> Hashable:
     """The value that most hosts have; of several, that of the first host."""
-    return Counter(values.values()).most_common(1)[0][0] if values else None
+    if not values:
+        return None
+    return Counter(values.values()).most_common(1)[0][0]
 
 
 def _first_with(value: Hashable, values: Mapping[str, Hashable]) -> str:
-    return next(name for name, one in values.items() if one == value)
+    return next(name for name, candidate in values.items() if candidate == value)
 
 
 def _same_machines(
@@ -54,7 +57,7 @@ def _same_machines(
 
     On its CPU, ranks may start twice; a GPU cannot be used by two ranks of one job, not in containers either.
     """
-    machines = {name: one.hardware for name, one in facts.items() if one.hardware is not None}
+    machines = {name: host.hardware for name, host in facts.items() if host.hardware is not None}
     used = {}
     for name, machine in machines.items():
         used[name] = devices.get(name) or [gpu.index for gpu in machine.gpus]
@@ -64,9 +67,11 @@ def _same_machines(
         text = f"the same machine as {other}: a job would use its GPUs twice"
         yield name, judged("machine", text, finding, hint)
     first: dict[Hashable, str] = {}
-    for name, one in facts.items():
-        identity = _identity(one)
-        other = name if identity is None else first.setdefault(identity, name)
+    for name, host in facts.items():
+        identity = _identity(host)
+        if identity is None:
+            continue
+        other = first.setdefault(identity, name)
         if other != name and (other, name) not in shared:
             text = f"the same machine as {other}: a job would start ranks on it twice"
             yield name, CheckResult("machine", Status.WARNING, text, hint)
@@ -80,9 +85,11 @@ def _identity(facts: MachineFacts) -> Hashable:
     network = facts.network
     if network is None or (identity := network.identity) is None:
         return None
-    addresses = frozenset(one.address for one in network.interfaces if one.name != "lo" and one.address)
-    is_certain = identity.boot and identity.pid_namespace and addresses
-    return (identity, addresses) if is_certain else None
+    outside = [interface for interface in network.interfaces if interface.name != "lo"]
+    addresses = frozenset(interface.address for interface in outside if interface.address)
+    if identity.boot and identity.pid_namespace and addresses:
+        return (identity, addresses)
+    return None
 
 
 def gpus_used_twice(devices: Mapping[str, Sequence[int]], machines: Mapping[str, Machine]) -> list[Finding]:
@@ -96,7 +103,9 @@ def _shared_gpus(
     first: dict[str, str] = {}
     findings: dict[tuple[str, str], Finding] = {}
     for name, indices in devices.items():
-        ids = {gpu.index: gpu.uuid for gpu in machines[name].gpus} if name in machines else {}
+        if name not in machines:
+            continue
+        ids = {gpu.index: gpu.uuid for gpu in machines[name].gpus}
         for uuid in filter(None, map(ids.get, indices)):
             other = first.setdefault(uuid, name)
             if other != name:
@@ -108,7 +117,7 @@ def _shared_gpus(
 
 def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     """Another minor release has other packages, perhaps; ranks do not send each other what depends on it."""
-    versions = {name: one.python.version for name, one in facts.items()}
+    versions = {name: host.python.version for name, host in facts.items()}
     common = str(usual(versions))
     hint = "use the same environment on all hosts"
     for name, version in versions.items():
@@ -123,7 +132,7 @@ def _pythons(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
 
 def _packages(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     for package in TESTED:
-        versions = {name: one.python.versions([package])[package] for name, one in facts.items()}
+        versions = {name: host.python.versions([package])[package] for name, host in facts.items()}
         common = usual(versions)
         for name, version in versions.items():
             if version != common:
@@ -155,7 +164,7 @@ def _other_version(
 
 
 def _use_nccl(package: str, facts: Mapping[str, MachineFacts]) -> bool:
-    return package == "torch" and any(one.hardware and one.hardware.gpus for one in facts.values())
+    return package == "torch" and any(host.hardware and host.hardware.gpus for host in facts.values())
 
 
 def _without_build(version: str) -> str:
@@ -165,7 +174,8 @@ def _without_build(version: str) -> str:
 
 def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
     """Hosts with and without GPUs cannot train together; other differences are only shown."""
-    counts = {name: len(one.hardware.gpus) for name, one in facts.items() if one.hardware is not None}
+    machines = {name: host.hardware for name, host in facts.items() if host.hardware is not None}
+    counts = {name: len(machine.gpus) for name, machine in machines.items()}
     for name, count in counts.items():
         if not count and any(counts.values()):
             text, hint = "none, but others have GPUs", f"remove {name} from the hosts"
@@ -175,12 +185,12 @@ def _accelerators(facts: Mapping[str, MachineFacts]) -> Iterator[HostResult]:
 def _file_checks(
     facts: Mapping[str, MachineFacts], program: Path | None, here: Mapping[Path, str | None]
 ) -> Iterator[HostResult]:
-    there = {name: one.files.hashes for name, one in facts.items() if one.files is not None}
-    for path in dict.fromkeys(path for hashes in there.values() for path in hashes):
-        found_there = {name: hashes.get(path) for name, hashes in there.items()}
-        wanted = here.get(path) or usual(found_there)
-        source = next((name for name, value in found_there.items() if value == wanted), "this machine")
-        for name, value in found_there.items():
+    there = {name: host.files.hashes for name, host in facts.items() if host.files is not None}
+    for path in dict.fromkeys(chain(*there.values())):
+        hash_on = {name: hashes.get(path) for name, hashes in there.items()}
+        wanted = here.get(path) or usual(hash_on)
+        source = next((name for name, value in hash_on.items() if value == wanted), "this machine")
+        for name, value in hash_on.items():
             hint = f"on {source}: `scp {path} {name}:{path}`"
             yield name, _file_check(path, value, wanted, hint, is_program=path == program)
 
@@ -191,7 +201,9 @@ def _file_check(
     row = f"file {path.name}"
     if value == wanted and value is not None:
         return CheckResult(row, Status.OK, "the same bytes")
-    text = "is not there" if value is None else "differs from that of the other hosts"
+    text = "differs from that of the other hosts"
+    if value is None:
+        text = "is not there"
     if not is_program:
         return CheckResult(row, Status.WARNING, text, hint)
     if value is None:

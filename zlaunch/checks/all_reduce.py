@@ -26,10 +26,10 @@ def main(rank: int, world_size: int, master: str, backend: str, seconds: float) 
         backend, init_method=f"tcp://{master}", rank=rank, world_size=world_size, timeout=limit
     )
     device = f"cuda:{rank % torch.cuda.device_count()}" if backend == "nccl" else "cpu"
-    found = {"copy": _copy_bytes_per_second(torch, device)}
+    figures = {"copy": _copy_bytes_per_second(torch, device)}
     for name, num_bytes in (("small", SMALL_BYTES), ("large", LARGE_BYTES)):
-        found[name] = _median(torch, dist, torch.ones(num_bytes // 4, device=device), seconds / 4)
-    answer(found)
+        figures[name] = _median(torch, dist, torch.ones(num_bytes // 4, device=device), seconds / 4)
+    answer(figures)
     dist.destroy_process_group()
 
 

@@ -48,7 +48,9 @@ def all_reduce(
     hosts: Sequence[Examined], reach: Reach, waiting: Callable[[list[str]], None]
 ) -> list[HostResult]:
     """Start the ranks, wait for them, and judge what they measured."""
-    facts = {one.name: one.facts for one in hosts if one.facts is not None and one.facts.hardware is not None}
+    facts = {
+        host.name: host.facts for host in hosts if host.facts is not None and host.facts.hardware is not None
+    }
     if len(facts) < len(hosts):
         return [(hosts[0].name, CheckResult(NAME, Status.NOTE, "left out: not all hosts can be examined"))]
     ranks = _ranks_to_start(hosts, facts)
@@ -57,8 +59,9 @@ def all_reduce(
         return [(hosts[0].name, CheckResult(NAME, Status.NOTE, error))]
     commands = {}
     for rank in ranks:
-        name = rank.host.name
-        title = name if len(hosts) > 1 else f"rank {rank.number}"
+        name = title = rank.host.name
+        if len(hosts) == 1:
+            title = f"rank {rank.number}"
         program = rank.program(facts[name].python.executable, reach)
         commands[title] = starting(rank.host, program, reach)
     seconds = 2 * SECONDS + _START_SECONDS
@@ -69,9 +72,10 @@ def all_reduce(
 
 def _ranks_to_start(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]) -> list[_Rank]:
     """One rank on each host; on a single one, a rank on each GPU, or two on the CPU."""
-    num_gpus = min(len(one.machine.gpus) for one in facts.values())
-    backend = "nccl" if num_gpus else "gloo"
-    places = [one.host for one in hosts]
+    num_gpus, backend = min(len(host.machine.gpus) for host in facts.values()), "gloo"
+    if num_gpus:
+        backend = "nccl"
+    places = [examined.host for examined in hosts]
     if len(hosts) == 1:
         places *= num_gpus or 2
         master, port = LOOPBACK, free_port()
@@ -84,7 +88,7 @@ def _ranks_to_start(hosts: Sequence[Examined], facts: Mapping[str, MachineFacts]
 
 def _master(hosts: Sequence[Examined]) -> tuple[str, int]:
     """The address of the first host that all others reach, and a port that was free there, or nothing."""
-    reaches = [one.reach for one in hosts[1:] if one.reach is not None]
+    reaches = [host.reach for host in hosts[1:] if host.reach is not None]
     if len(reaches) == len(hosts) - 1:
         for address in reaches[0].addresses:
             if all(reach.addresses.get(address, "") is None for reach in reaches):
@@ -102,13 +106,13 @@ def _judge(
     answers = [talk.answers[-1][1] for talk in talks]
     if len(ranks) == 1:
         return [(hosts[0].name, CheckResult(NAME, Status.OK, "one rank; nothing is sent"))]
-    small, large = (max(float(one[size]) for one in answers) for size in ("small", "large"))
+    small, large = (max(float(answer[size]) for answer in answers) for size in ("small", "large"))
     wire = 2 * (len(ranks) - 1) / len(ranks) * LARGE_BYTES / large
     text = (
         f"{wire / 1e9:.2f} GB/s per rank, {brief(small)} for 4 bytes ({ranks[0].backend}, {len(ranks)} ranks)"
     )
     if len(hosts) == 1:
-        copy = min(float(one["copy"]) for one in answers)
+        copy = min(float(answer["copy"]) for answer in answers)
         return [
             (
                 hosts[0].name,
@@ -121,8 +125,9 @@ def _judge(
 def _backend_hint(backend: str, num_hosts: int) -> str:
     if backend == "nccl":
         return "NCCL_DEBUG=INFO shows why"
-    interface = "lo" if num_hosts == 1 else "the interface that leads to the other hosts"
-    return f"set GLOO_SOCKET_IFNAME to {interface}"
+    if num_hosts == 1:
+        return "set GLOO_SOCKET_IFNAME to lo"
+    return "set GLOO_SOCKET_IFNAME to the interface that leads to the other hosts"
 
 
 def _why_not(talk: Conversation) -> str:
@@ -133,7 +138,7 @@ def _why_not(talk: Conversation) -> str:
 
 def _against_interface(text: str, megabits: float, hosts: Sequence[Examined]) -> CheckResult:
     interfaces = [host.interface(hosts[0]) for host in hosts]
-    speeds = [one.speed for one in interfaces if one is not None and one.speed]
+    speeds = [interface.speed for interface in interfaces if interface is not None and interface.speed]
     if not speeds:
         return CheckResult(NAME, Status.OK, f"{text}; the speed of the interface is unknown")
     part = megabits / min(speeds)

@@ -44,19 +44,22 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
     if named is None and job is not None:
         named = job.ds_config
     if named is None and not decides:
-        found = find_configs(Path())
-        if len(found) != 1:
+        here = find_configs(Path())
+        if len(here) != 1:
             return AtHand(_any_job())
-        named = found[0]
-    config = _config_at_hand(named, job_file if decides else None)
+        named = here[0]
+    if not decides:
+        job_file = None
+    config, document = _config_at_hand(named, job_file), None
     try:
-        document = None if named is None else read(named)
+        if named is not None:
+            document = read(named)
         context = Context(world_size=None)
         written = compose(job or _NO_JOB, document)
         if document is None or decides:
             document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
-        findings = tuple(one for one in checked if one.severity in FATAL)
+        findings = tuple(finding for finding in checked if finding.severity in FATAL)
         value = resolve_values(written, context).values.config()
     except Refused as error:
         return with_mistakes(replace(config, findings=tuple(error.findings)))
@@ -73,7 +76,9 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
 def _config_at_hand(ds_config: Path | None, job_file: Path | None) -> ConfigAtHand:
     """Name the files that a ds_config comes from, and what shows its mistakes."""
     name = " and ".join(shown(file) for file in (ds_config, job_file) if file is not None)
-    return ConfigAtHand(name, shown_by=None if job_file is None else "zlaunch train --dry-run")
+    if job_file is None:
+        return ConfigAtHand(name)
+    return ConfigAtHand(name, shown_by="zlaunch train --dry-run")
 
 
 def with_mistakes(config: ConfigAtHand) -> AtHand:
@@ -100,7 +105,9 @@ def _ops_and_nvme(value: dict[str, Any]) -> tuple[dict[str, tuple[str, ...]], li
         for accelerator in ("cpu", "cuda")
     }
     offloads = config.zero_optimization.offloads.values()
-    return ops, [str(one.nvme_path) for one in offloads if one.device == "nvme" and one.nvme_path]
+    return ops, [
+        str(offload.nvme_path) for offload in offloads if offload.device == "nvme" and offload.nvme_path
+    ]
 
 
 def _any_job() -> Requirements:

@@ -50,32 +50,36 @@ def _read_only(name: str, title: str, path: Path) -> CheckResult:
     text, hint = f"{path} is not writable", f"make {path} writable"
     if name == HERE:
         return judged(title, text, Finding("not-writable", text, hint, severity=Severity.FAILS_LATER))
-    return CheckResult(title, Status.WARNING, text, "set TMPDIR" if name == TEMPORARY else hint)
+    if name == TEMPORARY:
+        hint = "set TMPDIR"
+    return CheckResult(title, Status.WARNING, text, hint)
 
 
 def _too_small(writes: Sequence[DiskUse], there: Mapping[Path, Disk]) -> Iterator[tuple[Path, Finding]]:
     """Find what is too small for all that is written to it: a path, and the finding."""
-    placed = [(there[one.path], one) for one in writes if one.path in there]
+    placed = [(there[use.path], use) for use in writes if use.path in there]
     placed.sort(key=lambda pair: pair[0].device)
     for _, group in groupby(placed, key=lambda pair: pair[0].device):
         pairs = list(group)
         disk, uses = pairs[0][0], [use for _, use in pairs]
-        if sum(one.num_bytes for one in uses) > disk.free_bytes:
+        if sum(use.num_bytes for use in uses) > disk.free_bytes:
             yield _full(disk, uses)
-        elif sum(max(one.num_bytes, one.over_run) for one in uses) > disk.free_bytes:
-            yield _fills_up(disk, max(uses, key=lambda one: one.over_run))
+        elif sum(max(use.num_bytes, use.over_run) for use in uses) > disk.free_bytes:
+            yield _fills_up(disk, max(uses, key=lambda use: use.over_run))
 
 
 def _full(disk: Disk, uses: Sequence[DiskUse]) -> tuple[Path, Finding]:
     """List the largest first; the record of a run is mentioned only if nothing else is written."""
-    largest = sorted(uses, key=lambda one: -one.num_bytes)
-    named = [one for one in largest if one.num_bytes > largest[0].num_bytes // 100]
-    takes = ", ".join(f"{mib(one.num_bytes)} for {one.what}" for one in named)
-    left = f"{mib(disk.free_bytes)} are free" if disk.total_bytes else "nothing can be stored"
+    largest = sorted(uses, key=lambda use: -use.num_bytes)
+    named = [use for use in largest if use.num_bytes > largest[0].num_bytes // 100]
+    takes = ", ".join(f"{mib(use.num_bytes)} for {use.what}" for use in named)
+    left = "nothing can be stored"
+    if disk.total_bytes:
+        left = f"{mib(disk.free_bytes)} are free"
     finding = Finding(
         DISK,
         f"{left} on the file system of `{named[0].path}`, but the job needs {takes}",
-        f"use {' or '.join(one.elsewhere for one in named)} on a larger disk",
+        f"use {' or '.join(use.elsewhere for use in named)} on a larger disk",
         severity=Severity.FAILS_LATER,
     )
     return named[0].path, finding

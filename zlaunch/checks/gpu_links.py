@@ -5,6 +5,7 @@ Tested with recorded tables; not verified on a GPU by this project.
 
 import re
 from collections.abc import Sequence
+from itertools import combinations
 
 _CELL = re.compile(r"NV\d+|X|PIX|PXB|PHB|NODE|SYS|N/A")
 
@@ -23,19 +24,11 @@ def read_matrix(text: str) -> list[list[str]]:
 def slow_pairs(text: str) -> list[tuple[int, int]]:
     """Pairs of GPUs without NVLink between them."""
     matrix = read_matrix(text)
-    return [
-        (one, other)
-        for one, row in enumerate(matrix)
-        for other, link in enumerate(row)
-        if one < other and not link.startswith("NV")
-    ]
+    pairs = combinations(range(len(matrix)), 2)
+    return [(first, second) for first, second in pairs if not matrix[first][second].startswith("NV")]
 
 
 def unreachable_pairs(peers: Sequence[Sequence[bool]]) -> list[tuple[int, int]]:
     """Pairs of GPUs that cannot read each other's memory."""
-    return [
-        (one, other)
-        for one, row in enumerate(peers)
-        for other, can in enumerate(row)
-        if one < other and not (can and peers[other][one])
-    ]
+    pairs = combinations(range(len(peers)), 2)
+    return [(first, second) for first, second in pairs if not (peers[first][second] and peers[second][first])]

@@ -51,31 +51,37 @@ def _users(gpu: Gpu) -> str:
 
 
 def _user(process: GpuProcess) -> str:
-    name = f"`{process.command}`" if process.command else "an unknown process"
-    owner = f" of {process.user}" if process.user else ""
-    text = f"{name}{owner} (pid {process.pid})"
-    return text if process.used_bytes is None else f"{text} uses {gib(process.used_bytes)} GiB"
+    text = "an unknown process"
+    if process.command:
+        text = f"`{process.command}`"
+    if process.user:
+        text += f" of {process.user}"
+    text += f" (pid {process.pid})"
+    if process.used_bytes is not None:
+        text += f" uses {gib(process.used_bytes)} GiB"
+    return text
 
 
 def _in_use(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> Finding:
-    need, left = needs.gpu_bytes, gpu.free_bytes
+    need, left, severity = needs.gpu_bytes, gpu.free_bytes, Severity.ADVICE
     parts = [f"GPU {gpu.index} is in use: {_users(gpu)}"]
     if left is not None:
         parts.append(f"{gib(left)} of {gib(gpu.memory_bytes)} GiB are free")
     if need is not None:
         parts.append(f"this job needs at least {gib(need)}")
-    is_short = need is not None and left is not None and need > left
-    severity = Severity.FAILS_LATER if is_short else Severity.ADVICE
+    if need is not None and left is not None and need > left:
+        severity = Severity.FAILS_LATER
     return Finding("gpu-busy", "; ".join(parts), _another(gpu, facts, needs), severity=severity)
 
 
 def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
-    user = "" if facts.free is None else facts.free.user
-    words = []
-    if own := [str(process.pid) for process in gpu.processes if process.command and process.user == user]:
-        words.append(f"`kill {' '.join(own)}` ends your processes")
+    words, user = [], ""
+    if facts.free is not None:
+        user = facts.free.user
+    if pids := [str(process.pid) for process in gpu.processes if process.command and process.user == user]:
+        words.append(f"`kill {' '.join(pids)}` ends your processes")
     used = needs.devices or ()
-    idle = [one.index for one in facts.machine.gpus if not one.is_busy and one.index not in used]
+    idle = [other.index for other in facts.machine.gpus if not other.is_busy and other.index not in used]
     if used and len(idle) >= len(used) and not needs.over_ssh:
         devices = ",".join(map(str, idle[: len(used)]))
         words.append(f"`--gpus {devices}{',' * (len(used) == 1)}` uses idle GPUs")
@@ -98,11 +104,11 @@ def cuda(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         yield CheckResult("driver", Status.NOTE, "it does not tell its version")
     if driver is not None:
         text = f"{driver.release}, up to CUDA {driver.cuda}"
-        finding = None if torch is None else _old_driver(torch, driver.cuda)
-        if finding is not None and any(map(needs.uses, facts.hardware.gpus)):
-            yield judged("driver", text, finding)
-        else:
-            yield CheckResult("driver", Status.OK, text)
+        row = CheckResult("driver", Status.OK, text)
+        is_used = any(map(needs.uses, facts.hardware.gpus))
+        if is_used and torch is not None and numbers_of(torch)[0] > numbers_of(driver.cuda)[0]:
+            row = judged("driver", text, _old_driver(torch, driver.cuda))
+        yield row
     if torch is not None:
         yield CheckResult("torch's CUDA", Status.OK, torch)
     if torch is not None and facts.compilers is not None:
@@ -111,9 +117,7 @@ def cuda(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         yield CheckResult("NCCL", Status.OK, facts.cuda.nccl)
 
 
-def _old_driver(torch: str, driver: str) -> Finding | None:
-    if numbers_of(torch)[0] <= numbers_of(driver)[0]:
-        return None
+def _old_driver(torch: str, driver: str) -> Finding:
     return Finding(
         "old-driver",
         f"torch was built for CUDA {torch}, but the driver of the GPUs runs programs up to CUDA {driver}",
@@ -155,5 +159,7 @@ def links(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
 
 
 def _pairs(pairs: Sequence[tuple[int, int]]) -> str:
-    more = f" and {len(pairs) - 3} more pairs" if len(pairs) > 3 else ""
-    return ", ".join(f"{one} and {other}" for one, other in pairs[:3]) + more
+    text = ", ".join(f"{first} and {second}" for first, second in pairs[:3])
+    if len(pairs) > 3:
+        text += f" and {len(pairs) - 3} more pairs"
+    return text

@@ -12,7 +12,7 @@ MOST_SKEW_SECONDS = 1.0
 
 def judge_measurements(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """Judge clocks, interfaces, and connections to the first host."""
-    yield from _clocks({one.name: one.clock for one in hosts if one.clock is not None})
+    yield from _clocks({host.name: host.clock for host in hosts if host.clock is not None})
     yield from _networks(hosts)
     yield from _rendezvous(hosts)
     yield from _packets(hosts)
@@ -33,17 +33,21 @@ def _clocks(clocks: Mapping[str, Clock]) -> Iterator[HostResult]:
 
 
 def _signed(seconds: float) -> str:
-    return f"{'-' if seconds < 0 else '+'}{_brief(abs(seconds))}"
+    if seconds < 0:
+        return f"-{_brief(-seconds)}"
+    return f"+{_brief(seconds)}"
 
 
 def _brief(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{1000 * seconds:.1f} ms"
 
 
 def _networks(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """The interface with which each host reaches the first one."""
-    found = {one.name: one.interface(hosts[0]) for one in hosts}
-    used = {name: interface for name, interface in found.items() if interface is not None}
+    interfaces = {host.name: host.interface(hosts[0]) for host in hosts}
+    used = {name: interface for name, interface in interfaces.items() if interface is not None}
     common = usual({name: interface.mtu for name, interface in used.items()})
     for name, interface in used.items():
         speed = speed_text(interface.speed)
@@ -58,27 +62,27 @@ def _networks(hosts: Sequence[Examined]) -> Iterator[HostResult]:
 
 def _rendezvous(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     first = hosts[0].name
-    for one in hosts:
-        if one.reach is None:
+    for host in hosts:
+        if host.reach is None:
             continue
-        port, addresses = one.reach.port, one.reach.addresses
-        if one.name == first:
+        port, addresses = host.reach.port, host.reach.addresses
+        if host.name == first:
             text = f"cannot listen on port {port}: {next(iter(addresses.values()))}"
             yield first, CheckResult("rendezvous", Status.ERROR, text, "`--port N`")
             continue
         failed = {address: error for address, error in addresses.items() if error is not None}
         if not failed:
-            yield one.name, CheckResult("rendezvous", Status.OK, f"a port of {first} is reachable")
+            yield host.name, CheckResult("rendezvous", Status.OK, f"a port of {first} is reachable")
         else:
-            yield one.name, _unreached(first, port, failed, addresses)
+            yield host.name, _unreached(first, port, failed, addresses)
 
 
 def _packets(hosts: Sequence[Examined]) -> Iterator[HostResult]:
     """Whether packets as large as the interface allows arrive at the first host."""
-    for one in hosts:
-        if one.reach is not None and one.reach.mtu is not None:
-            reached = [address for address, error in one.reach.addresses.items() if error is None]
-            yield one.name, _mtu(one.name, hosts[0].name, reached[0], *one.reach.mtu)
+    for host in hosts:
+        if host.reach is not None and host.reach.mtu is not None:
+            reached = [address for address, error in host.reach.addresses.items() if error is None]
+            yield host.name, _mtu(host.name, hosts[0].name, reached[0], *host.reach.mtu)
 
 
 def _mtu(name: str, first: str, address: str, size: int, state: str) -> CheckResult:
@@ -94,7 +98,10 @@ def _mtu(name: str, first: str, address: str, size: int, state: str) -> CheckRes
         case "no ping":
             hint = f"on {name}: `apt-get install iputils-ping`"
             return CheckResult("MTU", Status.NOTE, "not measured: there is no `ping`", hint)
-    why = f"{first} does not answer `ping`" if state == "no answer" else f"`ping` failed: {state}"
+        case "no answer":
+            why = f"{first} does not answer `ping`"
+        case _:
+            why = f"`ping` failed: {state}"
     return CheckResult("MTU", Status.NOTE, f"not measured: {why}")
 
 

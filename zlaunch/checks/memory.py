@@ -85,22 +85,19 @@ def shared_memory(facts: MachineFacts, needs: Requirements) -> Iterator[CheckRes
         text = "it does not exist; NCCL and dataloader workers need it"
         yield CheckResult(SHM, Status.WARNING, text)
         return
-    text, is_small = f"{memory(shm.free_bytes)} of {memory(shm.total_bytes)} free", _is_small(shm)
+    text, finding = f"{memory(shm.free_bytes)} of {memory(shm.total_bytes)} free", None
     if needs.shm_bytes > shm.free_bytes:
         yield judged(SHM, text, _too_small(needs, shm, facts.free), amount=shm.free_bytes)
-    elif not is_small:
+    elif shm.free_bytes > CONTAINER_SHM_BYTES:
         yield CheckResult(SHM, Status.OK, text, amount=shm.free_bytes)
     else:
         hint = f"`docker run --shm-size {RECOMMENDED_SHM}`, or `mount -o remount,size=1g {SHM}`"
         if left:
             hint += f"; `rm {SHM}/deepspeed_allreduce_buffer_*` frees {memory(left)}"
         text += "; NCCL and dataloader workers may need more"
-        finding = _of_a_container(needs, shm) if needs.shm_users else None
+        if needs.shm_users:
+            finding = _of_a_container(needs, shm)
         yield CheckResult(SHM, Status.WARNING, text, hint, shm.free_bytes, finding)
-
-
-def _is_small(shm: Disk) -> bool:
-    return shm.free_bytes <= CONTAINER_SHM_BYTES
 
 
 def _too_small(needs: Requirements, shm: Disk, free: FreeResources) -> Finding:
@@ -121,8 +118,9 @@ def _too_small(needs: Requirements, shm: Disk, free: FreeResources) -> Finding:
 
 
 def _of_a_container(needs: Requirements, shm: Disk) -> Finding:
-    users = " and ".join(needs.shm_users)
-    verb = "passes" if needs.shm_users == ("NCCL",) or users.startswith("1 ") else "pass"
+    users, verb = " and ".join(needs.shm_users), "pass"
+    if needs.shm_users == ("NCCL",) or users.startswith("1 "):
+        verb = "passes"
     size = f"{SHM} has only {shm.total_bytes // _MIB} MiB, the default of containers"
     if shm.total_bytes > CONTAINER_SHM_BYTES:
         size = f"only {shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} MiB of {SHM} are free"
@@ -183,4 +181,6 @@ def _infiniband(limit: int) -> Finding:
 
 
 def _severity(fails: bool) -> Severity:
-    return Severity.FAILS_LATER if fails else Severity.ADVICE
+    if fails:
+        return Severity.FAILS_LATER
+    return Severity.ADVICE

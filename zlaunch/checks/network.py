@@ -15,10 +15,10 @@ def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult
     """Find variables that choose an interface which is not there."""
     if facts.network is None or facts.hardware is None:
         return
-    names = sorted(one.name for one in facts.network.interfaces)
+    names = sorted(interface.name for interface in facts.network.interfaces)
     for variable, value in {**facts.network.chosen, **needs.socket_variables}.items():
-        wanted = [one.lstrip("=").partition(":")[0] for one in value.split(",")]
-        if value.startswith("^") or any(name.startswith(one) for one in wanted for name in names):
+        wanted = tuple(prefix.lstrip("=").partition(":")[0] for prefix in value.split(","))
+        if value.startswith("^") or any(name.startswith(wanted) for name in names):
             continue
         text, hint = f"there is no such interface; there are {', '.join(names)}", f"`unset {variable}`"
         if needs.crosses_hosts and variable == _USED_BY[facts.hardware.accelerator]:
@@ -31,11 +31,11 @@ def interfaces(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult
 
 def own_name(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     """Find a host whose name means the loopback to itself."""
-    own, network = facts.own_addresses, facts.network
-    if not needs.crosses_hosts or not own or network is None or network.chosen:
+    addresses, network = facts.own_addresses, facts.network
+    if not needs.crosses_hosts or not addresses or network is None or network.chosen:
         return
-    if all(one.startswith("127.") or one == "::1" for one in own):
-        text = f"{network.hostname} is {own[0]} to itself: ranks on the CPU give that address to others"
+    if all(address.startswith("127.") or address == "::1" for address in addresses):
+        text = f"{network.hostname} is {addresses[0]} to itself: ranks on the CPU give that address to others"
         hint = "set GLOO_SOCKET_IFNAME to the interface that leads to the other hosts"
         yield CheckResult("own name", Status.NOTE, text, hint)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from zlaunch.checks.across_hosts import HostResult, compare
@@ -26,7 +27,7 @@ class DoctorReport:
     @property
     def status(self) -> Status:
         """The worst status of all."""
-        return worst(row for rows in self.rows.values() for row in rows)
+        return worst(chain(*self.rows.values()))
 
     @property
     def is_one(self) -> bool:
@@ -41,21 +42,21 @@ def judge(
     more: Iterable[HostResult] = (),
 ) -> DoctorReport:
     """Judge the facts of all hosts; `more` are results on other measurements."""
-    rows: dict[str, list[CheckResult]] = {one.name: [*_own(one, needs)] for one in hosts}
+    rows: dict[str, list[CheckResult]] = {host.name: [*_own(host, needs)] for host in hosts}
     if len(hosts) > 1:
-        facts = {one.name: one.facts for one in hosts if one.facts is not None}
-        devices = {one.name: one.host.devices for one in hosts}
+        facts = {host.name: host.facts for host in hosts if host.facts is not None}
+        devices = {host.name: host.host.devices for host in hosts}
         more = [*compare(facts, devices, program), *judge_measurements(hosts), *more]
     for name, result in more:
         _add(rows[name], result)
     return DoctorReport(hosts, {name: tuple(results) for name, results in rows.items()})
 
 
-def _own(one: Examined, needs: Requirements) -> Iterator[CheckResult]:
-    if one.failure is not None:
-        yield CheckResult(one.failure.subject, Status.ERROR, one.failure.message, one.failure.hint)
-    elif one.facts is not None:
-        yield from check_host(one.facts, needs)
+def _own(host: Examined, needs: Requirements) -> Iterator[CheckResult]:
+    if host.failure is not None:
+        yield CheckResult(host.failure.subject, Status.ERROR, host.failure.message, host.failure.hint)
+    elif host.facts is not None:
+        yield from check_host(host.facts, needs)
 
 
 def _add(rows: list[CheckResult], row: CheckResult) -> None:
@@ -72,21 +73,30 @@ def merged(report: DoctorReport) -> list[CheckResult]:
 
     Hosts without an answer come first.
     """
-    names = dict.fromkeys(row.name for one in report.hosts for row in report.rows[one.name] if one.failure)
-    names |= dict.fromkeys(row.name for rows in report.rows.values() for row in rows)
-    return [row for name in names for row in _of_one_name(name, report)]
+    failed = [host.name for host in report.hosts if host.failure]
+    rows = chain(*(report.rows[host] for host in (*failed, *report.rows)))
+    names = dict.fromkeys(row.name for row in rows)
+    return [*chain(*(_of_one_name(name, report) for name in names))]
 
 
 def _of_one_name(name: str, report: DoctorReport) -> Iterator[CheckResult]:
-    by_host = {host: row for host, rows in report.rows.items() for row in rows if row.name == name}
+    by_host: dict[str, CheckResult] = {}
+    for host, results in report.rows.items():
+        for row in results:
+            if row.name == name:
+                by_host[host] = row
     groups: dict[tuple[Status, str], dict[str, CheckResult]] = {}
     for host, row in by_host.items():
-        value = row.value if row.amount is None else ""
+        value = row.value
+        if row.amount is not None:  # which differs from host to host
+            value = ""
         groups.setdefault((row.status, value), {})[host] = row
     for rows in sorted(groups.values(), key=lambda rows: -len(rows)):
         first = next(iter(rows.values()))
-        value = first.value if first.amount is None else _range(rows)
-        hint = next((one.hint for one in rows.values() if one.hint), None)
+        value = first.value
+        if first.amount is not None:
+            value = _range(rows)
+        hint = next((result.hint for result in rows.values() if result.hint), None)
         where = _hosts_text(rows, first.status, report, is_only=len(groups) == 1)
         yield CheckResult(name, first.status, where + value, hint)
 
@@ -95,7 +105,7 @@ def _hosts_text(
     rows: Mapping[str, CheckResult], status: Status, report: DoctorReport, *, is_only: bool
 ) -> str:
     """Say which hosts these are, unless it is all that have answered."""
-    answered = sum(one.has_answered for one in report.hosts)
+    answered = sum(host.has_answered for host in report.hosts)
     enough = max(answered - (status is Status.OK), 1)
     if is_only and len(rows) >= enough and not _is_failure(rows, report):
         return ""
@@ -106,7 +116,7 @@ def _hosts_text(
 
 def _is_failure(rows: Mapping[str, CheckResult], report: DoctorReport) -> bool:
     """Whether it must be said which hosts these are: none of them has answered."""
-    return any(one.failure for one in report.hosts if one.name in rows)
+    return any(host.failure for host in report.hosts if host.name in rows)
 
 
 def _range(rows: Mapping[str, CheckResult]) -> str:

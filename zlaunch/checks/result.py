@@ -49,4 +49,4 @@ def judged(
 
 def worst(results: Iterable[CheckResult]) -> Status:
     """The status of the worst result."""
-    return max((one.status for one in results), key=lambda status: status.rank, default=Status.OK)
+    return max((row.status for row in results), key=lambda status: status.rank, default=Status.OK)

@@ -52,8 +52,8 @@ def reporters_of(config: Mapping[str, Any], args: ScriptArgs, is_trainer: bool) 
             yield Tracker(key, f"`{key}` is true", (package,), f"`--set {key}=false`")
     for name in args.words_of("report_to") if is_trainer else ():
         for packages in REPORTERS.get(name, ()):
-            said = f"`--report_to {name}`"
-            yield Tracker("--report_to", said, packages, "`-- --report_to none`")
+            typed = f"`--report_to {name}`"
+            yield Tracker("--report_to", typed, packages, "`-- --report_to none`")
 
 
 def monitors(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
@@ -70,8 +70,9 @@ def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
     for name in args.words_of("report_to"):
         if name not in REPORTERS and name not in ("all", "none"):
             meant = difflib.get_close_matches(name, REPORTERS, 1)
-            known = f"choose one of {', '.join(REPORTERS)}, or `none`"
-            hint = f"did you mean `{meant[0]}`?" if meant else known
+            hint = f"choose one of {', '.join(REPORTERS)}, or `none`"
+            if meant:
+                hint = f"did you mean `{meant[0]}`?"
             yield Finding("unknown-monitor", f"transformers has no integration `{name}`", hint, "--report_to")
 
 

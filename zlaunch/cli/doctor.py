@@ -59,23 +59,23 @@ def doctor(
 
     The exit status is 69 if something that prevents training is wrong.
     """
-    found = _hosts(hostfile, hosts, slurm=slurm)
+    examined_hosts = _hosts(hostfile, hosts, slurm=slurm)
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
     at_hand = _at_hand(ds_config)
-    needs = replace(at_hand.needs, crosses_hosts=len(found) > 1)
+    needs = replace(at_hand.needs, crosses_hosts=len(examined_hosts) > 1)
     files = [file.absolute() for file in (script, ds_config) if file is not None]
     question = Question(
         FOR_DOCTOR,
         python=python,
         packages=SHOWN,
         paths=tuple(needs.directories.values()),
-        compared=tuple(files) if len(found) > 1 else (),
+        compared=tuple(files) if len(examined_hosts) > 1 else (),
         ops=at_hand.ops,
     )
-    view = DoctorView(len(found))
+    view = DoctorView(len(examined_hosts))
     reach = Reach.SRUN if slurm else Reach.SSH
-    examined = examine(Topology(found, reach), port, question, view.waiting)
+    examined = examine(Topology(examined_hosts, reach), port, question, view.waiting)
     more = all_reduce(examined, reach, view.reducing) if collective else []
     view.done()
     report = judge(examined, needs, None if script is None else script.absolute(), more)

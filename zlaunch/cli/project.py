@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from zlaunch.config.find_configs import find_configs
@@ -33,7 +34,7 @@ class Project:
 
 def look_around(directory: Path) -> Project:
     """Find what a directory has."""
-    scripts = {file for folder in SCRIPT_FOLDERS for file in _scripts(directory / folder)}
+    scripts = {*chain(*(_scripts(directory / folder) for folder in SCRIPT_FOLDERS))}
     ordered = sorted(
         (file.relative_to(directory) for file in scripts),
         key=lambda file: (not _TRAINING.search(file.name), len(file.parts), file),

@@ -26,7 +26,7 @@ def _of_one_scheduler() -> Iterator[str]:
 
 def _owners(name: str) -> list[str]:
     """Name the schedulers with an option of their own."""
-    return [scheduler for scheduler, one in schedulers().items() if name in one.options]
+    return [scheduler for scheduler, declared in schedulers().items() if name in declared.options]
 
 
 def check_options(given: Mapping[str, Any], job: JobSpec) -> None:

@@ -17,15 +17,15 @@ from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.args import ds_config_of
-from zlaunch.job.recipes import recipe_named
+from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
 from zlaunch.launch.ask import show_help
-from zlaunch.launch.dry_run import show_plan
-from zlaunch.launch.facts import JobFacts, default_recipe
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.no_ssh import as_member, commands
 from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.preflight import show_plan
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import find_surroundings

@@ -22,8 +22,8 @@ from zlaunch.hosts.machine.interpreter import ESTIMATING, Interpreter, check_pac
 from zlaunch.hosts.machine.probe import model_types, probe_machine, stack_of, trainer_optimizers
 from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
-from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
-from zlaunch.job.model import ModelConfig, read_model
+from zlaunch.job.hub import fetch_code, fetch_model
+from zlaunch.job.model import HUB_ID, ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
 from zlaunch.job.recipes import read_recipe, recipe_path
 from zlaunch.job.source import Source

@@ -65,14 +65,15 @@ def job_environment(
     }
     forced = {"PATH", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"}
     chosen = {name: variable for name, variable in wanted.items() if name in forced or name not in environ}
+    if not topology.spans_hosts:
+        return chosen
     why = "forwarded to every host"
-    given = {name: Variable(value, why) for name, value in forwarded(environ).items()}
-    return {**(given if topology.spans_hosts else {}), **chosen}
+    return {**{name: Variable(value, why) for name, value in forwarded(environ).items()}, **chosen}
 
 
 def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Variable]:
     """Read `--env NAME=VALUE`, or `--env NAME` for the value here; raise WrongUsage if there is none."""
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for word in words:
         name, is_given, value = word.partition("=")
         if not is_name(name):
@@ -80,11 +81,14 @@ def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[st
                 f"`--env {word}` does not name a variable", "write `--env NAME` or `--env NAME=VALUE`"
             )
         if not is_given and name not in environ:
-            hint = f"type `export {name}=…` first" if is_secret(name) else f"write `--env {name}=VALUE`"
+            hint = f"write `--env {name}=VALUE`"
+            if is_secret(name):
+                hint = f"type `export {name}=…` first"
             raise WrongUsage(f"`--env {name}`: {name} is not set here", hint)
-        value = value if is_given else environ[name]
-        found[name] = Variable(value, "`--env`", is_secret=is_secret(name, value))
-    return found
+        if not is_given:
+            value = environ[name]
+        variables[name] = Variable(value, "`--env`", is_secret=is_secret(name, value))
+    return variables
 
 
 def is_name(text: str) -> bool:
@@ -121,7 +125,7 @@ def _devices(machine: Machine, topology: Topology, environ: Mapping[str, str]) -
     order = {"CUDA_DEVICE_ORDER": Variable("PCI_BUS_ID", "device numbers are those of nvidia-smi")}
     if topology.spans_hosts:
         return order
-    chosen = ",".join(str(device) for host in topology.hosts for device in host.devices)
+    chosen = ",".join(str(slot.device) for slot in topology.slots())
     if chosen == environ.get("CUDA_VISIBLE_DEVICES"):
         return order
     return {**order, "CUDA_VISIBLE_DEVICES": Variable(chosen, "the devices of this job")}
@@ -139,12 +143,9 @@ def _quiet() -> dict[str, Variable]:
 def accelerate_variables(layout: RunDir, precision: str | None) -> dict[str, Variable]:
     """Variables that name the ds_config for accelerate and the Trainer; without a precision, it is theirs."""
     why = "accelerate and the Trainer read the ds_config from these variables"
-    chosen = {} if precision is None else {"ACCELERATE_MIXED_PRECISION": precision.replace("fp32", "no")}
-    names = {
-        "ACCELERATE_USE_DEEPSPEED": "true",
-        "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(layout.ds_config),
-        **chosen,
-    }
+    names = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(layout.ds_config)}
+    if precision is not None:
+        names["ACCELERATE_MIXED_PRECISION"] = precision.replace("fp32", "no")
     return {name: Variable(value, why) for name, value in names.items()}
 
 

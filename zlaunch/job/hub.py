@@ -12,8 +12,6 @@ from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 from zlaunch.job.model import ModelConfig, parse_model
 from zlaunch.job.public_models import find_public, nearest_public
 
-HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
-
 _SIGN_IN = "set HF_TOKEN, or run `hf auth login`"
 _DIRECTORY = "use a directory with the model's config.json"
 _HINTS = {

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from zlaunch.job.args import ScriptArgs
 
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
 """Names of the flag for a model in training scripts."""
+
+HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
+"""The name of a model on the hub."""
 
 UNMAPPED = frozenset({"omdet-turbo"})
 """Model types whose `d_model` transformers does not map to `hidden_size`."""

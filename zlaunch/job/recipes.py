@@ -75,6 +75,11 @@ def recipe_names() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("*.py"))
 
 
+def default_recipe() -> Path:
+    """Return the training program that runs if none is named."""
+    return FOLDER / "causal_lm.py"
+
+
 def recipe_path(word: str) -> Path | None:
     """Return the file of the recipe with this name, with `-` and `_` as the same; None for any other word."""
     name = word.replace("-", "_")

@@ -212,7 +212,7 @@ def _parses_trainer_args(code: _Code) -> bool:
 
 def _computes(code: _Code) -> bool:
     """Whether a script may itself change Trainer arguments that the ds_config has to agree with."""
-    decisive = {name for match in MATCHED.values() for name in match.names}
+    decisive = {*chain(*(match.names for match in MATCHED.values()))}
     for node in code.nodes:
         targets: Sequence[ast.expr] = ()
         if isinstance(node, ast.Assign):
@@ -440,9 +440,8 @@ def _leaves_optimizer_open(call: ast.Call) -> bool:
 
 def _own_ds_config(code: _Code) -> OwnConfig | None:
     """Find a ds_config that is written in the source and passed to TrainingArguments."""
-    calls = (call for call in code.calls if _is_arguments(call.func))
-    keywords = (keyword for call in calls for keyword in call.keywords if keyword.arg == "deepspeed")
-    for node in (keyword.value for keyword in keywords):
+    keywords = chain(*(call.keywords for call in code.calls if _is_arguments(call.func)))
+    for node in (keyword.value for keyword in keywords if keyword.arg == "deepspeed"):
         if isinstance(node, ast.Constant | ast.Dict) and getattr(node, "value", node) is not None:
             text = code.source.split("\n")[node.lineno - 1]
             place = Place(str(code.path), node.lineno, node.col_offset + 1, text)

@@ -149,6 +149,15 @@ class GpuChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """The devices of its hosts that a job uses; all of them by default."""
+
+    gpus: GpuChoice | None = None
+    include: str | None = None
+    exclude: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Debug:
     """Which rank waits for a debugger, and on which port."""
 
@@ -208,6 +217,11 @@ class JobSpec:
         return self.hostfile is not None or self.hosts is not None
 
     @property
+    def devices(self) -> DeviceChoice:
+        """The devices that the user chose."""
+        return DeviceChoice(self.gpus, self.include, self.exclude)
+
+    @property
     def stage_source(self) -> Source:
         """The option that set the stage."""
         if self.is_chosen:
@@ -227,6 +241,27 @@ class JobSpec:
             options["--ds-config"] = self.ds_config
         options["--set"] = self.overrides or None
         return tuple(name for name, value in options.items() if value is not None)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What Python runs: the script, or `-m` and the module."""
+        if self.module is None:
+            return (str(self.script),)
+        return ("-m", self.module)
+
+    @property
+    def shown_name(self) -> str:
+        """The script or the module, for messages."""
+        if self.module is None:
+            return self.script.name
+        return f"`-m {self.module}`"
+
+    @property
+    def typed_args(self) -> ScriptArgs:
+        """The arguments of the script as the user typed them, with the ds_config."""
+        if not self.config_flags:
+            return self.args
+        return self.args.followed_by((*self.config_flags, str(self.ds_config)))
 
     @property
     def name(self) -> str:

@@ -141,7 +141,7 @@ class Transformer:
 
     def in_order(self) -> tuple[Weight, ...]:
         """List all parameters in the order of `model.parameters()`."""
-        layers = (weight for stack in self.stacks for weight in stack.weights * stack.num_layers)
+        layers = chain(*(stack.weights * stack.num_layers for stack in self.stacks))
         return (*self.embedding, *layers, *self.head)
 
 

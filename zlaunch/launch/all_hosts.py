@@ -74,7 +74,7 @@ def _check_this_machine(plan: LaunchPlan) -> list[CheckResult]:
     needs = requirements_of(plan, (*named, hostname)[0])
     if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
-    free = free_resources([one.path for one in needs.writes])
+    free = free_resources([use.path for use in needs.writes])
     return check_host(replace(facts, free=free), needs)
 
 

@@ -23,7 +23,6 @@ from zlaunch.job.trainer_args import absent_arguments
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.plan import LaunchPlan, swap_name
-from zlaunch.launch.plan_record import moved_plan
 from zlaunch.launch.time_limit import shields_ranks, time_limit
 from zlaunch.process import process_started
 from zlaunch.resume.save_plan import plan_saves
@@ -39,13 +38,15 @@ def make_plan(facts: JobFacts) -> LaunchPlan:
     if facts.repeats is None:
         plan = _plan(facts)
     else:
+        from zlaunch.launch.plan_record import moved_plan  # only a rerun has a recorded plan
+
         plan = moved_plan(facts.repeats, facts)
     position, preempt = _position(plan), facts.job.wishes.preempt
     return replace(
         plan,
         resume=position,
         saves=plan_saves(facts.script, facts.job.args, position),
-        limit=time_limit(preempt, facts.environ, process_started()),
+        limit=time_limit(preempt, facts.environ, process_started),
         shielded=shields_ranks(preempt, facts.environ),
     )
 
@@ -70,7 +71,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         facts=facts,
         topology=topology,
         accelerator=facts.machine.accelerator,
-        launcher=launcher_of(job, script, topology.reach),
+        launcher=launcher_of(job.launcher, script, topology.reach),
         values=resolved.values,
         ds_config=written,
         left=resolved.left,

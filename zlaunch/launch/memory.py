@@ -70,8 +70,8 @@ def _training(facts: JobFacts, model: ModelConfig) -> Training:
 
 def _trusts_code(facts: JobFacts) -> bool:
     """Whether the script runs the model's own code, by its arguments or by itself."""
-    said = facts.trainer_flags.is_on("trust_remote_code")
-    return facts.script.trusts_code if said is None else said
+    typed = facts.trainer_flags.is_on("trust_remote_code")
+    return facts.script.trusts_code if typed is None else typed
 
 
 def check_memory(facts: JobFacts, estimator: Estimator) -> Estimate:
@@ -100,9 +100,9 @@ def choose_stage(facts: JobFacts, estimator: Estimator) -> tuple[JobSpec, str]:
         strategy, estimate = table.chosen
         job = replace(estimate.query.job, is_chosen=True)
         return job, f"`{strategy.options}` is the fastest that fits: {_need(estimate)}"
-    for _, one in table.rows:
-        if isinstance(one, Rejected) and isinstance(one.error, Unavailable):
-            raise one.error
+    for _, outcome in table.rows:
+        if isinstance(outcome, Rejected) and isinstance(outcome.error, Unavailable):
+            raise outcome.error
     for _, estimate in table.estimates:
         if estimate.fit is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)
@@ -120,7 +120,7 @@ def _remedies_hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
     """Name the changes after which a job fits, as `zlaunch train` takes them."""
     given = query.given
     setting = setting_of(given.interface, given.handover)
-    typed = [text for one in changes if (text := one.for_train(setting))][:MOST_HINTS]
+    typed = [text for change in changes if (text := change.for_train(setting))][:MOST_HINTS]
     if not typed:
         return _ELSE[query.cluster.gpu is None]
     return f"it fits with {', or with '.join(f'`{text}`' for text in typed)}"

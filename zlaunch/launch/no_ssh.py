@@ -38,22 +38,22 @@ def as_member(job: JobSpec, number: int) -> tuple[JobSpec, Member]:
         raise WrongUsage(
             f"`--node-rank {number}`: there are {len(hosts)} hosts", f"write `--node-rank {len(hosts) - 1}`"
         )
-    first, own = hosts[0], hosts[number]
+    first, host = hosts[0], hosts[number]
     port, gpus = DEFAULT_PORT, None
     if (typed := os.environ.get("MASTER_PORT", "")).isdecimal():
         port = int(typed)
-    if own.devices != tuple(range(len(own.devices))):
-        gpus = GpuChoice(devices=own.devices)
+    if host.devices != tuple(range(len(host.devices))):
+        gpus = GpuChoice(devices=host.devices)
     member = Member(
         number,
         len(hosts),
         first.addr or first.name,
         port,
         f"--node-rank {number} of {len(hosts)} hosts",
-        slots=len(own.devices),
+        slots=len(host.devices),
         hosts=topology.selection,
     )
-    python = path_here(own, job.python)
+    python = path_here(host, job.python)
     return replace(
         job, hostfile=None, hosts=None, include=None, exclude=None, gpus=gpus, python=python
     ), member
@@ -67,4 +67,4 @@ def _topology(job: JobSpec) -> Topology:
         name = uncounted[0]
         said = f"without ssh, zlaunch cannot find out how many slots `{name}` has"
         raise WrongUsage(said, f"write `{name}:8`")
-    return choose_slots(job, [line.host for line in lines])
+    return choose_slots([line.host for line in lines], job.devices)

@@ -26,7 +26,7 @@ from zlaunch.units import duration, plural
 GRACE_SECONDS = 5.0
 _MADE = re.compile(r"^build (\S+\.s?o): ", re.MULTILINE)
 _STEP = re.compile(r"^\[\d+/\d+\] ", re.MULTILINE)
-_STOPPED = {status: number for number in RELAYED for status in (-number, 128 + number)}
+_STOPPED = {**{-number: number for number in RELAYED}, **{128 + number: number for number in RELAYED}}
 """Exit status of a build that somebody else has stopped → the signal."""
 _ERROR = re.compile(r"\berror\b|Error|cannot find|No such file|not found", re.IGNORECASE)
 

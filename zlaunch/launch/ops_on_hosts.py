@@ -96,10 +96,10 @@ def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> N
 
 
 def _follow_builds(builds: Sequence["_HostBuild"]) -> None:
-    while running := [one for one in builds if not one.is_over]:
-        wait_for_any([one.channel for one in running], 0.2)
-        for one in running:
-            one.hear(shows_progress=one is running[0])  # there is one line for it
+    while running := [build for build in builds if not build.is_over]:
+        wait_for_any([build.channel for build in running], 0.2)
+        for build in running:
+            build.hear(shows_progress=build is running[0])  # there is one line for it
 
 
 @dataclass

@@ -111,6 +111,16 @@ class Preflight:
         return wrong
 
 
+def show_plan(facts: JobFacts, options: LaunchOptions, reporter: PlanReporter) -> None:
+    """Show the plan of a job, and what is short for it; raise a ZlaunchError if it cannot work."""
+    preflight = Preflight(options, reporter)
+    facts = preflight.complete(facts, options.auto_stage)
+    plan = preflight.plan(facts)
+    reporter.dry_run(plan, _why_unchecked(facts))
+    if not facts.surroundings.is_offline:
+        preflight.check(plan)
+
+
 def _checkpoints() -> "ModuleType":
     """Import what reads checkpoints: many jobs neither have nor save one."""
     from zlaunch.launch import checkpoints
@@ -118,7 +128,7 @@ def _checkpoints() -> "ModuleType":
     return checkpoints
 
 
-def why_unchecked(facts: JobFacts) -> str | None:
+def _why_unchecked(facts: JobFacts) -> str | None:
     """Say why it is unknown whether a job fits on its GPUs, unless a note has said so."""
     uses_deepspeed = facts.script.interface is not ConfigInterface.NONE
     if facts.model is not None or not (facts.machine.gpus and uses_deepspeed):

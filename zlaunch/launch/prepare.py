@@ -1,29 +1,62 @@
 """Inspect a job, and check whether it can run on its hosts. Nothing is written or started here."""
 
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
 from zlaunch.checks.across_hosts import gpus_used_twice
+from zlaunch.checks.tracking import PACKAGES
+from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Refused, Unavailable
-from zlaunch.files import check_writable
+from zlaunch.files import check_writable, is_safe_word, nearest
+from zlaunch.hosts.agent.python_of_host import python_here
+from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import (
+    assign_ranks,
+    choose_slots,
+    count_slots,
     most_slots,
     refuse_contradictions,
 )
-from zlaunch.hosts.cluster.topology import beyond_deepspeed, too_many_slots
+from zlaunch.hosts.cluster.topology import HostLine, beyond_deepspeed, too_many_slots
+from zlaunch.hosts.environment import Variable
+from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
+from zlaunch.hosts.machine.question import FOR_SLOTS, Question
+from zlaunch.hosts.machine.resources import Machine
+from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.model_checks import wrong_sizes
-from zlaunch.job.spec import JobSpec, ranks_to_show
+from zlaunch.job.model_of_script import find_model
+from zlaunch.job.recipes import recipe_of
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.spec import DeviceChoice, JobSpec, ranks_to_show
+from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
-from zlaunch.launch.facts import DEBUGGER, JobFacts, inspect, read_sources
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.launcher import Backend
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import Listener, listener
 from zlaunch.launch.reporter import PlanReporter
+from zlaunch.launch.sources import Sources, planned_config, read_sources
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.choose import candidates, check_unused
 from zlaunch.rundir.layout import RunDir
+
+DEBUGGER = "debugpy"
+"""The package that `--debug` needs on the machine of the rank."""
 
 
 def prepare(
     job: JobSpec, options: LaunchOptions, reporter: PlanReporter, surroundings: Surroundings = NOWHERE
 ) -> JobFacts:
-    """Inspect and check a job; the command line is checked before anything slow is inspected."""
+    """Inspect and check a job; the command line is checked before anything slow is inspected.
+
+    Raises InputMissing or Refused for a file that cannot be read, WrongUsage for options or arguments that
+    cannot be right, Unavailable for a Python that lacks packages, devices that do not exist, a host that
+    gives no answer, or a directory that cannot be written.
+    """
     with surroundings.reporting_failures():
         refuse_contradictions(job)
         surroundings.refuse_contradictions(job)
@@ -34,8 +67,8 @@ def prepare(
             )
         sources = read_sources(job)
         layout = next(candidates(options.run_dir, job.name, options.beside))
-        _check_directories(job, options, layout, surroundings)
-        facts = inspect(sources, layout, reporter, surroundings)
+        _check_directories(job.nvme_dir, options.run_dir, layout, surroundings)
+        facts = _inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
         if untested := list(facts.stack.untested()):
             reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
@@ -43,17 +76,116 @@ def prepare(
 
 
 def _check_directories(
-    job: JobSpec, options: LaunchOptions, layout: RunDir, surroundings: Surroundings
+    nvme: Path | None, run_dir: Path | None, layout: RunDir, surroundings: Surroundings
 ) -> None:
-    if job.nvme_dir is not None and surroundings.imagined is None:  # whose drives cannot be checked
-        if not job.nvme_dir.is_dir():
-            raise Unavailable(
-                f"`--nvme {job.nvme_dir}`: there is no such directory", "create it on the drive first"
-            )
-        check_writable(job.nvme_dir, "--nvme")
-    check_writable(options.run_dir or layout.root, "--run-dir")
-    if options.run_dir is not None:
-        check_unused(options.run_dir)
+    if nvme is not None and surroundings.imagined is None:  # whose drives cannot be checked
+        if not nvme.is_dir():
+            raise Unavailable(f"`--nvme {nvme}`: there is no such directory", "create it on the drive first")
+        check_writable(nvme, "--nvme")
+    check_writable(run_dir or layout.root, "--run-dir")
+    if run_dir is not None:
+        check_unused(run_dir)
+
+
+def _inspect(
+    sources: Sources, layout: RunDir, reporter: PlanReporter, surroundings: Surroundings
+) -> JobFacts:
+    """Survey this machine, ask the script, find its model, and survey the other hosts."""
+    job, lines = sources.job, sources.hostfile
+    python = inspect_python(python_here(lines, job.python), (DEBUGGER, *PACKAGES))
+    check_packages(python, _needed_packages(sources.script, _backend(job, sources.script)))
+    if surroundings.imagined is None:
+        machine = probe_machine(os.environ, python)
+    else:
+        machine = surroundings.imagined.machine
+    topology = sources.hosts
+    if topology is None and lines:
+        lines = _counted(lines, job.devices, machine, surroundings)
+        topology = choose_slots([line.host for line in lines], job.devices)
+    likely = topology or surroundings.likely_topology(job.devices, machine)
+    script = ask(job, sources.script, python, reporter, likely)
+    backend = _backend(job, script)
+    sources = replace(sources, script=script)
+    model, model_error = find_model(script, job.args)
+    question = _question(sources, layout, _needed_packages(script, backend))
+    here = survey(question, python, machine)
+    if topology is None:
+        topology, others = surroundings.find_hosts(job.devices, here, question, str(layout.root))
+    else:
+        others = surroundings.ask(topology.hosts, question)
+    if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
+        layout = RunDir(Path(surroundings.rendezvous.run_directory))
+    given: Mapping[str, Variable] = {}
+    if topology.spans_hosts and backend.starter is not None and not is_safe_word(str(Path.cwd())):
+        given = read_deepspeed_env(Path.cwd(), os.environ)  # the runner would not quote this directory
+    return JobFacts(
+        job=job,
+        script=script,
+        ds_config=planned_config(script, sources.ds_config),
+        model=model,
+        model_error=model_error,
+        topology=topology,
+        here=here,
+        others=others,
+        question=question,
+        hostfile=lines,
+        layout=layout,
+        environ=dict(os.environ),
+        given=given,
+        surroundings=surroundings,
+    )
+
+
+def _backend(job: JobSpec, script: Script) -> Backend:
+    return backend_of(launcher_of(job.launcher, script))
+
+
+def _needed_packages(script: Script, backend: Backend) -> tuple[str, ...]:
+    """List the packages without which a job certainly cannot start."""
+    if (recipe := recipe_of(script.path)) is not None:
+        return tuple(dict.fromkeys((*TRAINING, *recipe.packages)))
+    uses_deepspeed = script.is_sure and script.interface is not ConfigInterface.NONE
+    if backend.is_of_deepspeed or uses_deepspeed:
+        return TRAINING
+    return TRAINING[:1]
+
+
+def _counted(
+    lines: tuple[HostLine, ...], choice: DeviceChoice, machine: Machine, surroundings: Surroundings
+) -> tuple[HostLine, ...]:
+    """Ask hosts for their devices if the hostfile does not say how many to use."""
+    if surroundings.is_offline:
+        likely = assign_ranks(machine, DeviceChoice(choice.gpus)).hosts[0].devices
+        counted = [replace(line.host, devices=line.host.devices or likely) for line in lines]
+        return tuple(replace(line, host=host) for line, host in zip(lines, counted, strict=True))
+    uncounted = [line.host for line in lines if not line.host.devices]
+    answers = surroundings.ask(uncounted, Question(FOR_SLOTS))
+    machines = dict.fromkeys((host.name for host in uncounted), machine)
+    machines |= {name: facts.machine for name, facts in answers.items()}
+    return count_slots(lines, machines)
+
+
+def _question(sources: Sources, layout: RunDir, needed: tuple[str, ...]) -> Question:
+    """Ask about everything that ranks read, write and listen on."""
+    job, script = sources.job, sources.script
+    zero: object = None
+    if sources.ds_config is not None:
+        zero = sources.ds_config.value.get(ZERO)
+    sections: list[object] = []
+    if isinstance(zero, Mapping):
+        sections = [zero.get(name) for name in OFFLOADS]
+    swaps = [section.get("nvme_path") for section in sections if isinstance(section, Mapping)]
+    swaps += [job.nvme_dir, *(value for key, value in job.overrides if key.endswith(".nvme_path"))]
+    named = [script.path, script.output_dir(job.args), *swaps]
+    return Question(
+        identified=(nearest(layout.root),),
+        paths=tuple(Path(path).absolute() for path in named if isinstance(path, str | Path)),
+        python=job.python,
+        needed=needed,
+        packages=(DEBUGGER, *PACKAGES),
+        debug_port=None if job.debug is None else job.debug.port,
+        compared=(script.path.absolute(),),
+    )
 
 
 def check_facts(facts: JobFacts) -> None:
@@ -61,10 +193,10 @@ def check_facts(facts: JobFacts) -> None:
     job, topology, machines = facts.job, facts.topology, facts.machines
     wrong: list[Finding] = []
     if not facts.surroundings.is_offline:  # which takes this machine for all of them
-        most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
+        most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
         wrong += too_many_slots(facts.hostfile, most)
         wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, machines)
-    backend = backend_of(launcher_of(job, facts.script))
+    backend = _backend(job, facts.script)
     if backend.starter is not None:
         wrong += beyond_deepspeed(facts.hostfile)
     if facts.model is not None:

@@ -6,6 +6,7 @@ Sizes are lower bounds, so a job that is refused for them could not have worked.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements
@@ -63,7 +64,7 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     own = plan.environment
     return Requirements(
         ranks=job.ranks,
-        devices=tuple(sorted({device for host in hosts for device in host.devices})),
+        devices=tuple(sorted({*chain(*(host.devices for host in hosts))})),
         gpu_bytes=_on_each_gpu(job),
         memory=_host_memory(job) if job.ranks else None,
         shm_bytes=_shm_bytes(job),

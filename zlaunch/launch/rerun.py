@@ -42,7 +42,7 @@ def environment_changes(then: EnvironmentRecord, now: EnvironmentRecord) -> Iter
     for name in sorted({*old, *new}):
         yield from _change(name, old.get(name), new.get(name))
     yield from _change("interpreter", then.get("python"), now.get("python"))
-    yield from _change("GPUs", *(", ".join(_gpu_names(one)) for one in (then, now)))
+    yield from _change("GPUs", *(", ".join(_gpu_names(environment)) for environment in (then, now)))
 
 
 def _versions(environment: EnvironmentRecord) -> dict[str, str | None]:

@@ -21,7 +21,7 @@ from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.ask import ask
-from zlaunch.launch.facts import JobFacts, Sources, planned_config, read_sources
+from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.options import LaunchOptions
@@ -29,6 +29,7 @@ from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.prepare import check_facts, prepare
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest
+from zlaunch.launch.sources import Sources, planned_config, read_sources
 from zlaunch.launch.surroundings import UNKNOWN_MEMORY_BYTES, Imagined, Surroundings
 from zlaunch.process import Printing
 from zlaunch.resume.choose import find_resumption
@@ -137,7 +138,7 @@ def _facts(sources: Sources, python: Interpreter) -> JobFacts:
     return JobFacts(
         job=sources.job,
         script=sources.script,
-        ds_config=planned_config(sources),
+        ds_config=planned_config(sources.script, sources.ds_config),
         model=None,
         topology=sources.hosts,
         here=MachineFacts(python, machine),

@@ -1,13 +1,13 @@
 """What a job is started in: one machine, a Slurm allocation, or a zlaunch on every node."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zlaunch.errors import Unavailable, WrongUsage, ZlaunchError
-from zlaunch.hosts.agent.answers import ask_hosts
+from zlaunch.hosts.agent.python_of_host import is_here
 from zlaunch.hosts.cluster.environment import Allocation, Alone, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.other_launchers import says_several
 from zlaunch.hosts.cluster.placement import assign_ranks, most_slots
@@ -16,7 +16,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.gpu_catalog import parse_hosts_of_gpus
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Gpu, Machine
-from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.secrets import SECRET
@@ -106,38 +106,48 @@ class Surroundings:
             hint = f"leave out `{flag}`: zlaunch takes the nodes of the job"
         raise WrongUsage(f"`{flag}` and {self.cluster.source} both name the hosts", hint)
 
-    def likely_topology(self, job: JobSpec, machine: Machine) -> Topology:
+    def likely_topology(self, choice: DeviceChoice, machine: Machine) -> Topology:
         """The ranks of the job if all nodes are like this one."""
         match self.cluster:
             case Member() as member:
-                devices = _devices_of_member(member, job, machine)
+                devices = _devices_of_member(member, choice, machine)
                 names = [f"{member.kind} {number}" for number in range(member.count)]
                 return Topology(tuple(Host(name, devices) for name in names), Reach.JOINED)
             case Allocation() as allocation:  # a login node may have no GPU
-                if job.gpus is None:
-                    devices = assign_ranks(job, machine).hosts[0].devices
+                if choice.gpus is None:
+                    devices = assign_ranks(machine, choice).hosts[0].devices
                 else:
-                    devices = job.gpus.devices or tuple(range(job.gpus.count or 1))
+                    devices = choice.gpus.devices or tuple(range(choice.gpus.count or 1))
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         if self.imagined is not None and self.imagined.count > 1:
-            devices = assign_ranks(job, machine).hosts[0].devices
+            devices = assign_ranks(machine, choice).hosts[0].devices
             names = [f"host {number}" for number in range(self.imagined.count)]
             return Topology(tuple(Host(name, devices) for name in names), Reach.SSH)
-        return assign_ranks(job, machine)
+        return assign_ranks(machine, choice)
+
+    def ask(
+        self, hosts: Sequence[Host], question: Question, reach: Reach = Reach.SSH
+    ) -> Mapping[str, MachineFacts]:
+        """Ask the other hosts, if any is to be asked; raise Unavailable for one that gives no answer."""
+        if self.is_offline or all(map(is_here, hosts)):
+            return {}
+        from zlaunch.hosts.agent.answers import ask_hosts  # a job on one machine asks no other
+
+        return ask_hosts(hosts, question, reach)
 
     def find_hosts(
-        self, job: JobSpec, here: MachineFacts, question: Question, run_directory: str
+        self, choice: DeviceChoice, here: MachineFacts, question: Question, run_directory: str
     ) -> tuple[Topology, Mapping[str, MachineFacts]]:
         """Find out what the hosts have, and return them in the order of their ranks.
 
         Raises Unavailable for a host that gives no answer, or does not take part in time.
         """
-        likely = self.likely_topology(job, here.machine)
+        likely = self.likely_topology(choice, here.machine)
         if isinstance(self.cluster, Allocation):
-            others = ask_hosts(likely.hosts, question, Reach.SRUN)
+            others = self.ask(likely.hosts, question, Reach.SRUN)
             machines = [others.get(host.name, here).machine for host in likely.hosts]
             hosts = [
-                replace(host, devices=assign_ranks(job, machine).hosts[0].devices)
+                replace(host, devices=assign_ranks(machine, choice).hosts[0].devices)
                 for host, machine in zip(likely.hosts, machines, strict=True)
             ]
             return replace(likely, hosts=tuple(hosts)), others
@@ -146,7 +156,7 @@ class Surroundings:
         from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
 
         member = self.rendezvous.member
-        mine = MemberFacts(os.uname().nodename, _devices_of_member(member, job, here.machine), here)
+        mine = MemberFacts(os.uname().nodename, _devices_of_member(member, choice, here.machine), here)
         return self.rendezvous.join(mine, run_directory)
 
 
@@ -199,11 +209,11 @@ def _without_machines(option: str, dry_run: bool, imagined: Imagined | None) -> 
     return Surroundings(imagined=imagined, is_offline=True)
 
 
-def _devices_of_member(member: Member, job: JobSpec, machine: Machine) -> tuple[int, ...]:
+def _devices_of_member(member: Member, choice: DeviceChoice, machine: Machine) -> tuple[int, ...]:
     """Choose the devices of one member: all of its node, as many as it was told, or its own one."""
     if member.device is not None:
-        return (_own_device(member, member.device, job, machine),)
-    if job.gpus is None and member.slots is not None:
+        return (_own_device(member, member.device, choice.gpus, machine),)
+    if choice.gpus is None and member.slots is not None:
         if member.slots > (most := most_slots(len(machine.gpus), machine.num_cores)):
             has = "no GPU"
             if machine.gpus:
@@ -215,13 +225,13 @@ def _devices_of_member(member: Member, job: JobSpec, machine: Machine) -> tuple[
             )
         if not machine.gpus:
             return tuple(range(member.slots))
-        job = replace(job, gpus=GpuChoice(count=member.slots))
-    return assign_ranks(job, machine).hosts[0].devices
+        choice = replace(choice, gpus=GpuChoice(count=member.slots))
+    return assign_ranks(machine, choice).hosts[0].devices
 
 
-def _own_device(member: Member, device: int, job: JobSpec, machine: Machine) -> int:
+def _own_device(member: Member, device: int, gpus: GpuChoice | None, machine: Machine) -> int:
     """Choose the device of a member that is one rank; the scheduler may show it that one alone."""
-    if job.gpus is not None and max(job.gpus.count or 1, len(job.gpus.devices or ())) > 1:
+    if gpus is not None and max(gpus.count or 1, len(gpus.devices or ())) > 1:
         raise WrongUsage(
             f"`--gpus` asks for several ranks, but this zlaunch is one rank: {member.source}",
             "leave out `--gpus`, or start zlaunch once on each node",

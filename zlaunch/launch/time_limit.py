@@ -1,7 +1,7 @@
 """When a run must have ended: `--time-limit`, or the limit of the Slurm job that it runs in."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from zlaunch.job.spec import PreemptOptions
@@ -37,15 +37,17 @@ class TimeLimit:
         return min(needed + 3 * step_seconds, MOST_OF_ALL * self.seconds)
 
 
-def time_limit(options: PreemptOptions, environ: Mapping[str, str], started: float) -> TimeLimit | None:
+def time_limit(
+    options: PreemptOptions, environ: Mapping[str, str], process_started: Callable[[], float]
+) -> TimeLimit | None:
     """Return the user's limit, counted from the start of zlaunch, or else that of the Slurm job."""
     if (seconds := options.time_limit) is not None:
-        return TimeLimit(started + seconds, "`--time-limit`", seconds, options.save_within)
+        return TimeLimit(process_started() + seconds, "`--time-limit`", seconds, options.save_within)
     ends = _slurm_end(environ)
     if ends is None:
         return None
     source = f"the limit of Slurm job {environ[SLURM_JOB]}"
-    return TimeLimit(ends, source, max(0.0, ends - started), options.save_within)
+    return TimeLimit(ends, source, max(0.0, ends - process_started()), options.save_within)
 
 
 def _slurm_end(environ: Mapping[str, str]) -> float | None:

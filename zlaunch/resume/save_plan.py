@@ -11,7 +11,6 @@ from zlaunch.files import check_writable
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.spec import JobSpec
 
 if TYPE_CHECKING:  # a training that starts at step 0 has no checkpoint to read
     from zlaunch.resume.resumed_data import DataPosition
@@ -131,32 +130,27 @@ def number(text: str | None) -> float | None:
     return max(0.0, found) if math.isfinite(found) else None
 
 
-def with_save_directory(job: JobSpec, script: Script) -> JobSpec:
-    """Add the arguments for `--save` to those of a script; those of the user come after them.
+def save_arguments(directory: str, typed: ScriptArgs, script: Script) -> tuple[str, ...]:
+    """Return the arguments that tell a script the directory of `--save`; those of the user come after them.
 
     Raise WrongUsage if the script is not known to take any, or the user named another directory, Unavailable
     if the directory cannot be written.
     """
-    if job.save is None:
-        return job
-    words = _save_words(job.save, job, script)
-    if words[0] == OUTPUT:  # what a script does with an argument of its own is unknown
-        check_writable(Path(job.save), "--save")
-    return replace(job, save=None, args=job.args.preceded_by(words))
-
-
-def _save_words(directory: str, job: JobSpec, script: Script) -> tuple[str, ...]:
-    if (given := job.args.value(OUTPUT)) is not None:
+    if (given := typed.value(OUTPUT)) is not None:
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )
-    recipe = recipe_of(job.script)
-    if recipe is not None and recipe.saves_model_only:
+    recipe = recipe_of(script.path)
+    saves_model_only = recipe is not None and recipe.saves_model_only
+    flag = script.save_flag
+    if saves_model_only or (script.takes_trainer_args and not flag):
+        flag = OUTPUT
+    if flag == OUTPUT:  # what a script does with another argument is unknown
+        check_writable(Path(directory), "--save")
+    if saves_model_only:
         return (OUTPUT, directory, *_OF_A_RECIPE)
-    if script.save_flag:
-        return (script.save_flag, directory)
-    if script.takes_trainer_args:
-        return (OUTPUT, directory)
+    if flag:
+        return (flag, directory)
     raise WrongUsage(
         f"`--save {directory}`: {script.path.name} has no known argument for the directory to save to",
         "pass its own argument for this after `--`",

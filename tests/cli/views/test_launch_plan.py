@@ -9,9 +9,9 @@ from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.cli.views.launch_plan import plan_lines
+from zlaunch.job.recipes import default_recipe
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.facts import default_recipe
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.save_plan import SavePlan

@@ -15,7 +15,7 @@ from zlaunch.hosts.cluster.placement import (
 )
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 
 FOUR_GPUS = machine(gpu(0), gpu(1), gpu(2), gpu(3))
 SOME_VISIBLE = machine(gpu(2), gpu(0), hidden=(1, 3))
@@ -23,8 +23,8 @@ HOSTS = [Host("w0", (0, 1)), Host("w1", (0,))]
 
 
 def _place(on: Machine, hosts: list[Host] | None = None, **asked: Any) -> Topology:
-    job = JobSpec(script=Path("train.py"), **asked)
-    return assign_ranks(job, on) if hosts is None else choose_slots(job, hosts)
+    choice = DeviceChoice(**asked)
+    return assign_ranks(on, choice) if hosts is None else choose_slots(hosts, choice)
 
 
 def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:

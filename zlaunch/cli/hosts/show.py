@@ -14,8 +14,8 @@ from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
 from zlaunch.hosts.cluster.placement import choose_slots
 from zlaunch.hosts.cluster.topology import Host, Topology, read_hosts, select
+from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.facts import default_recipe
 
 Include = Annotated[str | None, typer.Option(metavar="HOST:SLOTS", help="Use only these slots: w0@w1:0,2.")]
 Exclude = Annotated[str | None, typer.Option(metavar="HOST:SLOTS", help="Use all slots except these.")]
@@ -110,7 +110,9 @@ def _hosts(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]
     if not job.names_hosts:
         raise WrongUsage("there are no hosts to show", "add `--hostfile FILE` or `--hosts node1:8,node2:8`")
     hosts = tuple(line.host for line in read_hosts(job.hostfile, job.hosts))
-    return choose_slots(job, hosts).hosts if all(host.devices for host in hosts) else hosts
+    if not all(host.devices for host in hosts):
+        return hosts
+    return choose_slots(hosts, job.devices).hosts
 
 
 def _address(host: Host) -> str:

@@ -13,8 +13,8 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
-from zlaunch.launch.dry_run import show_plan
 from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.preflight import show_plan
 from zlaunch.launch.rerun import Change, prepare_rerun, restore_environment, what_changed
 from zlaunch.launch.run import run as launch
 from zlaunch.rundir.record import Lineage

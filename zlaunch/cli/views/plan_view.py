@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from zlaunch import console
-from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Finding
 from zlaunch.launch.plan import LaunchPlan
@@ -39,6 +38,8 @@ class PlanView(PlanReporter):
 
     def dry_run(self, plan: LaunchPlan, unchecked: str | None) -> None:
         if self._as_json:
+            from zlaunch.cli.views.launch_json import plan_json  # which needs the record of a plan
+
             console.data(plan_json(plan))
             return
         console.data(*plan_lines(plan, complete=True))

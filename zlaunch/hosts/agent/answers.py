@@ -85,9 +85,9 @@ def ask_hosts(
     with conversations(commands, seconds) as talks:
         talks.wait_for(1, seconds, waiting=waiting)
         answers = {talk.name: _of_use(answer_of(talk, others[talk.name], reach)) for talk in talks.all}
-    if missing := {name: one for name, one in answers.items() if isinstance(one, NoAnswer)}:
+    if missing := {name: answer for name, answer in answers.items() if isinstance(answer, NoAnswer)}:
         raise _unavailable(missing)
-    return {name: one for name, one in answers.items() if isinstance(one, MachineFacts)}
+    return {name: answer for name, answer in answers.items() if isinstance(answer, MachineFacts)}
 
 
 def _of_use(answer: MachineFacts | NoAnswer) -> MachineFacts | NoAnswer:
@@ -100,8 +100,8 @@ def _of_use(answer: MachineFacts | NoAnswer) -> MachineFacts | NoAnswer:
 def _unavailable(missing: Mapping[str, NoAnswer]) -> Unavailable:
     """Name all hosts, those with the same reason together; the hint is that of the first."""
     named: dict[str, list[str]] = {}
-    for name, one in missing.items():
-        named.setdefault(one.message, []).append(name)
+    for name, failure in missing.items():
+        named.setdefault(failure.message, []).append(name)
     parts = [f"{', '.join(names)}: {message}" for message, names in named.items()]
     name, first = next(iter(missing.items()))
     hint = first.hint

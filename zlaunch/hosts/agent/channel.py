@@ -162,13 +162,13 @@ def wait_for_any(channels: Sequence[Channel], seconds: float, *files: int) -> No
     poll = select.poll()
     for file in files:
         poll.register(file, select.POLLIN)
-    for one in channels:
-        if not one.closed:
-            poll.register(one.reader, select.POLLIN)
-            if one.waiting_bytes and one.writer != one.reader:
-                poll.register(one.writer, select.POLLOUT)
-            elif one.waiting_bytes:
-                poll.modify(one.reader, select.POLLIN | select.POLLOUT)
+    for channel in channels:
+        if not channel.closed:
+            poll.register(channel.reader, select.POLLIN)
+            if channel.waiting_bytes and channel.writer != channel.reader:
+                poll.register(channel.writer, select.POLLOUT)
+            elif channel.waiting_bytes:
+                poll.modify(channel.reader, select.POLLIN | select.POLLOUT)
     poll.poll(seconds * 1000)
 
 

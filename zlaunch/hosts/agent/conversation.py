@@ -85,7 +85,7 @@ class Conversation:
         now, known = time.monotonic(), self.text.rfind(b"\n") + 1
         self.text += chunk
         complete = self.text[known : self.text.rfind(b"\n") + 1]
-        self.answers += [(now, one) for one in answers_in(complete.decode("utf-8", "replace"))]
+        self.answers += [(now, answer) for answer in answers_in(complete.decode("utf-8", "replace"))]
 
     def request(self, words: Sequence[object]) -> float:
         """Send a request; return when."""
@@ -118,9 +118,9 @@ class Conversations:
     def __init__(self, commands: Mapping[str, Sequence[str]], seconds: float) -> None:
         self.all = [Conversation(name, argv, seconds) for name, argv in commands.items()]
         self._selector = selectors.DefaultSelector()
-        for one in self.all:
-            assert one.process.stdout is not None
-            self._selector.register(one.process.stdout, selectors.EVENT_READ, one)
+        for talk in self.all:
+            assert talk.process.stdout is not None
+            self._selector.register(talk.process.stdout, selectors.EVENT_READ, talk)
 
     def wait_for(
         self,
@@ -132,45 +132,46 @@ class Conversations:
         """Wait until each has given this many answers, or is over; `waiting` gets the names of the others."""
         asked = self.all if only is None else [*only]
         deadline = time.monotonic() + seconds
-        while silent := [one for one in asked if len(one.answers) < count and not one.is_over]:
-            waiting([one.name for one in silent])
+        while silent := [talk for talk in asked if len(talk.answers) < count and not talk.is_over]:
+            waiting([talk.name for talk in silent])
             if (left := deadline - time.monotonic()) <= 0:
                 return
             for key, _ in self._selector.select(min(left, 0.5)):
                 self._hear(key.data)
 
-    def _hear(self, one: Conversation) -> None:
-        assert one.process.stdout is not None
-        number = one.process.stdout.fileno()
-        one.hear()
-        if one.is_over:
+    def _hear(self, talk: Conversation) -> None:
+        assert talk.process.stdout is not None
+        number = talk.process.stdout.fileno()
+        talk.hear()
+        if talk.is_over:
             self._selector.unregister(number)
 
     def ask(
         self, requests: Mapping[str, Sequence[object]], seconds: float
     ) -> dict[str, tuple[Any, float, float]]:
         """Send each host a request, and wait for the answers: what it is, when it was sent, when it came."""
-        asked = [one for one in self.all if one.name in requests and not one.is_over]
-        before = {one.name: len(one.answers) for one in asked}
-        sent = {one.name: one.request(requests[one.name]) for one in asked}
-        for one in asked:  # each has answered equally often, except those that were not asked before
-            self.wait_for(before[one.name] + 1, max(0.0, sent[one.name] + seconds - time.monotonic()), [one])
-        answered = [one for one in asked if len(one.answers) > before[one.name]]
-        return {one.name: (one.answers[-1][1], sent[one.name], one.answers[-1][0]) for one in answered}
+        asked = [talk for talk in self.all if talk.name in requests and not talk.is_over]
+        before = {talk.name: len(talk.answers) for talk in asked}
+        sent = {talk.name: talk.request(requests[talk.name]) for talk in asked}
+        for talk in asked:  # each has answered equally often, except those that were not asked before
+            left = sent[talk.name] + seconds - time.monotonic()
+            self.wait_for(before[talk.name] + 1, max(0.0, left), [talk])
+        answered = [talk for talk in asked if len(talk.answers) > before[talk.name]]
+        return {talk.name: (talk.answers[-1][1], sent[talk.name], talk.answers[-1][0]) for talk in answered}
 
     def end(self) -> None:
         """End all programs; those that stay are killed."""
-        for one in self.all:
-            one.end()
+        for talk in self.all:
+            talk.end()
         deadline = time.monotonic() + _END_SECONDS
-        for one in self.all:
+        for talk in self.all:
             with contextlib.suppress(Exception):
-                one.process.wait(max(0.0, deadline - time.monotonic()))
-            if one.process.poll() is None:
-                one.process.kill()
-                one.process.wait()
-            if one.process.stdout is not None:
-                one.process.stdout.close()
+                talk.process.wait(max(0.0, deadline - time.monotonic()))
+            if talk.process.poll() is None:
+                talk.process.kill()
+                talk.process.wait()
+            if talk.process.stdout is not None:
+                talk.process.stdout.close()
         self._selector.close()
 
 

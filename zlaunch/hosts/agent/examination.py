@@ -68,7 +68,8 @@ class Examined:
         sources = [self.host.addr, *addresses_of(self.facts)[:1]]
         if self is not first and self.reach is not None:
             sources[0] = self.reach.source
-        by_address = {one.address: one for one in self.facts.network.interfaces if one.address}
+        interfaces = self.facts.network.interfaces
+        by_address = {interface.address: interface for interface in interfaces if interface.address}
         return next((by_address[source] for source in sources if source in by_address), None)
 
 
@@ -86,10 +87,12 @@ def examine(
     with conversations(commands, seconds + 4 * REACH_SECONDS + 2 * PING_SECONDS) as talks:
         talks.wait_for(1, seconds, waiting=waiting)
         examined = {talk.name: _examined(talk, hosts[talk.name], reach) for talk in talks.all}
-        facts = {name: one.facts for name, one in examined.items() if one.facts is not None}
+        facts = {name: known.facts for name, known in examined.items() if known.facts is not None}
         clocks = _clocks(talks, facts)
         reaches = _reaches(talks, topology.hosts[0], port, facts) if len(hosts) > 1 else {}
-    return [replace(one, clock=clocks.get(name), reach=reaches.get(name)) for name, one in examined.items()]
+    for name, known in examined.items():
+        examined[name] = replace(known, clock=clocks.get(name), reach=reaches.get(name))
+    return [*examined.values()]
 
 
 def _examined(talk: Conversation, host: Host, reach: Reach) -> Examined:
@@ -102,19 +105,15 @@ def _examined(talk: Conversation, host: Host, reach: Reach) -> Examined:
 
 def _clocks(talks: Conversations, facts: Mapping[str, MachineFacts]) -> dict[str, Clock]:
     """Compare the clocks with the one here, corrected by half of the round trip, which bounds the error."""
-    found: dict[str, Clock] = {}
+    best: dict[str, Clock] = {}
     asked = {name: ["clock"] for name in facts}
     for _ in range(_CLOCK_ROUNDS):
-        here = _wall_minus_monotonic()
+        here = time.time() - time.monotonic()
         for name, (there, sent, came) in talks.ask(asked, _CLOCK_SECONDS).items():
             clock = Clock(there - (here + (sent + came) / 2), (came - sent) / 2)
-            if name not in found or clock.error < found[name].error:
-                found[name] = clock
-    return found
-
-
-def _wall_minus_monotonic() -> float:
-    return time.time() - time.monotonic()
+            if name not in best or clock.error < best[name].error:
+                best[name] = clock
+    return best
 
 
 def _reaches(
@@ -137,12 +136,11 @@ def _reaches(
     pinged = {name: ["mtu", address] for name, address in works.items() if address}
     measured = talks.ask(pinged, 2 * PING_SECONDS + 1)
     sizes = {name: (int(size), str(state)) for name, ((size, state), _, _) in measured.items()}
-    return {
-        name: Reachability(
-            port, {one: error for one, (error, _) in answer.items()}, _source(answer), sizes.get(name)
-        )
-        for name, (answer, _, _) in heard.items()
-    }
+    reaches = {}
+    for name, (answer, _, _) in heard.items():
+        errors = {address: error for address, (error, _) in answer.items()}
+        reaches[name] = Reachability(port, errors, _source(answer), sizes.get(name))
+    return reaches
 
 
 def _working(answer: Mapping[str, tuple[str | None, str | None]]) -> str | None:
@@ -161,4 +159,4 @@ def addresses_of(facts: MachineFacts) -> list[str]:
 
 def median_offset(clocks: Sequence[Clock]) -> float:
     """The offset that half of the hosts have."""
-    return statistics.median([one.offset for one in clocks]) if clocks else 0.0
+    return statistics.median([clock.offset for clock in clocks]) if clocks else 0.0

@@ -39,7 +39,7 @@ def _listen(port: int) -> Mapping[str, Any]:
 
 def _connect(port: int, *addresses: str) -> Mapping[str, Any]:
     """Try to connect to each address: its error, or None, and the own address that leads there."""
-    return {one: [_try(one, port), source_towards(one)] for one in addresses}
+    return {address: [_try(address, port), source_towards(address)] for address in addresses}
 
 
 def _try(address: str, port: int) -> str | None:

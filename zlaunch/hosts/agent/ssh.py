@@ -27,14 +27,20 @@ def ssh_command(host: Host, remote: str) -> list[str]:
 
 def destination(host: Host) -> list[str]:
     """Write how `ssh` and `ssh-copy-id` are told the host, its user and its port."""
-    port = ["-p", str(host.port)] if host.port else []
-    return [*port, f"{host.user}@{host.name}" if host.user else host.name]
+    words, name = [], host.name
+    if host.port:
+        words = ["-p", str(host.port)]
+    if host.user:
+        name = f"{host.user}@{name}"
+    return [*words, name]
 
 
 def remote_line(argv: Sequence[str], directory: str, greeting: str | None = None) -> str:
     """Write a line of shell that runs a program in a directory; a greeting says that a shell was reached."""
-    greet = "" if greeting is None else f"echo {shlex.quote(greeting)}; "
-    return for_any_shell(f"{greet}cd {shlex.quote(directory)} && exec {shlex.join(argv)}")
+    line = f"cd {shlex.quote(directory)} && exec {shlex.join(argv)}"
+    if greeting is not None:
+        line = f"echo {shlex.quote(greeting)}; {line}"
+    return for_any_shell(line)
 
 
 def for_any_shell(line: str) -> str:
@@ -54,5 +60,7 @@ def with_python_variables(argv: Sequence[str]) -> list[str]:
     It imports nothing from its working directory.
     """
     given = os.environ.items()
-    own = {name: value for name, value in given if name.startswith("PYTHON") and not is_secret(name, value)}
-    return ["env", *(f"{name}={value}" for name, value in {**SAFE_PATH, **own}.items()), *argv]
+    variables = {
+        name: value for name, value in given if name.startswith("PYTHON") and not is_secret(name, value)
+    }
+    return ["env", *(f"{name}={value}" for name, value in {**SAFE_PATH, **variables}.items()), *argv]

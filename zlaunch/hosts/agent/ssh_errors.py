@@ -28,7 +28,9 @@ class SshTarget(NamedTuple):
     @property
     def scan(self) -> str:
         """The command that takes note of its host key; ssh-keyscan reads no configuration."""
-        port = "" if self.port == "22" else f"-p {self.port} "
+        port = ""
+        if self.port != "22":
+            port = f"-p {self.port} "
         return f"`ssh-keyscan -H {port}{self.address} >> ~/.ssh/known_hosts`"
 
 
@@ -46,19 +48,20 @@ class SshFailure(NamedTuple):
     hint: str
 
 
-def explain(said: str, host: Host) -> SshFailure:
+def explain(printed: str, host: Host) -> SshFailure:
     """Explain what ssh printed."""
     target = target_of(host)
     for pattern, write in _CAUSES:
-        if re.search(pattern, said, re.IGNORECASE):
-            return write(target, said)
-    last = said.strip().rpartition("\n")[2].strip() or "ssh printed nothing"
+        if re.search(pattern, printed, re.IGNORECASE):
+            return write(target, printed)
+    last = printed.strip().rpartition("\n")[2].strip() or "ssh printed nothing"
     return SshFailure(last, f"`ssh -v -o BatchMode=yes {target.typed} true` may show why")
 
 
-def _changed_key(target: SshTarget, said: str) -> SshFailure:
-    own = re.search(r"ssh-keygen -f .*", said)
-    remove = own[0].strip() if own else f"ssh-keygen -R {target.address}"
+def _changed_key(target: SshTarget, printed: str) -> SshFailure:
+    remove = f"ssh-keygen -R {target.address}"
+    if match := re.search(r"ssh-keygen -f .*", printed):
+        remove = match[0].strip()
     message = "its host key has changed: it was reinstalled, or another machine answers"
     return SshFailure(message, f"if it was reinstalled: `{remove}`, then {target.scan}")
 
@@ -70,12 +73,10 @@ def _unknown_key(target: SshTarget, _: str) -> SshFailure:
 
 
 def _denied(target: SshTarget, _: str) -> SshFailure:
-    has_key = any(_SSH.expanduser().glob("id_*.pub"))
-    first = "" if has_key else "`ssh-keygen -t ed25519`, then "
-    return SshFailure(
-        "the host asks for a password: it accepts none of your ssh keys",
-        f"{first}`ssh-copy-id {target.typed}`",
-    )
+    hint = f"`ssh-copy-id {target.typed}`"
+    if not any(_SSH.expanduser().glob("id_*.pub")):
+        hint = f"`ssh-keygen -t ed25519`, then {hint}"
+    return SshFailure("the host asks for a password: it accepts none of your ssh keys", hint)
 
 
 def _refused(target: SshTarget, _: str) -> SshFailure:
@@ -102,10 +103,11 @@ def _no_name(target: SshTarget, _: str) -> SshFailure:
     return SshFailure(f"the name {target.address} cannot be resolved", hint)
 
 
-def _open_key(_: SshTarget, said: str) -> SshFailure:
-    file = re.search(r"Permissions \d+ for '([^']+)'", said)
-    named = file[1] if file else "~/.ssh/id_ed25519"
-    return SshFailure(f"others can read the key {named}, so ssh does not use it", f"`chmod 600 {named}`")
+def _open_key(_: SshTarget, printed: str) -> SshFailure:
+    key = "~/.ssh/id_ed25519"
+    if match := re.search(r"Permissions \d+ for '([^']+)'", printed):
+        key = match[1]
+    return SshFailure(f"others can read the key {key}, so ssh does not use it", f"`chmod 600 {key}`")
 
 
 def _dropped(target: SshTarget, _: str) -> SshFailure:
@@ -113,8 +115,8 @@ def _dropped(target: SshTarget, _: str) -> SshFailure:
     return SshFailure("its ssh server closed the connection before the login", hint)
 
 
-def _bad_config(_: SshTarget, said: str) -> SshFailure:
-    line = next(one for one in said.splitlines() if "onfiguration option" in one)
+def _bad_config(_: SshTarget, printed: str) -> SshFailure:
+    line = next(complaint for complaint in printed.splitlines() if "onfiguration option" in complaint)
     return SshFailure(line.strip(), "correct ~/.ssh/config")
 
 

@@ -22,7 +22,7 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        reason = getattr(error, "strerror", "not a text file")
         raise InputMissing(f"cannot read `{file.name}`: {reason}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     findings = [
@@ -32,19 +32,16 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
     ]
     if findings:
         raise Refused(findings)
-    return {
-        name: _variable_from_file(name, value, file.name)
-        for name, value in (_split(line) for _, line in numbered)
-    }
+    variables = {}
+    for _, line in numbered:
+        name, value = _split(line)
+        variables[name] = Variable(value, f"`{file.name}`", is_secret=is_secret(name, value))
+    return variables
 
 
 def _split(line: str) -> tuple[str, str]:
     name, _, value = line.partition("=")
     return name.strip(), value.strip()
-
-
-def _variable_from_file(name: str, value: str, file: str) -> Variable:
-    return Variable(value, f"`{file}`", is_secret=is_secret(name, value))
 
 
 def _wrong(line: str) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, select
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.job.spec import GpuChoice, JobSpec
+from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 
 DEFAULT_CPU_RANKS = 2
 """The minimum for which ZeRO partitions anything."""
@@ -25,9 +25,9 @@ def refuse_contradictions(job: JobSpec) -> None:
         raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
 
 
-def choose_slots(job: JobSpec, hosts: Sequence[Host]) -> Topology:
+def choose_slots(hosts: Sequence[Host], choice: DeviceChoice) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
-    return Topology(select(hosts, job.include, job.exclude), reach=Reach.SSH)
+    return Topology(select(hosts, choice.include, choice.exclude), reach=Reach.SSH)
 
 
 def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> tuple[HostLine, ...]:
@@ -42,13 +42,13 @@ def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> t
     return tuple(counted)
 
 
-def assign_ranks(job: JobSpec, machine: Machine) -> Topology:
+def assign_ranks(machine: Machine, choice: DeviceChoice) -> Topology:
     """Choose the devices of this machine that a job uses; raise Unavailable if they do not exist."""
     if machine.gpus:
-        devices = _chosen_devices(job.gpus, machine)
+        devices = _chosen_devices(choice.gpus, machine)
     else:
-        devices = tuple(range(_cpu_ranks(job.gpus, machine)))
-    return Topology(select([Host("localhost", devices)], job.include, job.exclude))
+        devices = tuple(range(_cpu_ranks(choice.gpus, machine)))
+    return Topology(select([Host("localhost", devices)], choice.include, choice.exclude))
 
 
 def most_slots(num_gpus: int, num_cores: int) -> int:

@@ -111,9 +111,9 @@ class CompiledOps:
         except OSError:
             return False
         used = [str(self.python.folder("torch") / "include"), self.python.include]
-        if folder.name in {name for op in OPS.values() for name in (op.name, *op.along)}:
+        if any(folder.name in (op.name, *op.along) for op in OPS.values()):
             used.append(str(self.python.folder("deepspeed")))
-        return _library(folder).exists() and self._fits(folder) and all(one in commands for one in used)
+        return _library(folder).exists() and self._fits(folder) and all(path in commands for path in used)
 
 
 def _library(folder: Path) -> Path:

@@ -106,8 +106,9 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
 
     Case does not matter. Raises WrongUsage for an unknown name, with the one that may be meant.
     """
-    match = _FULL_NAME.fullmatch(text.strip())
-    name = match["name"] if match else text
+    match, name = _FULL_NAME.fullmatch(text.strip()), text
+    if match:
+        name = match["name"]
     gpu = _gpu_named(name) or _of_memory(name)
     if gpu is None or not match:
         counted = ""
@@ -124,9 +125,11 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
 
 def parse_hosts_of_gpus(text: str) -> tuple[int, int, GpuModel]:
     """Read `2x8xH100-80GB` or `8xH100-80GB`: hosts, GPUs of each, and their model."""
-    found = re.fullmatch(r"\s*([1-9][0-9]{0,4})x([0-9]{1,4}x.+)", text)
-    count, gpu = parse_gpus(text if found is None else found[2])
-    return 1 if found is None else int(found[1]), count or 1, gpu
+    hosts = 1
+    if match := re.fullmatch(r"\s*([1-9][0-9]{0,4})x([0-9]{1,4}x.+)", text):
+        hosts, text = int(match[1]), match[2]
+    count, gpu = parse_gpus(text)
+    return hosts, count or 1, gpu
 
 
 def gpu_from_nvml(name: str) -> GpuModel | None:

@@ -29,8 +29,9 @@ def reach_hub(environ: Mapping[str, str], seconds: float = SECONDS) -> Hub:
     """Try to open a connection to the hub, or to the proxy in front of it, and ask for a page."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = next((name for name in OFFLINE if environ.get(name, "").lower() in _TRUE), None)
-    proxy = _proxy(endpoint, environ)
-    shown = None if proxy is None else _bare(proxy)
+    proxy = shown = _proxy(endpoint, environ)
+    if proxy is not None:
+        shown = _bare(proxy)
     if offline is not None:
         return Hub(endpoint, offline, shown)
     started = time.monotonic()
@@ -51,12 +52,13 @@ def _proxy(endpoint: str, environ: Mapping[str, str]) -> str | None:
     host = parts.hostname or ""
     if any(one and (one in {"*", host} or host.endswith(f".{one}")) for one in excluded):
         return None
-    other_scheme = "http_proxy" if parts.scheme == "https" else "https_proxy"
-    for name in _PROXIES:
-        if name in given and name != other_scheme:
-            proxy = given[name]
-            return proxy if "://" in proxy else f"http://{proxy}"
-    return None
+    other_scheme = "https_proxy"
+    if parts.scheme == "https":
+        other_scheme = "http_proxy"
+    proxy = next((given[name] for name in _PROXIES if name in given and name != other_scheme), None)
+    if proxy is None or "://" in proxy:
+        return proxy
+    return f"http://{proxy}"
 
 
 def _connect(url: str, seconds: float) -> str | None:
@@ -77,13 +79,17 @@ def _fetch_page(endpoint: str, proxy: str | None, seconds: float) -> str | None:
     from urllib.error import HTTPError
     from urllib.request import ProxyHandler, Request, build_opener
 
-    proxies = {} if proxy is None else {"http": proxy, "https": proxy}
+    proxies = {}
+    if proxy is not None:
+        proxies = {"http": proxy, "https": proxy}
     request = Request(endpoint, method="HEAD", headers={"User-Agent": "zlaunch"})  # noqa: S310 - the user's own
     try:
         with build_opener(ProxyHandler(proxies)).open(request, timeout=seconds):
             return None
     except HTTPError as error:
         status = int(error.code)
-        return f"HTTP status {status}" if status >= 500 or status == 407 else None
+        if status >= 500 or status == 407:
+            return f"HTTP status {status}"
+        return None
     except (OSError, HTTPException, ValueError) as error:
         return str(getattr(error, "reason", error)) or type(error).__name__

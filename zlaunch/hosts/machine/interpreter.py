@@ -87,16 +87,16 @@ class Interpreter:
 
     def folder(self, package: str) -> Path:
         """The directory of a package; raise Unavailable if it does not see it."""
-        found = self.packages[package]
-        if found is None:
+        installed = self.packages[package]
+        if installed is None:
             raise _lacking(self, [package])
-        return Path(found.folder)
+        return Path(installed.folder)
 
     def versions(self, names: Sequence[str]) -> dict[str, str | None]:
         """Versions of packages, and of Python itself; None for packages that it does not see."""
-        found = {name: self.packages[name] for name in names}
+        packages = {name: self.packages[name] for name in names}
         return {
-            **{name: None if one is None else one.version for name, one in found.items()},
+            **{name: None if package is None else package.version for name, package in packages.items()},
             "python": self.version,
         }
 
@@ -126,15 +126,15 @@ def find_python(text: str) -> Path:
 def _check_is_python(path: Path) -> None:
     if not path.exists():
         raise Unavailable(f"there is no Python `{path}`", "name one with `--python PATH`")
-    said = words_of([str(path), "-V"], _ANSWER_SECONDS)
-    found = re.match(r"Python (\d+\.\d+\S*)", said or "")
-    if found is None:
-        what = "cannot be run" if said is None else "is not a Python interpreter"
+    printed = words_of([str(path), "-V"], _ANSWER_SECONDS)
+    release = re.match(r"Python (\d+\.\d+\S*)", printed or "")
+    if release is None:
+        what = "cannot be run" if printed is None else "is not a Python interpreter"
         raise Unavailable(f"`{path}` {what}", "name an interpreter with `--python PATH`")
-    if numbers_of(found[1]) < OLDEST:
+    if numbers_of(release[1]) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise Unavailable(
-            f"`{path}` is Python {found[1]}, but zlaunch needs {needed} or newer",
+            f"`{path}` is Python {release[1]}, but zlaunch needs {needed} or newer",
             "name a newer one with `--python PATH`",
         )
 
@@ -150,20 +150,20 @@ def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
             return describe(asked)
     assert path is not None
     _check_is_python(path)
-    found = _ask_interpreter(path, "describe", *asked)
-    packages = {name: one and Package(**one) for name, one in found["packages"].items()}
-    return Interpreter(**{**found, "packages": packages, "executable": str(path)})
+    described = _ask_interpreter(path, "describe", *asked)
+    packages = {name: one and Package(**one) for name, one in described["packages"].items()}
+    return Interpreter(**{**described, "packages": packages, "executable": str(path)})
 
 
 @contextmanager
 def _without_own_folder() -> Iterator[None]:
     """Take the directory of zlaunch's program, or with `python -m` the working directory, off the path."""
     is_off = getattr(sys.flags, "safe_path", False) or is_start_program(sys.orig_argv)
-    own = [] if is_off else [sys.path.pop(0)]
+    removed = [] if is_off else [sys.path.pop(0)]
     try:
         yield
     finally:
-        sys.path[:0] = own
+        sys.path[:0] = removed
 
 
 def find_module_in(python: Path | None, name: str) -> Path:
@@ -171,10 +171,10 @@ def find_module_in(python: Path | None, name: str) -> Path:
     if is_own(python):
         return find_module(name, os.environ)
     assert python is not None
-    found = _ask_interpreter(python, "find-module", name)
-    if "file" not in found:
-        raise InputMissing(**found)
-    return Path(found["file"])
+    described = _ask_interpreter(python, "find-module", name)
+    if "file" not in described:
+        raise InputMissing(**described)
+    return Path(described["file"])
 
 
 def is_own(path: Path | None) -> bool:
@@ -228,17 +228,17 @@ def _package(name: str) -> Package | None:
         return None
     folder = str((*(spec.submodule_search_locations or ()), spec.origin)[0])
     with suppress(importlib.metadata.PackageNotFoundError):
-        found = importlib.metadata.distribution(name)
-        version = _version(found)
-        record = Path(str(found.locate_file(f"{name}-{version}.dist-info/RECORD")))
+        distribution = importlib.metadata.distribution(name)
+        version = _version(distribution)
+        record = Path(str(distribution.locate_file(f"{name}-{version}.dist-info/RECORD")))
         return Package(folder, version, record.stat().st_mtime if record.exists() else 0.0)
     return Package(folder, None)
 
 
-def _version(found: importlib.metadata.Distribution) -> str:
+def _version(distribution: importlib.metadata.Distribution) -> str:
     """Read the one header; `found.version` parses the long description below the headers too."""
-    header = re.search(r"^Version: *(\S+)", found.read_text("METADATA") or "", re.MULTILINE)
-    return header[1] if header else found.version
+    header = re.search(r"^Version: *(\S+)", distribution.read_text("METADATA") or "", re.MULTILINE)
+    return header[1] if header else distribution.version
 
 
 def _ninja(scripts: str) -> str | None:
@@ -247,9 +247,9 @@ def _ninja(scripts: str) -> str | None:
         return None
     with suppress(importlib.metadata.PackageNotFoundError):
         package = importlib.metadata.distribution("ninja")
-        files = [file for file in package.files or () if file.name == "ninja"]
-        programs = (Path(str(package.locate_file(file))) for file in files)
-        return next((str(one.resolve().parent) for one in programs if os.access(one, os.X_OK)), None)
+        files = [path for path in package.files or () if path.name == "ninja"]
+        programs = [Path(str(package.locate_file(path))) for path in files]
+        return next((str(file.resolve().parent) for file in programs if os.access(file, os.X_OK)), None)
     return None
 
 
@@ -281,8 +281,8 @@ def _pythons_with(needed: Sequence[str]) -> Iterator[str]:
     """List the Pythons of this shell that have all these packages."""
     for text in _pythons_of_the_shell():
         with suppress(Unavailable):
-            found = inspect_python(find_python(text), needed)
-            if all(found.packages[name] for name in needed):
+            python = inspect_python(find_python(text), needed)
+            if all(python.packages[name] for name in needed):
                 yield text
 
 

@@ -10,7 +10,7 @@ import shutil
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ class Network:
     @property
     def first_address(self) -> str | None:
         """The address that DeepSpeed's runner gives to ranks: the first word of `hostname -I`."""
-        addresses = (one.address for one in self.interfaces if one.name != "lo")
+        addresses = (interface.address for interface in self.interfaces if interface.name != "lo")
         return next(filter(None, addresses), None)
 
 
@@ -99,13 +99,12 @@ def _is_up(name: str) -> bool:
 
 
 def _interface(name: str) -> Interface:
-    address, mtu = _ask_kernel(name, _SIOCGIFADDR), _ask_kernel(name, _SIOCGIFMTU)
-    return Interface(
-        name=name,
-        address=None if address is None else socket.inet_ntoa(address[4:8]),
-        mtu=0 if mtu is None else struct.unpack("i", mtu[:4])[0],
-        speed=_speed(_NET / name / "speed"),
-    )
+    interface = Interface(name, None, 0, _speed(_NET / name / "speed"))
+    if (address := _ask_kernel(name, _SIOCGIFADDR)) is not None:
+        interface = replace(interface, address=socket.inet_ntoa(address[4:8]))
+    if (mtu := _ask_kernel(name, _SIOCGIFMTU)) is not None:
+        interface = replace(interface, mtu=struct.unpack("i", mtu[:4])[0])
+    return interface
 
 
 def _speed(file: Path) -> int | None:
@@ -130,7 +129,9 @@ def source_towards(address: str) -> str | None:
 
 
 def _family(address: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET
 
 
 def measure_mtu(address: str) -> tuple[int, str]:
@@ -140,7 +141,8 @@ def measure_mtu(address: str) -> tuple[int, str]:
     `no answer` even to a small one, `no ping`, or the error of `ping`.
     """
     source = source_towards(address)
-    mtu = next((one.mtu for one in interfaces() if source and one.address == source), 0)
+    leading = [interface for interface in interfaces() if source and interface.address == source]
+    mtu = next((interface.mtu for interface in leading), 0)
     ping = shutil.which("ping", path=f"{os.environ.get('PATH', os.defpath)}:/usr/bin:/bin:/sbin")
     if ping is None:
         return mtu, "no ping"
@@ -158,5 +160,6 @@ def _ping_error(ping: str, address: str, size: int) -> str | None:
         done = answer_of([ping, *options, address], "", PING_SECONDS)
         if done.returncode > 1:
             return (done.err.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        return "no answer" if done.returncode else None
+        if done.returncode == 0:
+            return None
     return "no answer"

@@ -51,8 +51,8 @@ def find_op_cache(python: Interpreter, machine: Machine, environ: Mapping[str, s
     """Find the directory of the ops of an environment; the same packages have the same one."""
     key = "".join(f"{line}\n" for line in _conditions(python, machine, environ))
     standard = extensions_dir(python, environ)
-    own = f"{standard.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
-    folder = standard if VARIABLE in environ else standard.with_name(own)
+    name = f"{standard.name}-{hashlib.sha256(key.encode()).hexdigest()[:10]}"
+    folder = standard if VARIABLE in environ else standard.with_name(name)
     return OpCache(folder, standard, key, identities([folder]).get(folder))
 
 

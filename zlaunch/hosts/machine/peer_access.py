@@ -12,8 +12,8 @@ def main() -> None:
 
     numbers = range(torch.cuda.device_count())
     access = [
-        [one == other or torch.cuda.can_device_access_peer(one, other) for other in numbers]
-        for one in numbers
+        [column == row or torch.cuda.can_device_access_peer(row, column) for column in numbers]
+        for row in numbers
     ]
     answer(access)
 

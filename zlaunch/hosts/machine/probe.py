@@ -65,8 +65,8 @@ def cuda_of_torch(python: Interpreter) -> str | None:
 
 def _torch_was_built_for(name: str, python: Interpreter) -> str | None:
     source = (python.folder("torch") / "version.py").read_text("utf-8")
-    found = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE)
-    return found[1] if found else None
+    release = re.search(rf"^{name}\b[^=]*=\s*['\"]([^'\"]+)", source, re.MULTILINE)
+    return release[1] if release else None
 
 
 def model_types(python: Interpreter) -> frozenset[str]:
@@ -173,10 +173,10 @@ def _gpu_processes(handle: object) -> Iterator[GpuProcess]:
     import pynvml
 
     try:
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except pynvml.NVMLError:
         return
-    for process in found:
+    for process in processes:
         used = process.usedGpuMemory
         yield GpuProcess(process.pid, *_program_and_user(process.pid), None if used is None else int(used))
 
@@ -202,14 +202,14 @@ def _visible(gpus: Sequence[Gpu], selection: str | None) -> list[Gpu]:
     for term in selection.split(","):
         name = term.strip()
         is_uuid = name.startswith("GPU-")
-        found = [gpu for gpu in gpus if name == str(gpu.index) or (is_uuid and gpu.uuid.startswith(name))]
-        if not found and name.startswith(("GPU-", "MIG-")):
+        chosen = [gpu for gpu in gpus if name == str(gpu.index) or (is_uuid and gpu.uuid.startswith(name))]
+        if not chosen and name.startswith(("GPU-", "MIG-")):
             raise Unavailable(
                 f"CUDA_VISIBLE_DEVICES names `{name}`, which is not a GPU here", "name GPUs by number"
             )
-        if not found:
+        if not chosen:
             break
-        visible += found
+        visible += chosen
     return visible
 
 
@@ -238,12 +238,12 @@ def _sizes_of(files: Iterable[Path]) -> Iterator[int]:
 
 def disk_of(path: Path) -> Disk | None:
     """The file system of a path, which need not exist; None if it is unknown."""
-    found = nearest(path)
+    existing = nearest(path)
     try:
-        space, device = os.statvfs(found), found.stat().st_dev
+        space, device = os.statvfs(existing), existing.stat().st_dev
     except OSError:
         return None
-    is_writable = os.access(found, os.W_OK | os.X_OK)
+    is_writable = os.access(existing, os.W_OK | os.X_OK)
     return Disk(device, space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail, is_writable)
 
 
@@ -257,8 +257,8 @@ def cgroups(process: Path) -> Iterator[Cgroup]:
     for directory, mount in _memory_groups(process):
         group = directory
         while group.is_relative_to(mount):
-            if (found := _cgroup(group)) is not None:
-                yield found
+            if (limit := _cgroup(group)) is not None:
+                yield limit
             group = group.parent
 
 
@@ -270,9 +270,9 @@ def tightest_cgroup(process: Path) -> Cgroup | None:
 def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
     """A process's group in each hierarchy that counts memory, and the mount point of that."""
     lines = _read_text(process / "cgroup").splitlines()
-    own = [line.split(":", 2) for line in lines if line.count(":") >= 2]
+    groups = [line.split(":", 2) for line in lines if line.count(":") >= 2]
     mounts = [line.partition(" - ") for line in _read_text(process / "mountinfo").splitlines()]
-    for _, controllers, path in own:
+    for _, controllers, path in groups:
         for before, _, after in mounts:
             if _is_counting(controllers, after.split()):
                 root, mount = before.split()[3:5]

@@ -18,15 +18,15 @@ from zlaunch.errors import ZlaunchError
 from zlaunch.files import identities
 from zlaunch.hosts.json_lines import answers_in
 from zlaunch.hosts.machine.facts import Compilers, Cuda, Failure, Files, GpuLinks, MachineFacts, Ports
-from zlaunch.hosts.machine.hub import Hub, reach_hub
+from zlaunch.hosts.machine.hub import reach_hub
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages, inspect_python
-from zlaunch.hosts.machine.network import Network, connection, find_network
+from zlaunch.hosts.machine.network import connection, find_network
 from zlaunch.hosts.machine.op_cache import OpCache, find_op_cache
 from zlaunch.hosts.machine.op_states import OpState, look_at_ops
 from zlaunch.hosts.machine.ports import free_port, free_port_near, why_taken
 from zlaunch.hosts.machine.probe import cuda_of_torch, free_resources, probe_machine
 from zlaunch.hosts.machine.question import Question
-from zlaunch.hosts.machine.resources import FreeResources, Machine
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.process import ours, output_of
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -46,10 +46,10 @@ def survey(
     if python is None:
         python = inspect_python(question.python, (*question.needed, *question.packages))
     check_packages(python, question.needed)
-    look, found, failures = _Look(question, python, machine), dict[str, Any](), dict[str, Failure]()
+    look, facts, failures = _Look(question, python, machine), dict[str, Any](), dict[str, Failure]()
     for topic in question.topics:
         try:
-            found[topic] = TOPICS[topic](look)
+            facts[topic] = TOPICS[topic](look)
         except ZlaunchError as error:
             failures[topic] = Failure(error.message, error.hint)
         except OSError as error:
@@ -58,7 +58,7 @@ def survey(
         python=python,
         connection=connection(os.environ),
         path=look.environ.get("PATH", os.defpath),
-        **found,
+        **facts,
         failures=failures,
         seconds=time.monotonic() - started,
     )
@@ -81,14 +81,6 @@ class _Look:
         """Find a program as a rank would: in the environment of its Python, or on PATH."""
         folders = [*self.python.not_on_path(self.environ), self.environ.get("PATH", os.defpath)]
         return shutil.which(name, path=os.pathsep.join(folders))
-
-
-def _hardware(look: _Look) -> Machine:
-    return look.machine
-
-
-def _free(look: _Look) -> FreeResources:
-    return free_resources(look.question.paths)
 
 
 def _survey_files(look: _Look) -> Files:
@@ -125,8 +117,8 @@ def _ports(look: _Look) -> Ports:
 def _cuda(look: _Look) -> Cuda:
     torch = look.python.folder("torch")
     nccl = sorted(torch.parent.glob("nvidia_nccl_cu*-*.dist-info"))
-    release = nccl[-1].name.split("-")[1].removesuffix(".dist") if nccl else None
-    return Cuda(cuda_of_torch(look.python), release)
+    releases = [folder.name.split("-")[1].removesuffix(".dist") for folder in nccl]
+    return Cuda(cuda_of_torch(look.python), next(reversed(releases), None))
 
 
 def _nvcc(look: _Look) -> str | None:
@@ -134,7 +126,7 @@ def _nvcc(look: _Look) -> str | None:
     places = [look.program("nvcc"), "/usr/local/cuda/bin/nvcc"]
     if home := look.environ.get("CUDA_HOME") or look.environ.get("CUDA_PATH"):
         places.insert(0, f"{home}/bin/nvcc")
-    return next((one for one in places if one is not None and os.access(one, os.X_OK)), None)
+    return next((place for place in places if place is not None and os.access(place, os.X_OK)), None)
 
 
 def _version_of(program: str | None) -> str | None:
@@ -165,34 +157,26 @@ def _compilers(look: _Look) -> Compilers:
     )
 
 
-def _network(look: _Look) -> Network:
-    return find_network(look.environ)
-
-
 def _own_addresses(_: _Look) -> tuple[str, ...]:
     try:
-        found = socket.getaddrinfo(socket.gethostname(), None)
+        addresses = socket.getaddrinfo(socket.gethostname(), None)
     except OSError:
         return ()
-    return tuple(sorted({str(one[4][0]) for one in found}))
-
-
-def _hub(look: _Look) -> Hub:
-    return reach_hub(look.environ)
+    return tuple(sorted({str(address[4][0]) for address in addresses}))
 
 
 TOPICS: Mapping[str, Callable[[_Look], Any]] = {
-    "hardware": _hardware,
+    "hardware": lambda look: look.machine,
     "cuda": _cuda,
     "links": _links,
     "compilers": _compilers,
-    "free": _free,
+    "free": lambda look: free_resources(look.question.paths),
     "op_cache": _op_cache,
     "ops": _ops,
     "files": _survey_files,
     "ports": _ports,
-    "network": _network,
+    "network": lambda look: find_network(look.environ),
     "own_addresses": _own_addresses,
-    "hub": _hub,
+    "hub": lambda look: reach_hub(look.environ),
 }
 """Field of `MachineFacts` → how it is found out."""

@@ -37,14 +37,16 @@ def _read(torch: Path, kind: Kind, name: str) -> Arguments | None:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return None
-    found = [
-        method
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == name
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
-    ]
-    return _arguments(found[-1].args) if found else None
+    constructor: ast.FunctionDef | None = None
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef) or node.name != name:
+            continue
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                constructor = method
+    if constructor is None:
+        return None
+    return _arguments(constructor.args)
 
 
 def _file(optim: Path, name: str) -> Path:

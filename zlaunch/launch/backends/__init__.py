@@ -6,7 +6,7 @@ from pkgutil import iter_modules
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.job.script import Script
-from zlaunch.job.spec import JobSpec, Launcher
+from zlaunch.job.spec import Launcher
 from zlaunch.launch.launcher import Backend
 
 
@@ -23,12 +23,13 @@ def backend_of(launcher: Launcher) -> Backend:
     return backend
 
 
-def launcher_of(job: JobSpec, script: Script, reach: Reach = Reach.HERE) -> Launcher:
+def launcher_of(asked: Launcher | None, script: Script, reach: Reach = Reach.HERE) -> Launcher:
     """Choose torchrun, unless DeepSpeed's launcher is needed to tell a script its local rank.
 
     On the nodes of a job that something else has started, zlaunch's rank program does that.
     """
-    if job.launcher is not None:
-        return job.launcher
-    is_started = reach in (Reach.JOINED, Reach.SRUN)
-    return "deepspeed" if script.wants_local_rank and not is_started else "torchrun"
+    if asked is not None:
+        return asked
+    if script.wants_local_rank and reach not in (Reach.JOINED, Reach.SRUN):
+        return "deepspeed"
+    return "torchrun"

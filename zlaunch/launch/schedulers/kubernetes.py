@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -393,11 +394,9 @@ def _is_first(pod: Mapping[str, Any]) -> bool:
 
 
 def _exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
-    codes = [
-        one.get("state", {}).get("terminated", {}).get("exitCode", 0)
-        for pod in pods
-        for one in pod.get("status", {}).get("containerStatuses", [])
-    ]
+    containers = chain(*(pod.get("status", {}).get("containerStatuses", []) for pod in pods))
+    states = [container.get("state", {}) for container in containers]
+    codes = [state.get("terminated", {}).get("exitCode", 0) for state in states]
     return next((int(code) for code in codes if code), 1)
 
 

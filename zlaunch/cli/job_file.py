@@ -286,7 +286,7 @@ class _Translation:
         for keys in _all_keys():
             reader = replace(self, keys=keys, findings=[], places={})
             try:
-                if key in reader.own and reader._option(key, value, path):  # noqa: SLF001
+                if key in reader.keys and reader._option(key, value, path):  # noqa: SLF001
                     return True
             except _Wrong:
                 continue

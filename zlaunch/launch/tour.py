@@ -91,7 +91,7 @@ class ZeroMode:
         return "-".join(re.findall(r"[a-z0-9]+", self.label.lower()))
 
 
-TOUR: Final = (
+TOUR: Final[tuple[ZeroMode, ...]] = (
     ZeroMode("baseline", 0),
     ZeroMode("ZeRO-1", 1),
     ZeroMode("ZeRO-2", 2),
@@ -100,7 +100,7 @@ TOUR: Final = (
 )
 
 
-MODES_OF_PARITY: Final = (
+MODES_OF_PARITY: Final[tuple[ZeroMode, ...]] = (
     *TOUR[:4],
     ZeroMode("ZeRO-2, CPU", 2, Offload("cpu", "none")),
     ZeroMode("ZeRO-3, CPU", 3, Offload("cpu", "cpu")),

@@ -142,7 +142,7 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
     machines = [probe_machine(os.environ, python)]
     if hosts:
         facts = ask_hosts(hosts, Question(FOR_SLOTS, python=request.job.python))
-        others = {name: one.machine for name, one in facts.items()}
+        others = {name: host.machine for name, host in facts.items()}
         machines = [others.get(host.name, machines[0]) for host in hosts]
     here = weakest(machines)
     ranks = gpus or len(here.gpus) or DEFAULT_RANKS

@@ -408,7 +408,7 @@ def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
     return [found for one in messages if isinstance(found := one.get(name), dict)]
 
 
-def _read_message(kind: type[Sent], value: object, who: str) -> Sent:
+def _read_message(kind: Callable[..., Sent], value: object, who: str) -> Sent:
     """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
     try:
         message: Sent = adapter_of(kind).validate_python(value)

@@ -9,12 +9,12 @@ from zlaunch.checkpoint.verify import Problem
 from zlaunch.files import typed
 
 
-def wrong_latest(found: Sequence[Summary]) -> Iterator[Problem]:
+def wrong_latest(checkpoints: Sequence[Summary]) -> Iterator[Problem]:
     """Find files `latest` by which an engine does not find the newest complete tag beside them, or none.
 
     The engine's rank 0 writes it without waiting for the others, so it may name a save that was interrupted.
     """
-    tags = [saved for saved in found if saved.checkpoint.saved_by is SavedBy.ENGINE]
+    tags = [saved for saved in checkpoints if saved.checkpoint.saved_by is SavedBy.ENGINE]
     for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
         asked = {saved.checkpoint.folder.name: saved for saved in beside}
         complete = {name: saved for name, saved in asked.items() if not saved.problems}

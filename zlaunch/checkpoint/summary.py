@@ -76,12 +76,12 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     files, model, shard = checkpoint.engine_files(), _model_file(checkpoint), None
     if files is not None:
         shard = _first(OptimFile, files.optim.values())
-    found, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
+    problems, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
     summary = Summary(
         checkpoint,
         nbytes=checkpoint.nbytes,
-        problems=tuple(one for one in found if not one.is_unknown),
-        unknown=tuple(one for one in found if one.is_unknown),
+        problems=tuple(problem for problem in problems if not problem.is_unknown),
+        unknown=tuple(problem for problem in problems if problem.is_unknown),
         step=_step_of(checkpoint, model),
         stage=_stage_of(model, shard),
         dtype=_dtype(checkpoint, model),
@@ -138,7 +138,6 @@ def _has_optimizer(checkpoint: CheckpointFolder, model: ModelFile | None) -> boo
 
 
 def _num_parameters(model: ModelFile) -> int | None:
-    """Count parameters; those that share their numbers count once."""
     if model.is_partitioned:
         shapes = chain.from_iterable(group.values() for group in (*model.shapes, model.frozen))
         return sum(map(math.prod, shapes))
@@ -172,7 +171,7 @@ def _model_file(checkpoint: CheckpointFolder) -> ModelFile | None:
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
     if model is not None:
-        types = Counter(one.dtype for name, one in model.module.items() if name not in model.buffers)
+        types = Counter(tensor.dtype for name, tensor in model.module.items() if name not in model.buffers)
         return types.most_common(1)[0][0] if types else None
     return next(filter(None, map(safetensors_dtype, sorted(checkpoint.folder.glob("*.safetensors")))), None)
 
@@ -181,7 +180,7 @@ def safetensors_dtype(file: Path) -> str | None:
     """Read the type of most tensors of a file; None if it is damaged."""
     try:
         _, tensors = read_header(file)
-        types = Counter(one["dtype"] for one in tensors.values())
+        types = Counter(tensor["dtype"] for tensor in tensors.values())
     except (OSError, *DAMAGED):
         return None
     return _FLOATS.get(types.most_common(1)[0][0]) if types else None

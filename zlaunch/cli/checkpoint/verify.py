@@ -29,12 +29,12 @@ def verify(
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     Exits with 65 if there is a problem, or a file that zlaunch cannot judge.
     """
-    found = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
-    beside = list(wrong_latest(found))
+    checkpoints = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
+    beside = list(wrong_latest(checkpoints))
     if as_json:
-        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in found]))
+        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in checkpoints]))
     else:
-        for saved in found:
+        for saved in checkpoints:
             console.data(f"{shown(saved.checkpoint.folder)}: {state(saved)}")
             for line in problem_lines((*saved.problems, *saved.unknown), saved.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
@@ -43,7 +43,7 @@ def verify(
                 console.say(*console.paragraph(f"DeepSpeed takes its path for a pattern: {link}"))
         for problem in beside:
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
-    if beside or any(saved.problems or saved.unknown for saved in found):
+    if beside or any(saved.problems or saved.unknown for saved in checkpoints):
         raise typer.Exit(ExitStatus.REFUSED)
 
 

@@ -43,12 +43,15 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
         console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
     if len(reports) > 1:
         verdicts = Counter(_verdict_on_file(report, strict) for report in reports)
-        counts = [f"{verdicts[one]} {one}" for one in ("valid", "refused", "unreadable") if verdicts[one]]
+        counts = [
+            f"{verdicts[verdict]} {verdict}"
+            for verdict in ("valid", "refused", "unreadable")
+            if verdicts[verdict]
+        ]
         console.say(f"{len(reports)} checked: {', '.join(counts)}")
 
 
 def _done(fixes: Fixes | None) -> str:
-    """Count the fixes, and say whether they were written."""
     if fixes is None:
         return ""
     if fixes.count == 0:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,16 @@ def job_at_hand() -> JobSpec | None:
     file = find_job_file()
     if file is None:
         return None
-    lazy = {command.name: command for command in COMMANDS if isinstance(command, LazyCommand)}
-    train = lazy["train"].load()
+    (lazy,) = (row for row in COMMANDS if isinstance(row, LazyCommand) and row.name == "train")
+    train = lazy.load()
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
     about_zero = {member.name for member in fields(ZeroOptions)}
     options = [option for option in train.params if option.name in about_zero]
-    values = {option.name: option.process_value(context, given.get(option.name)) for option in options}
-    zero = ZeroOptions(**values)
+    zero = ZeroOptions(
+        **{option.name: option.process_value(context, given.get(option.name)) for option in options}
+    )
     args, ds_config = ds_config_of(ScriptArgs(words.args), zero.ds_config)
     script = Path(given.get("script") or "train.py")
     return JobSpec(script=script, args=args, ds_config=ds_config, **zero.job_members)
@@ -135,8 +135,8 @@ def translate(document: Document, line: CommandLine, command: Any, context: Any)
 @cache
 def _all_keys() -> tuple[Mapping[str, Any], ...]:
     """List the keys of each command that reads the file: one may have what the others do not."""
-    lazy = [command for command in COMMANDS if isinstance(command, LazyCommand)]
-    return tuple(keys_of(command.load()) for command in lazy if command.cls is JobCommand)
+    lazy = [command for command in COMMANDS if isinstance(command, LazyCommand) and command.cls is JobCommand]
+    return tuple(keys_of(command.load()) for command in lazy)
 
 
 def keys_of(command: Any) -> dict[str, Any]:
@@ -150,8 +150,6 @@ def _key(names: Sequence[str]) -> str:
 
 
 class _Wrong(Exception):
-    """A value that cannot be written as words: why, and a hint."""
-
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
@@ -159,12 +157,10 @@ class _Wrong(Exception):
 
 @dataclass
 class _Translation:
-    """One pass over a file: the words, and what is wrong."""
-
     document: Document
     line: CommandLine
     context: Any
-    own: Mapping[str, Any]
+    keys: Mapping[str, Any]
     findings: list[Finding] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     arg_places: dict[str, str] = field(default_factory=dict)
@@ -206,11 +202,10 @@ class _Translation:
         if any(given) and any(mine):
             return [*map(_path, given)] != [*map(_path, mine)]
         rest = self.line.rest
-        return "script" not in self.own and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
+        return "script" not in self.keys and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
 
     def _model(self, args: Sequence[str], used: list[str]) -> list[str]:
-        """Name the model of an estimate as the script's arguments do, if nothing else names one."""
-        if "model" not in self.own or "model" in used or "model" in self.line.given:
+        if "model" not in self.keys or "model" in used or "model" in self.line.given:
             return []
         model = model_flag(ScriptArgs.of(args))
         if model is None:
@@ -222,7 +217,7 @@ class _Translation:
         path = (written,)
         if key == ARGS:
             return
-        if key not in self.own:
+        if key not in self.keys:
             if not any(key in keys for keys in _all_keys()):
                 self._unknown(path, key)
             return
@@ -233,7 +228,7 @@ class _Translation:
                 self._wrong(path, "bad-option", str(error), error.hint)
 
     def _option(self, key: str, value: object, path: KeyPath) -> list[str]:
-        option = self.own[key]
+        option = self.keys[key]
         if key == SET:
             return self._overrides(value, path)
         if getattr(option, "multiple", False):
@@ -243,11 +238,11 @@ class _Translation:
         return self._single(key, value, path)
 
     def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
-        option = self.own[key]
+        option = self.keys[key]
         text = self._text(key, value, path)
         if key == "gpus":
             choice = _parse_as_option(parse_gpus, text)
-            if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
+            if "script" not in self.keys and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
         if key != "python":  # which is started to find out more
             self._convert(option, text)
@@ -262,13 +257,13 @@ class _Translation:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
         texts: list[str] = []
         if isinstance(value, Mapping):
-            for key, entry in value.items():
-                if entry is True:
+            for key, item in value.items():
+                if item is True:
                     texts.append(key)
                 else:
-                    texts.append(f"{key}={self._scalar(entry, (*path, key))}")
+                    texts.append(f"{key}={self._scalar(item, (*path, key))}")
         elif isinstance(value, list):
-            texts += [self._scalar(entry, (*path, place)) for place, entry in enumerate(value)]
+            texts += [self._scalar(item, (*path, place)) for place, item in enumerate(value)]
         else:
             texts.append(self._scalar(value, path))
         words: list[str] = []
@@ -289,9 +284,9 @@ class _Translation:
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
         """Whether another command takes the value, such as `stage: auto`, which an estimate does not have."""
         for keys in _all_keys():
-            reader = replace(self, own=keys, findings=[], places={})
+            reader = replace(self, keys=keys, findings=[], places={})
             try:
-                if key in reader.own and reader._option(key, value, path):  # noqa: SLF001
+                if key in reader.keys and reader._option(key, value, path):  # noqa: SLF001
                     return True
             except _Wrong:
                 continue
@@ -300,9 +295,9 @@ class _Translation:
     def _text(self, key: str, value: object, path: KeyPath) -> str:
         """Write a value as it stands in the file: YAML would make 59 of `0:59`, and 0.0003 of `3e-4`."""
         if isinstance(value, Mapping) and key == "offload":
-            return ",".join(f"{part}:{self._scalar(word, (*path, part))}" for part, word in value.items())
+            return ",".join(f"{part}:{self._scalar(item, (*path, part))}" for part, item in value.items())
         if isinstance(value, list) and key in ("gpus", "show_ranks"):
-            items = [self._scalar(word, (*path, place)) for place, word in enumerate(value)]
+            items = [self._scalar(item, (*path, place)) for place, item in enumerate(value)]
             if key == "gpus" and len(items) == 1:  # a device, not a count
                 return f"{items[0]},"
             return ",".join(items)
@@ -329,11 +324,11 @@ class _Translation:
             typed += _SETS.get(option, ())
         if isinstance(value, Mapping):
             items = [
-                (dotted(below), f"{dotted(below)}={json.dumps(entry)}", (*path, *below))
-                for below, entry in leaves(value)
+                (dotted(below), f"{dotted(below)}={json.dumps(leaf)}", (*path, *below))
+                for below, leaf in leaves(value)
             ]
-        elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-            items = [(entry.partition("=")[0], entry, (*path, place)) for place, entry in enumerate(value)]
+        elif isinstance(value, list) and all(isinstance(text, str) for text in value):
+            items = [(text.partition("=")[0], text, (*path, place)) for place, text in enumerate(value)]
         else:
             raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
         words: list[str] = []
@@ -378,7 +373,7 @@ class _Translation:
             case False:
                 return [flag, "False"]
             case list():
-                return [flag, *(self._scalar(entry, (*path, place)) for place, entry in enumerate(value))]
+                return [flag, *(self._scalar(item, (*path, place)) for place, item in enumerate(value))]
             case dict():
                 return [flag, json.dumps(value)]
         return [flag, self._scalar(value, path)]
@@ -386,12 +381,12 @@ class _Translation:
     def _chunks(self, value: object) -> Iterator[tuple[list[str], KeyPath]]:
         """Write a mapping flag by flag; split a list or a text at its flags."""
         if isinstance(value, Mapping):
-            yield from ((self._flag(name, entry), (ARGS, name)) for name, entry in value.items())
+            yield from ((self._flag(name, item), (ARGS, name)) for name, item in value.items())
             return
         if isinstance(value, str):
             items: list[tuple[str, KeyPath]] = [(word, (ARGS,)) for word in shlex.split(value)]
         elif isinstance(value, list):
-            items = [(self._scalar(entry, (ARGS, place)), (ARGS, place)) for place, entry in enumerate(value)]
+            items = [(self._scalar(item, (ARGS, place)), (ARGS, place)) for place, item in enumerate(value)]
         else:
             raise _Wrong("expected the arguments of the script", "write `NAME: VALUE` lines below `args:`")
         chunk: list[str] = []
@@ -407,7 +402,7 @@ class _Translation:
             yield chunk, start
 
     def _unknown(self, path: KeyPath, key: str) -> None:
-        known = {ARGS, *chain(*_all_keys())}
+        known = {ARGS}.union(*_all_keys())
         meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
         if meant:
             hint = f"did you mean `{meant}`?"
@@ -426,7 +421,6 @@ class _Translation:
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:
-    """Whether a key is one of these, or in one of them."""
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
@@ -455,7 +449,6 @@ def _parse_as_option(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
 
 
 def _choices(message: str) -> list[str]:
-    """List the words of a choice, which Typer's error names in quotes behind the wrong one."""
     _, is_choice, words = message.partition(" is not one of ")
     if not is_choice:
         return []

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from zlaunch.config.find_configs import find_configs
@@ -34,7 +33,9 @@ class Project:
 
 def look_around(directory: Path) -> Project:
     """Find what a directory has."""
-    scripts = {*chain(*(_scripts(directory / folder) for folder in SCRIPT_FOLDERS))}
+    scripts: set[Path] = set()
+    for folder in SCRIPT_FOLDERS:
+        scripts.update(_scripts(directory / folder))
     ordered = sorted(
         (file.relative_to(directory) for file in scripts),
         key=lambda file: (not _TRAINING.search(file.name), len(file.parts), file),

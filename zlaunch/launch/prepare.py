@@ -24,7 +24,7 @@ from zlaunch.hosts.cluster.topology import HostLine, beyond_deepspeed, too_many_
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.interpreter import TRAINING, check_packages, inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
-from zlaunch.hosts.machine.question import FOR_SLOTS, Question
+from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.model_checks import wrong_sizes
@@ -100,7 +100,7 @@ def _inspect(
         machine = surroundings.imagined.machine
     topology = sources.hosts
     if topology is None and lines:
-        lines = _counted(lines, job.devices, machine, surroundings)
+        lines = _counted(lines, job, machine, is_offline=surroundings.is_offline)
         topology = choose_slots([line.host for line in lines], job.devices)
     likely = topology or surroundings.likely_topology(job.devices, machine)
     script = ask(job, sources.script, python, reporter, likely)
@@ -151,18 +151,17 @@ def _needed_packages(script: Script, backend: Backend) -> tuple[str, ...]:
 
 
 def _counted(
-    lines: tuple[HostLine, ...], choice: DeviceChoice, machine: Machine, surroundings: Surroundings
+    lines: tuple[HostLine, ...], job: JobSpec, machine: Machine, *, is_offline: bool
 ) -> tuple[HostLine, ...]:
     """Ask hosts for their devices if the hostfile does not say how many to use."""
-    if surroundings.is_offline:
-        likely = assign_ranks(machine, DeviceChoice(choice.gpus)).hosts[0].devices
+    if is_offline:
+        likely = assign_ranks(machine, DeviceChoice(job.gpus)).hosts[0].devices
         counted = [replace(line.host, devices=line.host.devices or likely) for line in lines]
         return tuple(replace(line, host=host) for line, host in zip(lines, counted, strict=True))
+    from zlaunch.hosts.agent.answers import ask_machines  # a job on one machine asks no other
+
     uncounted = [line.host for line in lines if not line.host.devices]
-    answers = surroundings.ask(uncounted, Question(FOR_SLOTS))
-    machines = dict.fromkeys((host.name for host in uncounted), machine)
-    machines |= {name: facts.machine for name, facts in answers.items()}
-    return count_slots(lines, machines)
+    return count_slots(lines, ask_machines(uncounted, machine, job.python))
 
 
 def _question(sources: Sources, layout: RunDir, needed: tuple[str, ...]) -> Question:

@@ -177,7 +177,7 @@ def _file_checks(
 ) -> Iterator[HostResult]:
     there = {name: one.files.hashes for name, one in facts.items() if one.files is not None}
     for path in dict.fromkeys(path for hashes in there.values() for path in hashes):
-        found_there = {name: hashes.get(path) for name, hashes in there.items()}
+        found_there = {name: hashes[path] for name, hashes in there.items() if path in hashes}
         wanted = here.get(path) or usual(found_there)
         source = next((name for name, value in found_there.items() if value == wanted), "this machine")
         for name, value in found_there.items():

@@ -24,6 +24,7 @@ from zlaunch.files import is_safe_word, nearest
 from zlaunch.hosts.agent.answers import ask_hosts, ask_machines
 from zlaunch.hosts.agent.python_of_host import is_here, python_here
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
+from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
@@ -135,6 +136,19 @@ class JobFacts:
     def machines(self) -> dict[str, Machine]:
         """The machine of each host of the job."""
         return {host.name: self.others.get(host.name, self.here).machine for host in self.topology.hosts}
+
+    @property
+    def names_here(self) -> list[str]:
+        """The hosts of the job that are this machine; a dry run takes other nodes for ones like it."""
+        cluster = self.surroundings.cluster
+        if isinstance(cluster, Member):
+            return [self.topology.hosts[cluster.number].name]
+        return [host.name for host in self.topology.hosts if host.name not in self.others]
+
+    @property
+    def known_hosts(self) -> dict[str, MachineFacts]:
+        """The hosts of the job that are known, this machine first."""
+        return {**dict.fromkeys(self.names_here, self.here), **self.others}
 
     @cached_property
     def machine(self) -> Machine:

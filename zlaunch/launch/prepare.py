@@ -63,7 +63,8 @@ def check_facts(facts: JobFacts) -> None:
     if not facts.surroundings.is_offline:  # which takes this machine for all of them
         most = {name: most_slots(len(one.gpus), one.num_cores) for name, one in machines.items()}
         wrong += too_many_slots(facts.hostfile, most)
-        wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, machines)
+        known = {name: host.machine for name, host in facts.known_hosts.items()}
+        wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, known)
     backend = backend_of(launcher_of(job, facts.script))
     if backend.starter is not None:
         wrong += beyond_deepspeed(facts.hostfile)

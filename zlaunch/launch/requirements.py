@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements
+from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import reporters_of
 from zlaunch.errors import Refused
 from zlaunch.estimate.fit import Cluster, memory_need
@@ -61,6 +61,11 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     job = _job_to_check(plan, sum(len(host.devices) for host in hosts))
     crosses_hosts = len(plan.topology.hosts) > 1 and bool(job.ranks)  # other hosts may have all ranks
     own = plan.environment
+    monitors, args = list[Tracker](), NO_ARGS
+    if plan.topology.hosts[0] in hosts:  # where rank 0 is, which alone reports
+        monitors = [*reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)]
+        if job.is_trainer:
+            args = plan.facts.trainer_flags
     return Requirements(
         ranks=job.ranks,
         devices=tuple(sorted({device for host in hosts for device in host.devices})),
@@ -74,8 +79,8 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
         uses_infiniband=crosses_hosts and plan.accelerator == "cuda",
         socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},
         writes=tuple(_writes(job)),
-        monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),
-        args=plan.facts.trainer_flags if job.is_trainer else NO_ARGS,
+        monitors=tuple(monitors),
+        args=args,
     )
 
 

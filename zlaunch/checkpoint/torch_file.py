@@ -166,14 +166,14 @@ class _DType(str):
 def _rebuild_tensor(storage: object, offset: object, shape: object, stride: object, *rest: object) -> Tensor:
     sizes, steps = _dimensions(shape), _dimensions(stride)
     if not isinstance(storage, Storage) or not isinstance(offset, int) or len(sizes) != len(steps):
-        raise BadArchive("a tensor has a shape that is none")
+        raise BadArchive("a tensor has an invalid shape")
     dtype = next((str(one) for one in rest if isinstance(one, _DType)), storage.dtype)
     return Tensor(storage, offset, sizes, steps, dtype)
 
 
 def _dimensions(values: object) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or not all(isinstance(one, int) and one >= 0 for one in values):
-        raise BadArchive("a tensor has a shape that is none")
+        raise BadArchive("a tensor has an invalid shape")
     return tuple(values)
 
 

@@ -56,5 +56,5 @@ def refuse_several(folder: Path, found: Sequence[CheckpointFolder]) -> None:
     if len({checkpoint.folder.parent for checkpoint in found}) > 1:
         raise WrongUsage(
             f"there are checkpoints of several trainings in `{shown(folder)}`",
-            f"name checkpoint directory, such as {typed(found[0].folder.parent)}",
+            f"name the checkpoint directory, such as {typed(found[0].folder.parent)}",
         )

@@ -217,7 +217,7 @@ class WatchOptions:
         typer.Option(
             metavar="TIME",
             parser=parse_time_limit,
-            help="Save and stop within this time, such as 3:30:00 or 90m; with --submit, the job's time limit.",
+            help="Save and stop within this time: 3:30:00 or 90m. With --submit, the job's time limit.",
         ),
     ] = None
     debug: Annotated[

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from shutil import which
 
 from pydantic import TypeAdapter
 
@@ -130,6 +131,9 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
 
 
 def _not_reached(talk: Conversation, host: Host, reach: Reach) -> NoAnswer:
+    if is_remote(host, reach) and which(reach.value) is None:
+        hint = "`apt-get install openssh-client`" if reach is Reach.SSH else None
+        return NoAnswer(reach.value, f"this machine has no `{reach.value}`", hint)
     if reach is Reach.SRUN and is_remote(host, reach):
         return NoAnswer("srun", f"srun cannot start a task: {talk.last_line}", _trial(host, reach))
     failure = explain("timed out" if talk.is_too_late else talk.printed, host)

@@ -78,13 +78,13 @@ def test_a_rank_killed_during_a_save_is_started_again_from_the_checkpoint_before
 ) -> None:
     tries = (killed_at_save(tmp_path / str(number)) for number in range(3))
     run = next(folder for folder, is_in_save in tries if is_in_save)  # a save takes tens of milliseconds
-    first, second = (read(run / name / "how-it-ended.json") for name in ("r", "r-attempt-2"))
+    first, second = (read(run / name / "how-it-ended.json") for name in ("r", "r-restart-1"))
     assert (first["how"], first["verdict"]["code"], first["verdict"]["rank"]) == ("failed", "killed", 1)
     assert second["how"] == "finished"
-    again = read(run / "r-attempt-2" / "job.json")
+    again = read(run / "r-restart-1" / "job.json")
     assert (again["attempt"], again["continues"]) == (2, "r")
     assert again["script"][again["script"].index("--resume_from_checkpoint") + 1].endswith("out/checkpoint-4")
-    before, after = losses(run / "r"), losses(run / "r-attempt-2")
+    before, after = losses(run / "r"), losses(run / "r-restart-1")
     assert (len(before), len(after)) == (8, 12 - 4)
     assert after[: len(before) - 4] == before[4:]
 
@@ -108,14 +108,14 @@ def test_a_job_whose_loss_stays_nan_resumes_from_a_checkpoint_of_before(tmp_path
     result = zlaunch("train", *options, "--", *steps, cwd=tmp_path)
     assert result.status == 0, result.err
     assert "the loss is nan since step 8: ending the job" in result.err
-    first, second = (read(tmp_path / name / "how-it-ended.json") for name in ("r", "r-attempt-2"))
+    first, second = (read(tmp_path / name / "how-it-ended.json") for name in ("r", "r-restart-1"))
     assert (first["how"], first["exit_status"], first["verdict"]["code"]) == (
         "failed",
         1,
         "loss-not-a-number",
     )
     assert second["how"] == "finished"
-    again = read(tmp_path / "r-attempt-2" / "job.json")["script"]
+    again = read(tmp_path / "r-restart-1" / "job.json")["script"]
     assert again[again.index("--resume_from_checkpoint") + 1].endswith("out/checkpoint-4")
 
 
@@ -145,6 +145,17 @@ def test_what_is_tried_next_is_told_in_lines_that_fit(tmp_path: Path) -> None:
     said = result.err.partition("attempt 2")[2].splitlines()
     assert said[0].startswith(", restart 1 of 1: ")
     assert max(map(len, result.err.splitlines())) <= 80
+
+
+def test_the_restarts_of_a_job_leave_the_run_directories_of_its_requeued_starts_to_them(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "killed.py").write_text("import os\nos.kill(os.getpid(), 9)\n")
+    for name in ("r", "r-attempt-2"):  # as `--submit` names them
+        words = ["killed.py", "--gpus", "1", "--max-restarts", "1", "--run-dir", name]
+        result = zlaunch("train", *words, cwd=tmp_path)
+        assert result.status == 137, result.err
+        assert read(tmp_path / f"{name}-restart-1" / "job.json")["continues"] == name
 
 
 def test_the_last_words_name_the_log_of_the_rank_where_a_failure_began(tmp_path: Path) -> None:

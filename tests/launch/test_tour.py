@@ -1,4 +1,13 @@
-from zlaunch.launch.tour import TOUR, Experiment, LoggedCall, overrides_of, sent_by
+from zlaunch.launch.tour import (
+    MODES_OF_PARITY,
+    NVME,
+    PARITY,
+    TOUR,
+    Experiment,
+    LoggedCall,
+    overrides_of,
+    sent_by,
+)
 
 
 def test_buckets_and_limits_are_as_large_as_a_layer() -> None:
@@ -24,3 +33,12 @@ def test_calls_of_a_kind_are_added_up_however_a_release_names_them() -> None:
     ]
     sent = {"all-gather": 63, "reduce-scatter": 30, "all-reduce": 12, "other": 3}
     assert sent_by(calls, world_size=4) == sent
+
+
+def test_buffers_for_nvme_are_left_to_zlaunch() -> None:
+    assert not any("stage3" in key for key, _ in overrides_of(PARITY, NVME))
+
+
+def test_directories_of_runs_have_names_without_special_characters() -> None:
+    slugs = [mode.slug for mode in (*MODES_OF_PARITY, NVME)]
+    assert slugs[-3:] == ["zero-2-cpu", "zero-3-cpu", "zero-3-nvme"]

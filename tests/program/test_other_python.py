@@ -1,5 +1,8 @@
 """`--python`: what is wrong with it is said before anything is written, compiled or started."""
 
+import base64
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +122,18 @@ def test_a_module_is_one_of_that_python(seen: Path, tmp_path: Path) -> None:
     assert "-m only_here" in result.out
     result = zlaunch("train", "--dry-run", "-m", "only_here", cwd=tmp_path)
     assert (result.status, "there is no module `only_here`" in result.err) == (66, True)
+
+
+def test_hosts_count_their_gpus_with_the_python_of_the_ranks(seen: Path, tmp_path: Path) -> None:
+    (ssh := tmp_path / "ssh").write_text(f"#!/bin/sh\necho \"$@\" >> '{tmp_path}/asked'\nexit 255\n")
+    ssh.chmod(0o755)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    words = ["--dry-run", "--python", seen, "--hosts", "w0,w1", "train.py"]
+    result = zlaunch("train", *words, cwd=tmp_path, env={"PATH": path})
+    assert (result.status, "w0, w1: ssh printed nothing" in result.err) == (69, True), result.err
+    commands = re.findall(r"echo (\S+) \| base64", (tmp_path / "asked").read_text())
+    assert [f'"python": "{seen}' in base64.b64decode(command).decode() for command in commands] == [
+        True,
+        True,
+    ]

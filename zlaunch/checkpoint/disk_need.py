@@ -32,18 +32,20 @@ class DiskNeed:
     """The same with what files and directories add to it."""
 
 
-def disk_need(found: EngineFiles) -> DiskNeed:
+def disk_need(engine: EngineFiles) -> DiskNeed:
     """Compute what the conversion of a checkpoint takes. Raise BadArchive if its files are damaged."""
-    model, shards = found.first_model, [OptimFile(file) for _, file in sorted(found.optim.items())]
+    model, shards = engine.first_model, [OptimFile(file) for _, file in sorted(engine.optim.items())]
     parts, is_sharded = len(shards), shards[0].stage == 3
-    states = [ITEM_BYTES[one] for one in shards[0].state_types]
-    counts = [math.prod(shape) for group in model.shapes for shape in group.values()]
+    states = [ITEM_BYTES[dtype] for dtype in shards[0].state_types]
+    counts: list[int] = []
+    for group in model.shapes:
+        counts += map(math.prod, group.values())
     merged = sum(states) * sum(counts)
-    in_memory, first_shard = 0, found.optim[min(found.optim)].stat().st_size
+    in_memory, first_shard = 0, engine.optim[min(engine.optim)].stat().st_size
     if any(shard.is_swapped for shard in shards):  # what was on NVMe is copied to files of the optimizer
         first_shard = sum(states) * sum(partition_numel(shapes, parts) for shapes in model.shapes)
         in_memory = parts * first_shard
-    copies = sum(file.stat().st_size for file in found.model.values())
+    copies = sum(file.stat().st_size for file in engine.model.values())
     if is_sharded:
         certain = max(in_memory + 2 * merged + first_shard, merged + copies)
         files = _files(counts, states, parts) + _files(counts, states)

@@ -357,7 +357,6 @@ class OptimFile:
 
     @cached_property
     def _optimizer(self) -> Mapping[str, Any]:
-        """What the optimizer itself has saved."""
         saved = self._state.get("base_optimizer_state") or self._state.get("optimizer_state_dict")
         return saved if isinstance(saved, dict) else {}
 
@@ -428,14 +427,12 @@ def _rank_count(value: object) -> int | None:
 
 
 def _listed(value: object, kind: type[Part]) -> list[Part]:
-    """Take the items of a type from a list; nothing from anything else."""
     if not isinstance(value, list | tuple):
         return []
     return [item for item in value if isinstance(item, kind)]
 
 
 def _members_of_type(value: object, kind: type[Part]) -> dict[str, Part]:
-    """Take the members of a type from a dict; nothing from anything else."""
     if not isinstance(value, dict):
         return {}
     return {name: item for name, item in value.items() if isinstance(name, str) and isinstance(item, kind)}

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,7 @@ class ModelExport:
         if file is None:
             return None
         named = read_object(file).get("architectures")
-        classes = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+        classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
         return next(iter(classes), "AutoModel")
 
     @property
@@ -130,8 +131,8 @@ def plan_export(
             raise InputMissing(f"`{model}` has no config.json")
         if adapter is not None and not merge_lora:
             return _adapter_alone(checkpoint, adapter, stored, dtype, companions)
-        by_name = {one.name: one for one in stored}
-        chosen = [one for one in stored if one.name not in tied]
+        by_name = {weight.name: weight for weight in stored}
+        chosen = [weight for weight in stored if weight.name not in tied]
         if "config.json" not in companions:  # then nothing ties them when the model is loaded
             chosen += [replace(by_name[first], name=name) for name, first in tied.items() if first in by_name]
         if adapter is None:
@@ -170,8 +171,12 @@ def _tied_by_config(aliases: Mapping[str, str], companions: Mapping[str, Path]) 
 
 
 def _trained_type(checkpoint: CheckpointFolder, chosen: Sequence[StoredWeight]) -> str:
-    found = trained_type(checkpoint)
-    return found if found in FLOATS else next((one.dtype for one in chosen if one.dtype in FLOATS), "float32")
+    dtype = trained_type(checkpoint)
+    return (
+        dtype
+        if dtype in FLOATS
+        else next((weight.dtype for weight in chosen if weight.dtype in FLOATS), "float32")
+    )
 
 
 def _companions(folders: Sequence[Path]) -> dict[str, Path]:
@@ -179,20 +184,20 @@ def _companions(folders: Sequence[Path]) -> dict[str, Path]:
     for folder in folders:
         if (folder / "config.json").is_file():
             read_object(folder / "config.json")
-            found = (file for pattern in COMPANIONS for file in sorted(folder.glob(pattern)))
-            return {file.name: file for file in found if file.is_file()}
+            companions = [sorted(folder.glob(pattern)) for pattern in COMPANIONS]
+            return {file.name: file for file in chain.from_iterable(companions) if file.is_file()}
     return {}
 
 
 def _shards(export: ModelExport, most: int) -> Iterator[list[StoredWeight]]:
     shard: list[StoredWeight] = []
     size = 0
-    for one in export.weights:
-        if shard and size + export.bytes_of(one) > most:
+    for weight in export.weights:
+        if shard and size + export.bytes_of(weight) > most:
             yield shard
             shard, size = [], 0
-        shard.append(one)
-        size += export.bytes_of(one)
+        shard.append(weight)
+        size += export.bytes_of(weight)
     if shard:
         yield shard
 
@@ -231,20 +236,21 @@ def _write_all(export: ModelExport, folder: Path, written: Callable[[int], None]
 def _header(export: ModelExport, shard: Sequence[StoredWeight]) -> bytes:
     tensors: dict[str, object] = {}
     end = 0
-    for one in shard:
-        begin, end = end, end + export.bytes_of(one)
-        dtype = NAMES[export.type_of(one)]
-        tensors[one.name] = {"dtype": dtype, "shape": list(one.shape), "data_offsets": [begin, end]}
+    for weight in shard:
+        begin, end = end, end + export.bytes_of(weight)
+        dtype = NAMES[export.type_of(weight)]
+        tensors[weight.name] = {"dtype": dtype, "shape": list(weight.shape), "data_offsets": [begin, end]}
     return write_header(tensors)
 
 
 def _index(export: ModelExport) -> str:
-    where = {one.name: name for name, shard in export.files() for one in shard}
+    where: dict[str, str] = {}
+    for name, shard in export.files():
+        where.update((weight.name, name) for weight in shard)
     return json.dumps({"metadata": {"total_size": export.nbytes}, "weight_map": where}, indent=2)
 
 
 def _set_type(config: Path, dtype: str) -> None:
-    """Have `from_pretrained` load the type that was written."""
     content = json.loads(config.read_text("utf-8"))
     named = [key for key in ("dtype", "torch_dtype") if key in content] or ["torch_dtype"]
     content.update(dict.fromkeys(named, dtype))

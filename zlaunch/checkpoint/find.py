@@ -112,14 +112,17 @@ def _changed(file: Path) -> float:
 
 def find(folder: Path) -> list[CheckpointFolder]:
     """Find the checkpoints at a path and two levels below it, those of earlier steps first."""
-    found = sorted(_below(folder, _LEVELS), key=lambda one: (str(one.folder.parent), one.named_step or 0))
-    return list(dict.fromkeys(found))
+    checkpoints = sorted(
+        _below(folder, _LEVELS),
+        key=lambda checkpoint: (str(checkpoint.folder.parent), checkpoint.named_step or 0),
+    )
+    return list(dict.fromkeys(checkpoints))
 
 
 def checkpoints_at(folder: Path) -> list[CheckpointFolder]:
     """Find them as `find` does. Raise InputMissing if there are none."""
-    if found := find(folder):
-        return found
+    if checkpoints := find(folder):
+        return checkpoints
     if not folder.is_dir():
         raise InputMissing(f"there is no directory `{folder}`")
     raise InputMissing(f"there is no checkpoint in `{folder}`", "name the directory that was saved to")
@@ -139,16 +142,21 @@ def checkpoint_at(folder: Path) -> CheckpointFolder:
     """Recognize the checkpoint at a path, or the only one below it. Raise InputMissing if it is not one."""
     if (checkpoint := recognize(folder)) is not None:
         return checkpoint
-    found = checkpoints_at(folder)
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(str(one.folder) for one in found[-3:])
-    raise InputMissing(f"there are {len(found)} checkpoints in `{folder}`", f"name one, such as {names}")
+    checkpoints = checkpoints_at(folder)
+    if len(checkpoints) == 1:
+        return checkpoints[0]
+    names = ", ".join(str(inner.folder) for inner in checkpoints[-3:])
+    raise InputMissing(
+        f"there are {len(checkpoints)} checkpoints in `{folder}`", f"name one, such as {names}"
+    )
 
 
 def weight_files(folder: Path) -> list[Path]:
     """List the files in a directory that have weights of a model or an adapter."""
-    return [file for pattern in _WEIGHT_FILES for file in sorted(folder.glob(pattern))]
+    files: list[Path] = []
+    for pattern in _WEIGHT_FILES:
+        files += sorted(folder.glob(pattern))
+    return files
 
 
 def checkpoint_parent(saved: Path) -> Path:
@@ -201,7 +209,7 @@ def _at(folder: Path) -> CheckpointFolder | None:
         return None
     # At its end a Trainer writes its state and the model into the directory of its checkpoints, too. At stage
     # 3 the model may be all that an engine saves.
-    inner = [found.saved_by for found in map(_by_files, _folders(folder)) if found is not None]
+    inner = [below.saved_by for below in map(_by_files, _folders(folder)) if below is not None]
     if SavedBy.TRAINER not in inner and (not inner or checkpoint.engine is not None):
         return checkpoint
     return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None

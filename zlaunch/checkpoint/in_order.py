@@ -23,10 +23,10 @@ class InOrder(ds_to_universal.DeepSpeedCheckpoint):  # type: ignore[misc]
     def get_zero_checkpoint_state(self, pp_index: int, tp_index: int, dp_index: int, **_: Any) -> Any:
         """Return what a rank has saved, with other places."""
         state = super().get_zero_checkpoint_state(pp_index, tp_index, dp_index)
-        found = engine_files(Path(self.dir))
-        assert found is not None
-        shard = OptimFile(found.optim[dp_index, tp_index])
-        shapes = ModelFile(found.model[None, tp_index]).shapes
+        engine = engine_files(Path(self.dir))
+        assert engine is not None
+        shard = OptimFile(engine.optim[dp_index, tp_index])
+        shapes = ModelFile(engine.model[None, tp_index]).shapes
         paddings = shard.paddings or [[0] * len(group) for group in shapes]
         state["optimizer_state_dict"]["param_slice_mappings"] = [
             {

@@ -70,8 +70,8 @@ class Adapter:
         """The factor before the product of the matrices of a module."""
         try:
             patterns = self.config.get("alpha_pattern") or {}
-            own = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
-            alpha = next(own, self.config.get("lora_alpha", 8))
+            alphas = (value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module))
+            alpha = next(alphas, self.config.get("lora_alpha", 8))
             return float(alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank))
         except (TypeError, AttributeError, re.error):
             raise Unavailable(f"`{self.config_file}` is damaged: its `lora_alpha` is not a number") from None
@@ -104,7 +104,6 @@ def adapter_in(stored: Sequence[StoredWeight], folders: Sequence[Path]) -> Adapt
 
 
 def _adapter_names(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
-    """Read the names of the weights that belong to adapters."""
     matches = {weight.name: _PART.fullmatch(weight.name) for weight in stored}
     return {name: match for name, match in matches.items() if match is not None}
 
@@ -293,7 +292,6 @@ def most_common_type(weights: Sequence[StoredWeight]) -> str:
 
 
 def _weights_in(folder: Path) -> dict[str, StoredWeight]:
-    """Find the weights of a model directory; of two formats, those in safetensors."""
     files = [file for file in weight_files(folder) if not file.name.startswith(_ADAPTER_MODEL)]
     safe = [file for file in files if file.suffix == ".safetensors"]
     weights: dict[str, StoredWeight] = {}

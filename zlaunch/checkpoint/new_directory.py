@@ -40,7 +40,7 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
         raise Unavailable(f"`{path}` needs {size(needed)}, and `{place}` has {size(free)} left")
     unlocked = path.with_name(f"{before}{os.getpid()}")  # the name of one that is never deleted
     partial = unlocked.with_name(f"{unlocked.name}{PARTIAL}")
-    missing = [one for one in path.parents if place in one.parents]
+    missing = [folder for folder in path.parents if place in folder.parents]
     try:
         unlocked.mkdir(parents=True, exist_ok=True)
         with _locked(unlocked), signals_as_exceptions():
@@ -50,19 +50,19 @@ def new_directory(path: Path, needed: int) -> Iterator[Path]:
     except OSError as error:
         raise Unavailable(f"`{path}` cannot be written: {error.strerror}") from None
     finally:
-        for one in (unlocked, partial):
-            shutil.rmtree(one, ignore_errors=True)
+        for folder in (unlocked, partial):
+            shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # the first that is not empty, which all are if `path` was written
-            for one in missing:
-                one.rmdir()
+            for folder in missing:
+                folder.rmdir()
 
 
 def _partial_directories(folder: Path, before: str) -> Iterator[Path]:
     """Find the directories that processes of this host fill, or have not filled to the end."""
     with contextlib.suppress(OSError):
-        for one in folder.iterdir():
-            if one.name.startswith(before) and one.name.endswith(PARTIAL):
-                yield one
+        for inner in folder.iterdir():
+            if inner.name.startswith(before) and inner.name.endswith(PARTIAL):
+                yield inner
 
 
 @contextlib.contextmanager

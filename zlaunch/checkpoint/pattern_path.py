@@ -19,15 +19,15 @@ def is_misread(checkpoint: CheckpointFolder) -> bool:
     engine = checkpoint.engine
     if engine is None or not SPECIAL.search(str(engine)):
         return False
-    found = glob.glob(str(engine / _FILES))  # noqa: PTH207 - as DeepSpeed calls it
-    return sorted(found) != sorted(map(str, engine.glob(_FILES)))
+    files = glob.glob(str(engine / _FILES))  # noqa: PTH207 - as DeepSpeed calls it
+    return sorted(files) != sorted(map(str, engine.glob(_FILES)))
 
 
 def how_to_rename(checkpoint: CheckpointFolder) -> str:
     """Say what to type to give it a path without these characters."""
     folder = checkpoint.folder.absolute()
-    for one in (*reversed(folder.parents), folder):
-        if SPECIAL.search(one.name):
-            renamed = one.with_name(SPECIAL.sub("_", one.name))
-            return f"rename it: `mv {shlex.quote(str(one))} {shlex.quote(str(renamed))}`"
+    for part in (*reversed(folder.parents), folder):
+        if SPECIAL.search(part.name):
+            renamed = part.with_name(SPECIAL.sub("_", part.name))
+            return f"rename it: `mv {shlex.quote(str(part))} {shlex.quote(str(renamed))}`"
     return "its tag must have none of the characters `[`, `]`, `*` and `?`"

@@ -18,17 +18,17 @@ _PRUNED = (SavedBy.TRAINER, SavedBy.ENGINE, SavedBy.ACCELERATE)
 """What a training saves again and again; a universal checkpoint or a model was made on purpose."""
 
 
-def superfluous(found: Sequence[Summary], keep: int) -> list[Summary]:
+def superfluous(checkpoints: Sequence[Summary], keep: int) -> list[Summary]:
     """Choose what to delete: in each directory all but the newest `keep` complete checkpoints.
 
     The newest are those of the last steps, and those that were written last. One that is not complete is
     deleted only if a complete one was written later, because it may just be written. One of an unknown layout
     stays. A link is not a checkpoint of its own, and its target stays, as does the best one of a Trainer.
     """
-    folders = [saved.checkpoint.folder for saved in found]
+    folders = [saved.checkpoint.folder for saved in checkpoints]
     linked = {folder.resolve() for folder in folders if folder.is_symlink()}
     old: list[Summary] = []
-    for _, run in groupby(sorted(filter(_counts, found), key=_run), key=_run):
+    for _, run in groupby(sorted(filter(_counts, checkpoints), key=_run), key=_run):
         old += _superfluous(sorted(run, key=_step), keep)
     return [saved for saved in old if saved.checkpoint.folder.resolve() not in linked]
 
@@ -79,10 +79,10 @@ def _is_latest(checkpoint: CheckpointFolder) -> bool:
     )
 
 
-def half_deleted(found: Sequence[Summary]) -> list[Path]:
+def half_deleted(checkpoints: Sequence[Summary]) -> list[Path]:
     """Find what is left of deletions beside checkpoints that were interrupted."""
     rests: list[Path] = []
-    for folder in sorted({saved.checkpoint.folder.parent for saved in found}):
+    for folder in sorted({saved.checkpoint.folder.parent for saved in checkpoints}):
         rests += [rest for rest in sorted(folder.iterdir()) if _DOOMED.fullmatch(rest.name)]
     return rests
 

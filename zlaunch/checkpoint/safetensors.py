@@ -53,7 +53,7 @@ def read_header(file: Path) -> tuple[int, dict[str, Any]]:
         if length > file.stat().st_size:
             raise IncompleteHeader
         header = json.loads(stream.read(length))
-    return LENGTH_BYTES + length, {name: one for name, one in header.items() if name != "__metadata__"}
+    return LENGTH_BYTES + length, {name: tensor for name, tensor in header.items() if name != "__metadata__"}
 
 
 def write_header(tensors: Mapping[str, object]) -> bytes:
@@ -71,8 +71,8 @@ class SafetensorsFile:
         self.file = file
         try:
             self._begin, header = read_header(file)
-            self.tensors = {name: _tensor(name, one) for name, one in header.items()}
-            self._places = {name: _byte_range(one) for name, one in header.items()}
+            self.tensors = {name: _tensor(name, described) for name, described in header.items()}
+            self._places = {name: _byte_range(described) for name, described in header.items()}
         except DAMAGED:
             raise BadArchive(f"the header of `{file.name}` is damaged") from None
 

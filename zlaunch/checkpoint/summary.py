@@ -2,18 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
 
 from zlaunch.checkpoint.dtypes import FLOATS
 from zlaunch.checkpoint.engine_files import ModelFile, OptimFile
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
+from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_step
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.verify import Problem, verify
+from zlaunch.files import typed
 
 State = TypeVar("State")
 
@@ -76,12 +77,12 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
     files, model, shard = checkpoint.engine_files(), _model_file(checkpoint), None
     if files is not None:
         shard = _first(OptimFile, files.optim.values())
-    found, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
+    problems, is_universal = verify(checkpoint, complete), checkpoint.saved_by is SavedBy.UNIVERSAL
     summary = Summary(
         checkpoint,
         nbytes=checkpoint.nbytes,
-        problems=tuple(one for one in found if not one.is_unknown),
-        unknown=tuple(one for one in found if one.is_unknown),
+        problems=tuple(problem for problem in problems if not problem.is_unknown),
+        unknown=tuple(problem for problem in problems if problem.is_unknown),
         step=_step_of(checkpoint, model),
         stage=_stage_of(model, shard),
         dtype=_dtype(checkpoint, model),
@@ -138,7 +139,6 @@ def _has_optimizer(checkpoint: CheckpointFolder, model: ModelFile | None) -> boo
 
 
 def _num_parameters(model: ModelFile) -> int | None:
-    """Count parameters; those that share their numbers count once."""
     if model.is_partitioned:
         shapes = chain.from_iterable(group.values() for group in (*model.shapes, model.frozen))
         return sum(map(math.prod, shapes))
@@ -172,7 +172,7 @@ def _model_file(checkpoint: CheckpointFolder) -> ModelFile | None:
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
     if model is not None:
-        types = Counter(one.dtype for name, one in model.module.items() if name not in model.buffers)
+        types = Counter(tensor.dtype for name, tensor in model.module.items() if name not in model.buffers)
         return types.most_common(1)[0][0] if types else None
     return next(filter(None, map(safetensors_dtype, sorted(checkpoint.folder.glob("*.safetensors")))), None)
 
@@ -181,7 +181,34 @@ def safetensors_dtype(file: Path) -> str | None:
     """Read the type of most tensors of a file; None if it is damaged."""
     try:
         _, tensors = read_header(file)
-        types = Counter(one["dtype"] for one in tensors.values())
+        types = Counter(tensor["dtype"] for tensor in tensors.values())
     except (OSError, *DAMAGED):
         return None
     return _FLOATS.get(types.most_common(1)[0][0]) if types else None
+
+
+def wrong_latest(checkpoints: Sequence[Summary]) -> Iterator[Problem]:
+    """Find files `latest` by which an engine does not find the newest complete tag beside them, or none.
+
+    The engine's rank 0 writes it without waiting for the others, so it may name a save that was interrupted.
+    """
+    tags = [saved for saved in checkpoints if saved.checkpoint.saved_by is SavedBy.ENGINE]
+    for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
+        asked = {saved.checkpoint.folder.name: saved for saved in beside}
+        complete = {name: saved for name, saved in asked.items() if not saved.problems}
+        named, file = latest_tag(base), base / LATEST
+        if named in complete or not file.exists():
+            continue
+        if named and named not in asked and (base / named).is_dir():
+            continue
+        message = f"{_what_is_wrong(named)}, and DeepSpeed would load that"
+        if complete:
+            newest = max(complete.values(), key=lambda saved: age(saved.checkpoint))
+            message += f"; `echo {newest.checkpoint.tag} > {typed(file)}` repairs it"
+        yield Problem(file, message)
+
+
+def _what_is_wrong(named: str | None) -> str:
+    if named is None:
+        return "it is not text"
+    return f"it names `{named}`, which is not complete" if named else "it is empty"

@@ -17,23 +17,23 @@ def main(engine: Path, out: Path) -> None:
     """Write the files of the optimizer with their numbers, and link those of the model."""
     import torch
 
-    found = engine_files(engine)
-    assert found is not None
+    files = engine_files(engine)
+    assert files is not None
     out.mkdir()
-    for file in found.model.values():
+    for file in files.model.values():
         try:
             os.link(file, out / file.name)
         except OSError:  # another file system, or one without hard links
             shutil.copy2(file, out / file.name)
-    for (dp, mp), file in found.optim.items():
+    for (dp, mp), file in files.optim.items():
         shard, state = OptimFile(file), torch.load(file, "cpu", weights_only=False)
         optimizer = state["optimizer_state_dict"]
-        for one in swap_files(ModelFile(found.model[dp, mp]), shard, dp):
-            numbers = torch.from_file(str(one.path), size=one.tensor.numel)
-            if one.state:
-                optimizer["optimizer_state_dict"]["state"][one.group][one.state] = numbers
+        for swapped in swap_files(ModelFile(files.model[dp, mp]), shard, dp):
+            numbers = torch.from_file(str(swapped.path), size=swapped.tensor.numel)
+            if swapped.state:
+                optimizer["optimizer_state_dict"]["state"][swapped.group][swapped.state] = numbers
             else:
-                optimizer["fp32_flat_groups"][one.group] = numbers
+                optimizer["fp32_flat_groups"][swapped.group] = numbers
         torch.save(state, out / file.name)
 
 

@@ -167,12 +167,14 @@ def _rebuild_tensor(storage: object, offset: object, shape: object, stride: obje
     sizes, steps = _dimensions(shape), _dimensions(stride)
     if not isinstance(storage, Storage) or not isinstance(offset, int) or len(sizes) != len(steps):
         raise BadArchive("a tensor has an invalid shape")
-    dtype = next((str(one) for one in rest if isinstance(one, _DType)), storage.dtype)
+    dtype = next((str(value) for value in rest if isinstance(value, _DType)), storage.dtype)
     return Tensor(storage, offset, sizes, steps, dtype)
 
 
 def _dimensions(values: object) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or not all(isinstance(one, int) and one >= 0 for one in values):
+    if not isinstance(values, tuple | list) or not all(
+        isinstance(value, int) and value >= 0 for value in values
+    ):
         raise BadArchive("a tensor has an invalid shape")
     return tuple(values)
 
@@ -278,12 +280,12 @@ class Archive:
         """Find all tensors of the structure."""
         todo, seen = [self.value], set()
         while todo:
-            one = todo.pop()
-            if isinstance(one, Tensor):
-                yield one
-            elif isinstance(one, dict | list | tuple | Unknown) and id(one) not in seen:
-                seen.add(id(one))
-                todo += one.values() if isinstance(one, dict) else _parts(one)
+            value = todo.pop()
+            if isinstance(value, Tensor):
+                yield value
+            elif isinstance(value, dict | list | tuple | Unknown) and id(value) not in seen:
+                seen.add(id(value))
+                todo += value.values() if isinstance(value, dict) else _parts(value)
 
     def problem(self, complete: bool = False) -> str | None:
         """Say what is damaged; with `complete`, read all bytes and compare their checksums."""
@@ -332,7 +334,6 @@ class Archive:
         return float(struct.unpack(code, data)[0])
 
     def _begin(self, tensor: Tensor) -> int:
-        """Where the numbers of a storage begin in the file."""
         entry = self._entries.get(self._entry(tensor.storage))
         if entry is None:
             raise BadArchive("its numbers are missing")

@@ -11,10 +11,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from zlaunch import files
 from zlaunch.checkpoint.disk_need import DiskNeed, disk_need
+from zlaunch.checkpoint.dtypes import BLOCK, convert
 from zlaunch.checkpoint.engine_files import EngineFiles, OptimFile, engine_files
 from zlaunch.checkpoint.find import (
     LATEST,
@@ -26,11 +28,10 @@ from zlaunch.checkpoint.find import (
     weight_files,
 )
 from zlaunch.checkpoint.new_directory import new_directory, refuse_existing
-from zlaunch.checkpoint.same_weights import other_weight
 from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.universal_files import has_int_steps
 from zlaunch.checkpoint.verify import require_engine, verify
-from zlaunch.checkpoint.weights import how_to_take_weights
+from zlaunch.checkpoint.weights import StoredWeight, how_to_take_weights, weights
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.process import SAFE_PATH, Foreground, Stopped, heed_signals, ours
 from zlaunch.units import size
@@ -120,7 +121,6 @@ def plan_universal(checkpoint: CheckpointFolder, out: Path | None) -> UniversalP
 
 
 def _plan(checkpoint: CheckpointFolder, out: Path | None) -> UniversalPlan:
-    """Plan it without reading all weights of a conversion from before."""
     source, folder = _convertible(checkpoint), universal_folder(checkpoint, out)
     plan = UniversalPlan(checkpoint, source, folder, _disk_need(checkpoint, source), is_done=False)
     if not (plan.is_beside and folder.is_dir()):
@@ -187,8 +187,8 @@ def _write(plan: UniversalPlan, steps: "_Steps", int_steps: bool | None) -> None
     for name in (_LOG, LATEST_UNIVERSAL):
         (partial / name).unlink(missing_ok=True)
     if plan.is_beside:
-        for one in result.iterdir():
-            one.rename(partial / one.name)
+        for inner in result.iterdir():
+            inner.rename(partial / inner.name)
         result.rmdir()
     else:
         result.rename(partial / plan.folder.name)
@@ -296,9 +296,9 @@ def _incomplete(source: EngineFiles, folder: Path) -> str | None:
     made = engine_files(folder)
     if made is None or not made.model or not (folder / "zero").is_dir():
         return "it has no files of a conversion"
-    for one in verify(CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)):
-        if one.file.name != LATEST_UNIVERSAL:  # it is written last
-            return f"{one.file.name}: {one.message}"
+    for problem in verify(CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)):
+        if problem.file.name != LATEST_UNIVERSAL:  # it is written last
+            return f"{problem.file.name}: {problem.message}"
     before, after = source.first_model, made.first_model
     if before.step != after.step:
         return f"it is at step {after.step}, not {before.step}"
@@ -310,7 +310,44 @@ def _incomplete(source: EngineFiles, folder: Path) -> str | None:
 
 def _other_weights(source: EngineFiles, folder: Path, tick: Callable[[], None]) -> str | None:
     try:
-        other = other_weight(source, folder, tick)
+        other = _other_weight(source, folder, tick)
     except BadArchive as error:
         return f"it cannot be read: {error}"
     return None if other is None else f"`{other}` has other numbers than in the checkpoint"
+
+
+def _other_weight(source: EngineFiles, universal: Path, tick: Callable[[], None]) -> str | None:
+    """Name a trained parameter that has other numbers in a universal checkpoint; None if there is none.
+
+    They are read block by block; `tick` is called after each. Parameters that tensor parallelism has cut are
+    not compared.
+    """
+    if len({mp for _, mp in source.model}) > 1:
+        return None
+    before = weights(CheckpointFolder(source.folder, SavedBy.ENGINE, source.folder))
+    converted = weights(CheckpointFolder(universal, SavedBy.UNIVERSAL, universal))
+    after, trained = {weight.name: weight for weight in converted}, source.first_model.trained
+    for weight in before:
+        if weight.name not in trained:
+            continue
+        if weight.name not in after or not _is_same(weight, after[weight.name], tick):
+            return weight.name
+    return None
+
+
+def _is_same(saved: StoredWeight, made: StoredWeight, tick: Callable[[], None]) -> bool:
+    """Compare bits, in the type of the checkpoint: of experts it has only that of the training."""
+    import numpy as np
+
+    if saved.numel != made.numel:
+        return False
+    start = 0
+    for part in saved.read():
+        for first in range(0, len(part), BLOCK):
+            block = np.ascontiguousarray(part[first : first + BLOCK])
+            (theirs,) = chain.from_iterable(row.read(start, len(block)) for row, *_ in made.pieces)
+            if block.tobytes() != convert(theirs, made.dtype, saved.dtype).tobytes():
+                return False
+            start += len(block)
+            tick()
+    return True

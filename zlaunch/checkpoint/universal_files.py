@@ -31,10 +31,10 @@ def fit_all_stages(folder: Path, int_steps: bool | None) -> None:
     `int_steps`: whether the Adam that will load it at stage 3 counts steps in an int, as DeepSpeed's do, or
     in a tensor, as torch's do; None if it is the one that has saved it.
     """
-    found = engine_files(folder)
-    assert found is not None
-    _name_for_all_stages(found)
-    model = found.first_model
+    files = engine_files(folder)
+    assert files is not None
+    _name_for_all_stages(files)
+    model = files.first_model
     try:
         step = _rewrite_optimizer(folder / "zero" / OPTIMIZER, model, int_steps)
         for group in model.shapes:
@@ -44,9 +44,9 @@ def fit_all_stages(folder: Path, int_steps: bool | None) -> None:
         raise BadArchive(f"its form is unknown ({error})") from None
 
 
-def _name_for_all_stages(found: EngineFiles) -> None:
+def _name_for_all_stages(files: EngineFiles) -> None:
     """Stage 3 looks for the file of rank 0, the other stages for one without a rank."""
-    for (dp, mp), file in found.model.items():
+    for (dp, mp), file in files.model.items():
         if dp in (None, 0):
             name = f"mp_rank_{mp:02}_model_states.pt"
             other = f"zero_pp_rank_0_{name}" if dp is None else name
@@ -67,7 +67,9 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
     # Stage 3 shares one tensor between all groups, and each of them counts it up. No file prevents that.
     step = _step_value(saved_step, was_int if int_steps is None else int_steps)
     # Stage 3 gives the settings of the first group to all of them: those that differ are left to the job.
-    common = {key: value for key, value in groups[0].items() if all(one.get(key) == value for one in groups)}
+    common = {
+        key: value for key, value in groups[0].items() if all(group.get(key) == value for group in groups)
+    }
     whole = {
         **_plain(state),
         **_scaler(state),
@@ -137,7 +139,7 @@ def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    return {key: one for key, one in value.items() if key not in _SCALERS and _is_plain(one)}
+    return {key: member for key, member in value.items() if key not in _SCALERS and _is_plain(member)}
 
 
 def _is_plain(value: object) -> bool:
@@ -163,8 +165,8 @@ def _rewrite_parameter(folder: Path, shape: tuple[int, ...], step: float) -> Non
 
 def main(folder: Path, int_steps: bool | None) -> None:
     """Make a conversion fit all stages, or change the form of its step if it does already."""
-    found = engine_files(folder)
-    if found is None or not found.fits_all_stages:
+    files = engine_files(folder)
+    if files is None or not files.fits_all_stages:
         fit_all_stages(folder, int_steps)
     elif int_steps is not None:
         _set_int_steps(folder, int_steps)

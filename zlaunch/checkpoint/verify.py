@@ -57,9 +57,11 @@ class Problem:
 def require_engine(checkpoint: CheckpointFolder) -> None:
     """Raise Refused if the engine's files of a checkpoint have a problem; others do not count."""
     engine = checkpoint.engine
-    if problems := [one for one in verify(checkpoint) if engine is None or one.file.is_relative_to(engine)]:
+    if problems := [
+        problem for problem in verify(checkpoint) if engine is None or problem.file.is_relative_to(engine)
+    ]:
         raise Refused(
-            [Finding("bad-checkpoint", one.message, where=one.file.name) for one in problems],
+            [Finding("bad-checkpoint", problem.message, where=problem.file.name) for problem in problems],
             f"`zlaunch checkpoint verify {typed(checkpoint.folder)}` lists all problems",
         )
 
@@ -146,8 +148,6 @@ def _partial_files(checkpoint: CheckpointFolder) -> Iterator[Problem]:
 
 @dataclass(frozen=True)
 class _Save:
-    """The files of one save that can be read."""
-
     files: EngineFiles
     models: Mapping[tuple[int | None, int], ModelFile]
     shards: Mapping[tuple[int, int], OptimFile]
@@ -184,7 +184,6 @@ def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Proble
 def _opened(
     files: "Mapping[Key, Path]", read: "Callable[[Path], State]"
 ) -> "tuple[dict[Key, State], list[Problem]]":
-    """Open the files that are not damaged, each once."""
     opened: dict[Key, State] = {}
     problems = []
     for key, file in files.items():
@@ -226,7 +225,7 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
         yield Problem(files.folder, "the model is missing: there is no `*_model_states.pt`")
     yield from _missing_layers(save)
     present = {mp for _, mp in files.model}
-    parallel = max((one.model_ranks or 0 for one in save.models.values()), default=0)
+    parallel = max((state.model_ranks or 0 for state in save.models.values()), default=0)
     if len(present) < parallel and not files.other:  # a pipeline writes a file for each layer
         message = f"the model has {len(present)} of {parallel} parts of model parallelism"
         yield Problem(files.folder, message)
@@ -237,8 +236,11 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
             )
     if not any(dp is not None for dp, _ in files.model):
         return
-    known = [*(one.ranks for one in save.models.values()), *(one.ranks for one in save.shards.values())]
-    ranks = max((one for one in known if one is not None), default=0)
+    known = [
+        *(state.ranks for state in save.models.values()),
+        *(state.ranks for state in save.shards.values()),
+    ]
+    ranks = max((state for state in known if state is not None), default=0)
     for mp in sorted({mp for _, mp in files.model}):
         missing = [dp for dp in range(ranks) if (dp, mp) not in files.model]
         if missing:
@@ -248,7 +250,7 @@ def _missing_models(save: _Save) -> Iterator[Problem]:
 
 def _missing_layers(save: _Save) -> Iterator[Problem]:
     """A pipeline names its parameters by the number of their layer."""
-    of_pipeline = [one for one in save.models.values() if one.is_of_pipeline]
+    of_pipeline = [model for model in save.models.values() if model.is_of_pipeline]
     present = save.files.layers
     if of_pipeline and not present:
         message = "the layers of a pipeline are missing: there is no `layer_*-model_states.pt`"
@@ -276,10 +278,10 @@ def _missing_experts(save: _Save) -> Iterator[Problem]:
 
 def _missing_shards(save: _Save) -> Iterator[Problem]:
     files = save.files
-    stage = max((one.stage or 0 for one in save.models.values()), default=0)
+    stage = max((state.stage or 0 for state in save.models.values()), default=0)
     if not files.optim and stage:
         yield Problem(files.folder, f"the optimizer of stage {stage} is missing: no `*_optim_states.pt`")
-    ranks = _most_common(one.ranks for one in save.shards.values())
+    ranks = _most_common(state.ranks for state in save.shards.values())
     if ranks is None:
         return
     wanted = set(range(ranks))
@@ -299,15 +301,17 @@ def _with_rank(file: Path, rank: int) -> Path:
 
 
 def _different_saves(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
-    models = {save.files.model[key]: one for key, one in save.models.items()}
-    shards = {save.files.optim[key]: one for key, one in save.shards.items()}
-    yield from _odd({file: one.step for file, one in models.items()}, "step {}")
-    yield from _odd({file: one.ranks for file, one in models.items()}, "{} ranks")
-    yield from _odd({file: one.model_ranks for file, one in models.items()}, "{} parts of model parallelism")
-    yield from _odd({file: one.ranks for file, one in shards.items()}, "{} ranks")
-    yield from _odd({file: one.stage for file, one in shards.items()}, "stage {}")
-    yield from _odd({file: one.optimizer_step for file, one in shards.items()}, "optimizer step {:.0f}")
-    step, tag = _most_common(one.step for one in models.values()), checkpoint.tag or ""
+    models = {save.files.model[key]: state for key, state in save.models.items()}
+    shards = {save.files.optim[key]: state for key, state in save.shards.items()}
+    yield from _odd({file: state.step for file, state in models.items()}, "step {}")
+    yield from _odd({file: state.ranks for file, state in models.items()}, "{} ranks")
+    yield from _odd(
+        {file: state.model_ranks for file, state in models.items()}, "{} parts of model parallelism"
+    )
+    yield from _odd({file: state.ranks for file, state in shards.items()}, "{} ranks")
+    yield from _odd({file: state.stage for file, state in shards.items()}, "stage {}")
+    yield from _odd({file: state.optimizer_step for file, state in shards.items()}, "optimizer step {:.0f}")
+    step, tag = _most_common(state.step for state in models.values()), checkpoint.tag or ""
     if step is not None and re.fullmatch(r"global_step\d+", tag) and tag != f"global_step{step}":
         yield Problem(save.files.folder, f"its model is at step {step}")
     written = trainer_step(checkpoint.folder)
@@ -327,7 +331,7 @@ def _odd(values: Mapping[Path, object], words: str) -> Iterator[Problem]:
 
 
 def _most_common(values: "Iterable[Key | None]") -> "Key | None":
-    counted = Counter(one for one in values if one is not None).most_common(1)
+    counted = Counter(value for value in values if value is not None).most_common(1)
     return counted[0][0] if counted else None
 
 
@@ -353,8 +357,8 @@ def _partitioned_sizes(model: ModelFile, shard: OptimFile, rank: int, numel: int
     if shard.is_swapped and not model.has_fp32_master:
         return  # the form of the files is not known
     swapped = list(swap_files(model, shard, rank)) if shard.is_swapped else []
-    yield from (Problem(one.path, one.problem) for one in swapped if one.problem is not None)
-    together = numel + sum(one.tensor.numel for one in swapped if not one.state)
+    yield from (Problem(file.path, file.problem) for file in swapped if file.problem is not None)
+    together = numel + sum(file.tensor.numel for file in swapped if not file.state)
     wanted = sum(partition_numel(shapes, shard.ranks or 1) for shapes in model.shapes)
     if together != wanted:
         message = f"it has {together} fp32 parameters, and the model {wanted} in this rank"
@@ -436,7 +440,7 @@ def _scheduler(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
 def _random_states(checkpoint: CheckpointFolder, save: _Save) -> Iterator[Problem]:
     """Each rank of a Trainer writes its own, and rank 0 does not wait for the others."""
     folder, models = checkpoint.folder, save.models.values()
-    ranks = max(((one.ranks or 0) * (one.model_ranks or 1) for one in models), default=0)
+    ranks = max(((model.ranks or 0) * (model.model_ranks or 1) for model in models), default=0)
     missing = [rank for rank in range(ranks) if not (folder / f"rng_state_{rank}.pth").is_file()]
     if ranks > 1 and 0 < len(missing) < ranks:
         file = folder / f"rng_state_{missing[0]}.pth"
@@ -472,7 +476,6 @@ def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Probl
 
 
 def _weights(folder: Path) -> Iterator[Problem]:
-    """Check model files in safetensors, and that an index names files that are there."""
     for index in sorted(folder.glob("*.index.json")):
         try:
             names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
@@ -495,9 +498,9 @@ def safetensors_damage(file: Path) -> str | None:
     try:
         begin, tensors = read_header(file)
         end = begin
-        for name, one in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
-            first, last = one["data_offsets"]
-            numel, width = math.prod(one["shape"]), WIDTHS.get(one["dtype"])
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+            first, last = tensor["data_offsets"]
+            numel, width = math.prod(tensor["shape"]), WIDTHS.get(tensor["dtype"])
             if begin + first != end or (width is not None and last - first != numel * width):
                 return f"its header gives `{name}` a wrong place"
             end = begin + last

@@ -90,7 +90,7 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
     _require_known(checkpoint, files, is_universal)
     models = [ModelFile(files.model[key]) for key in sorted(files.model, key=lambda key: key[0] or 0)]
     shards = [OptimFile(files.optim[key]) for key in sorted(files.optim)]
-    found: dict[str, StoredWeight] = {}
+    by_name: dict[str, StoredWeight] = {}
     stored: Iterator[StoredWeight]
     if is_universal:
         stored = itertools.chain(_universal(files.folder), _as_saved(models[0]))
@@ -98,13 +98,12 @@ def weights(checkpoint: CheckpointFolder) -> list[StoredWeight]:
         stored = itertools.chain(_as_saved(models[0]), *map(_expert, files.experts.values()))
     else:
         stored = _all(models, shards)
-    for one in stored:
-        found.setdefault(one.name, one)
-    return list(found.values())
+    for weight in stored:
+        by_name.setdefault(weight.name, weight)
+    return list(by_name.values())
 
 
 def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universal: bool) -> None:
-    """Raise Unavailable for parameters that are cut, or are in files of an unknown form."""
     if files.layers:
         raise Unavailable(
             "the model is a pipeline, which cannot be exported",
@@ -113,14 +112,14 @@ def _require_known(checkpoint: CheckpointFolder, files: EngineFiles, is_universa
     if files.unknown:
         raise Unavailable(f"`{files.unknown[0].name}` has a part of the model in a form that is not known")
     if len({mp for _, mp in files.model}) > 1 and not (is_universal and not files.first_model.frozen):
-        said = "the parameters are cut by tensor parallelism"
+        message = "the parameters are cut by tensor parallelism"
         if is_universal or not files.first_model.says_how_it_is_cut or not files.optim:
             raise Unavailable(
-                f"{said}, and the files do not say how",
+                f"{message}, and the files do not say how",
                 "in the training, `engine._consolidated_16bit_state_dict()` returns them whole in all ranks",
             )
         raise Unavailable(
-            f"{said}; a conversion puts them together",
+            f"{message}; a conversion puts them together",
             f"`zlaunch checkpoint universal {typed(checkpoint.folder)} OUT`, and then export OUT",
         )
 
@@ -143,18 +142,18 @@ def _expert(file: Path) -> Iterator[StoredWeight]:
     """The parameters of an expert, whole, in the type of the training: the optimizer has parts of several."""
     archive = Archive(file)
     value = archive.value
-    for name, one in value.items() if isinstance(value, Mapping) else ():
-        if isinstance(name, str) and isinstance(one, Tensor):
-            yield StoredWeight.whole(name, one, archive)
+    for name, tensor in value.items() if isinstance(value, Mapping) else ():
+        if isinstance(name, str) and isinstance(tensor, Tensor):
+            yield StoredWeight.whole(name, tensor, archive)
 
 
 def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
     if shards and shards[0].stage == 3:
-        rows = [_flat_row(models[0], one, rank) for rank, one in enumerate(shards)]
+        rows = [_flat_row(models[0], shard, rank) for rank, shard in enumerate(shards)]
         yield from _partitioned(_together(models[0].shapes), rows)
         frozen = [
-            {name: Flat([(one.archive, part)]) for name, part in one.frozen_fragments.items()}
-            for one in models
+            {name: Flat([(model.archive, part)]) for name, part in model.frozen_fragments.items()}
+            for model in models
         ]
         for name, shape in models[0].frozen.items():
             yield from _partitioned({name: shape}, [row[name] for row in frozen])
@@ -165,7 +164,7 @@ def _all(models: Sequence[ModelFile], shards: Sequence[OptimFile]) -> Iterator[S
 
 def _flat_row(model: ModelFile, shard: OptimFile, rank: int) -> Flat:
     swapped = swap_files(model, shard, rank) if shard.is_swapped else ()
-    on_nvme = {one.group: (one, one.tensor) for one in swapped if not one.state}
+    on_nvme = {file.group: (file, file.tensor) for file in swapped if not file.state}
     return Flat([on_nvme.get(number, (shard.archive, group)) for number, group in enumerate(shard.groups)])
 
 
@@ -187,7 +186,7 @@ def _partitioned(shapes: Shapes, ranks: Sequence[Flat]) -> Iterator[StoredWeight
 def _in_groups(groups: Sequence[Shapes], shards: Sequence[OptimFile]) -> Iterator[StoredWeight]:
     """The parameters of a group follow each other, each with its padding, and are cut among the ranks."""
     for number, shapes in enumerate(groups):
-        row = Flat([(one.archive, one.groups[number]) for one in shards])
+        row = Flat([(shard.archive, shard.groups[number]) for shard in shards])
         paddings = (shards[0].paddings or [[0] * len(group) for group in groups])[number]
         *begins, end = starts(shapes, paddings)
         for (name, shape), start in zip(shapes.items(), begins, strict=True):
@@ -221,9 +220,9 @@ def aliases(checkpoint: CheckpointFolder) -> dict[str, str]:
         return {}
     model = ModelFile(files.model[min(files.model, key=lambda key: (key[0] or 0, key[1]))])
     first: dict[tuple[str, int, tuple[int, ...]], str] = {}
-    found = {}
+    companions = {}
     for name, tensor in model.module.items():
         place = (tensor.storage.key, tensor.offset, tensor.shape)
         if tensor.numel and first.setdefault(place, name) != name:
-            found[name] = first[place]
-    return {**found, **model.shared}
+            companions[name] = first[place]
+    return {**companions, **model.shared}

@@ -62,23 +62,23 @@ def doctor(
 
     Exits with 69 if training is impossible.
     """
-    found = _hosts(hostfile, hosts, slurm=slurm)
+    asked_hosts = _hosts(hostfile, hosts, slurm=slurm)
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
     at_hand = _at_hand(ds_config)
-    needs = replace(at_hand.needs, crosses_hosts=len(found) > 1)
+    needs = replace(at_hand.needs, crosses_hosts=len(asked_hosts) > 1)
     files = [file.absolute() for file in (script, ds_config) if file is not None]
     question = Question(
         FOR_DOCTOR,
         python=python,
         packages=SHOWN,
         paths=tuple(needs.directories.values()),
-        compared=tuple(files) if len(found) > 1 else (),
+        compared=tuple(files) if len(asked_hosts) > 1 else (),
         ops=at_hand.ops,
     )
-    view = DoctorView(len(found))
+    view = DoctorView(len(asked_hosts))
     reach = Reach.SRUN if slurm else Reach.SSH
-    examined = examine(Topology(found, reach), port, question, view.waiting)
+    examined = examine(Topology(asked_hosts, reach), port, question, view.waiting)
     more = all_reduce(examined, reach, view.reducing) if collective else []
     view.done()
     report = judge(examined, needs, None if script is None else script.absolute(), more)
@@ -91,7 +91,6 @@ def doctor(
 
 
 def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> tuple[Host, ...]:
-    """The hosts to examine, in the order of their ranks; raise WrongUsage for two ways to name them."""
     ways = {"--hostfile": hostfile, "--hosts": hosts, "--slurm": slurm or None}
     given = [flag for flag, value in ways.items() if value is not None]
     if len(given) > 1:

@@ -67,8 +67,8 @@ def estimate(
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    told, _ = trainer_args(trainer.args, python)
-    typed, ds_config = ds_config_of(told, ds_config)
+    read_args, _ = trainer_args(trainer.args, python)
+    typed, ds_config = ds_config_of(read_args, ds_config)
     spec = JobSpec(
         script=Path(),
         python=python,

@@ -28,8 +28,6 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class _Program:
-    """What the answers depend on."""
-
     model_flag: str
     """The argument for its model; empty if it takes none."""
     is_recipe: bool
@@ -82,13 +80,11 @@ def _found(project: Project) -> Iterator[str]:
 
 
 def _take(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Answer a question with its default."""
     check(default)
     return default
 
 
 def _ask(question: str, default: str, check: Callable[[str], object]) -> str:
-    """Ask until there is an answer that can work."""
     while True:
         answer = str(typer.prompt(question, default=default, show_default=bool(default), err=True)).strip()
         try:

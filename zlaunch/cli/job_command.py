@@ -23,10 +23,10 @@ class JobCommand(PanelCommand, ScriptCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the file, if there is one, and parse both together."""
         cut = [*args, "--"].index("--")
-        own, after = args[:cut], args[cut + 1 :]
-        if ctx.resilient_parsing or "--help" in own:
+        before, after = args[:cut], args[cut + 1 :]
+        if ctx.resilient_parsing or "--help" in before:
             return super().parse_args(ctx, args)
-        given, rest, _ = self.make_parser(ctx).parse_args(args=[*own])
+        given, rest, _ = self.make_parser(ctx).parse_args(args=[*before])
         file = find_job_file()
         if given.get("job") is not None:
             file = Path(given["job"])
@@ -36,11 +36,11 @@ class JobCommand(PanelCommand, ScriptCommand):
 
         line = job_file.typed_line(self, given, [*rest, *after])
         words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
-        told = f"{file}: none of its options apply to this command"
+        sentence = f"{file}: none of its options apply to this command"
         if words.used:
-            told = f"using {file}: {', '.join(words.used)}"
-        console.say(*console.paragraph(told))
-        together = [*words.options, *own]
+            sentence = f"using {file}: {', '.join(words.used)}"
+        console.say(*console.paragraph(sentence))
+        together = [*words.options, *before]
         if words.args or after:
             together += ["--", *words.args, *after]
         asked = ("zlaunch", str(self.name), "--job", NO_FILE, *together)
@@ -56,8 +56,8 @@ def find_job_file() -> Path | None:
 
 def told_by_file(context: Any) -> dict[str, Any]:
     """Return what a JobSpec keeps of the file, as its members."""
-    told: dict[str, Any] = context.meta.get(_TOLD, {})
-    return told
+    members: dict[str, Any] = context.meta.get(_TOLD, {})
+    return members
 
 
 def typed_args(context: Any) -> ScriptArgs:

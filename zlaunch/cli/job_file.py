@@ -86,9 +86,9 @@ class FileWords:
 def read_job_file(file: Path) -> Document:
     """Read a file; raise InputMissing if it cannot be read, Refused for anything but a mapping."""
     document = yaml_reader.read(file)
-    twice = [one for one in document.remarks if one.code == "duplicate-key"]
+    twice = [remark for remark in document.remarks if remark.code == "duplicate-key"]
     if twice:
-        raise Refused([replace(one, severity=Severity.ERROR) for one in twice])
+        raise Refused([replace(remark, severity=Severity.ERROR) for remark in twice])
     return document
 
 
@@ -100,14 +100,16 @@ def job_at_hand() -> JobSpec | None:
     file = find_job_file()
     if file is None:
         return None
-    (lazy,) = (one for one in COMMANDS if isinstance(one, LazyCommand) and one.name == "train")
+    (lazy,) = (row for row in COMMANDS if isinstance(row, LazyCommand) and row.name == "train")
     train = lazy.load()
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
     about_zero = {member.name for member in fields(ZeroOptions)}
     options = [option for option in train.params if option.name in about_zero]
-    zero = ZeroOptions(**{one.name: one.process_value(context, given.get(one.name)) for one in options})
+    zero = ZeroOptions(
+        **{option.name: option.process_value(context, given.get(option.name)) for option in options}
+    )
     args, ds_config = ds_config_of(ScriptArgs(words.args), zero.ds_config)
     script = Path(given.get("script") or "train.py")
     return JobSpec(script=script, args=args, ds_config=ds_config, **zero.job_members)
@@ -115,7 +117,7 @@ def job_at_hand() -> JobSpec | None:
 
 def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:
     """Sort what the parser of a command found; an unknown option is the script's."""
-    keys = {key: given[one.name] for key, one in keys_of(command).items() if given.get(one.name)}
+    keys = {key: given[option.name] for key, option in keys_of(command).items() if given.get(option.name)}
     if str(keys.get("script", "")).startswith("-"):
         rest = [keys.pop("script"), *rest]
     return CommandLine(keys, tuple(rest))
@@ -133,14 +135,14 @@ def translate(document: Document, line: CommandLine, command: Any, context: Any)
 @cache
 def _all_keys() -> tuple[Mapping[str, Any], ...]:
     """List the keys of each command that reads the file: one may have what the others do not."""
-    lazy = [one for one in COMMANDS if isinstance(one, LazyCommand) and one.cls is JobCommand]
-    return tuple(keys_of(one.load()) for one in lazy)
+    lazy = [command for command in COMMANDS if isinstance(command, LazyCommand) and command.cls is JobCommand]
+    return tuple(keys_of(command.load()) for command in lazy)
 
 
 def keys_of(command: Any) -> dict[str, Any]:
     """List the keys of a file that are options or arguments of a command."""
-    named = {_key(one.opts): one for one in command.params}
-    return {key: one for key, one in named.items() if key not in NOT_IN_A_FILE}
+    named = {_key(option.opts): option for option in command.params}
+    return {key: option for key, option in named.items() if key not in NOT_IN_A_FILE}
 
 
 def _key(names: Sequence[str]) -> str:
@@ -148,8 +150,6 @@ def _key(names: Sequence[str]) -> str:
 
 
 class _Wrong(Exception):
-    """A value that cannot be written as words: why, and a hint."""
-
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
@@ -157,12 +157,10 @@ class _Wrong(Exception):
 
 @dataclass
 class _Translation:
-    """One pass over a file: the words, and what is wrong."""
-
     document: Document
     line: CommandLine
     context: Any
-    own: Mapping[str, Any]
+    keys: Mapping[str, Any]
     findings: list[Finding] = field(default_factory=list)
     places: dict[str, str] = field(default_factory=dict)
     arg_places: dict[str, str] = field(default_factory=dict)
@@ -204,11 +202,10 @@ class _Translation:
         if any(given) and any(mine):
             return [*map(_path, given)] != [*map(_path, mine)]
         rest = self.line.rest
-        return "script" not in self.own and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
+        return "script" not in self.keys and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
 
     def _model(self, args: Sequence[str], used: list[str]) -> list[str]:
-        """Name the model of an estimate as the script's arguments do, if nothing else names one."""
-        if "model" not in self.own or "model" in used or "model" in self.line.given:
+        if "model" not in self.keys or "model" in used or "model" in self.line.given:
             return []
         model = model_flag(ScriptArgs.of(args))
         if model is None:
@@ -220,7 +217,7 @@ class _Translation:
         path = (written,)
         if key == ARGS:
             return
-        if key not in self.own:
+        if key not in self.keys:
             if not any(key in keys for keys in _all_keys()):
                 self._unknown(path, key)
             return
@@ -231,7 +228,7 @@ class _Translation:
                 self._wrong(path, "bad-option", str(error), error.hint)
 
     def _option(self, key: str, value: object, path: KeyPath) -> list[str]:
-        option = self.own[key]
+        option = self.keys[key]
         if key == SET:
             return self._overrides(value, path)
         if getattr(option, "multiple", False):
@@ -241,11 +238,11 @@ class _Translation:
         return self._single(key, value, path)
 
     def _single(self, key: str, value: object, path: KeyPath) -> list[str]:
-        option = self.own[key]
+        option = self.keys[key]
         text = self._text(key, value, path)
         if key == "gpus":
             choice = _parse_as_option(parse_gpus, text)
-            if "script" not in self.own and choice.devices is not None:  # an estimate wants their number
+            if "script" not in self.keys and choice.devices is not None:  # an estimate wants their number
                 text = str(len(choice.devices))
         if key != "python":  # which is started to find out more
             self._convert(option, text)
@@ -260,13 +257,13 @@ class _Translation:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
         texts: list[str] = []
         if isinstance(value, Mapping):
-            for key, one in value.items():
-                if one is True:
+            for key, item in value.items():
+                if item is True:
                     texts.append(key)
                 else:
-                    texts.append(f"{key}={self._scalar(one, (*path, key))}")
+                    texts.append(f"{key}={self._scalar(item, (*path, key))}")
         elif isinstance(value, list):
-            texts += [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+            texts += [self._scalar(item, (*path, place)) for place, item in enumerate(value)]
         else:
             texts.append(self._scalar(value, path))
         words: list[str] = []
@@ -287,9 +284,9 @@ class _Translation:
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
         """Whether another command takes the value, such as `stage: auto`, which an estimate does not have."""
         for keys in _all_keys():
-            reader = replace(self, own=keys, findings=[], places={})
+            reader = replace(self, keys=keys, findings=[], places={})
             try:
-                if key in reader.own and reader._option(key, value, path):  # noqa: SLF001
+                if key in reader.keys and reader._option(key, value, path):  # noqa: SLF001
                     return True
             except _Wrong:
                 continue
@@ -298,9 +295,9 @@ class _Translation:
     def _text(self, key: str, value: object, path: KeyPath) -> str:
         """Write a value as it stands in the file: YAML would make 59 of `0:59`, and 0.0003 of `3e-4`."""
         if isinstance(value, Mapping) and key == "offload":
-            return ",".join(f"{part}:{self._scalar(one, (*path, part))}" for part, one in value.items())
+            return ",".join(f"{part}:{self._scalar(item, (*path, part))}" for part, item in value.items())
         if isinstance(value, list) and key in ("gpus", "show_ranks"):
-            items = [self._scalar(one, (*path, place)) for place, one in enumerate(value)]
+            items = [self._scalar(item, (*path, place)) for place, item in enumerate(value)]
             if key == "gpus" and len(items) == 1:  # a device, not a count
                 return f"{items[0]},"
             return ",".join(items)
@@ -322,14 +319,16 @@ class _Translation:
 
     def _overrides(self, value: object, path: KeyPath) -> list[str]:
         """Write keys of the ds_config as `--set`; a list has `KEY=VALUE`, a mapping nests."""
-        typed = (*self._typed_config_keys(), *(key for one in self.line.given for key in _SETS.get(one, ())))
+        typed = self._typed_config_keys()
+        for option in self.line.given:
+            typed += _SETS.get(option, ())
         if isinstance(value, Mapping):
             items = [
-                (dotted(below), f"{dotted(below)}={json.dumps(one)}", (*path, *below))
-                for below, one in leaves(value)
+                (dotted(below), f"{dotted(below)}={json.dumps(leaf)}", (*path, *below))
+                for below, leaf in leaves(value)
             ]
-        elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-            items = [(one.partition("=")[0], one, (*path, place)) for place, one in enumerate(value)]
+        elif isinstance(value, list) and all(isinstance(text, str) for text in value):
+            items = [(text.partition("=")[0], text, (*path, place)) for place, text in enumerate(value)]
         else:
             raise _Wrong("expected keys of the ds_config", "write them below `set:`, as in a ds_config")
         words: list[str] = []
@@ -374,7 +373,7 @@ class _Translation:
             case False:
                 return [flag, "False"]
             case list():
-                return [flag, *(self._scalar(one, (*path, place)) for place, one in enumerate(value))]
+                return [flag, *(self._scalar(item, (*path, place)) for place, item in enumerate(value))]
             case dict():
                 return [flag, json.dumps(value)]
         return [flag, self._scalar(value, path)]
@@ -382,12 +381,12 @@ class _Translation:
     def _chunks(self, value: object) -> Iterator[tuple[list[str], KeyPath]]:
         """Write a mapping flag by flag; split a list or a text at its flags."""
         if isinstance(value, Mapping):
-            yield from ((self._flag(name, one), (ARGS, name)) for name, one in value.items())
+            yield from ((self._flag(name, item), (ARGS, name)) for name, item in value.items())
             return
         if isinstance(value, str):
             items: list[tuple[str, KeyPath]] = [(word, (ARGS,)) for word in shlex.split(value)]
         elif isinstance(value, list):
-            items = [(self._scalar(one, (ARGS, place)), (ARGS, place)) for place, one in enumerate(value)]
+            items = [(self._scalar(item, (ARGS, place)), (ARGS, place)) for place, item in enumerate(value)]
         else:
             raise _Wrong("expected the arguments of the script", "write `NAME: VALUE` lines below `args:`")
         chunk: list[str] = []
@@ -403,7 +402,7 @@ class _Translation:
             yield chunk, start
 
     def _unknown(self, path: KeyPath, key: str) -> None:
-        known = {key for keys in _all_keys() for key in keys} | {ARGS}
+        known = {ARGS}.union(*_all_keys())
         meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
         if meant:
             hint = f"did you mean `{meant}`?"
@@ -422,8 +421,7 @@ class _Translation:
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:
-    """Whether a key is one of these, or in one of them."""
-    return any(f"{key}.".startswith(f"{one}.") for one in sections)
+    return any(f"{key}.".startswith(f"{section}.") for section in sections)
 
 
 def _path(value: object) -> str | None:
@@ -451,7 +449,6 @@ def _parse_as_option(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
 
 
 def _choices(message: str) -> list[str]:
-    """List the words of a choice, which Typer's error names in quotes behind the wrong one."""
     _, is_choice, words = message.partition(" is not one of ")
     if not is_choice:
         return []

@@ -57,29 +57,32 @@ def with_options(
     panels: Iterable[OptionPanel], most_used: Sequence[str]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of these panels as keyword arguments; the most used are shown first."""
-    found: dict[str, Parameter] = {}
+    added: dict[str, Parameter] = {}
     for panel in panels:
         for field in fields(panel.table):
-            if field.name in panel.names and field.name not in found:
+            if field.name in panel.names and field.name not in added:
                 title = panel.title
                 if field.name in most_used:
                     title = MOST_USED
                 annotation = _in_panel(field.type, title)
-                found[field.name] = Parameter(
+                added[field.name] = Parameter(
                     field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation
                 )
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = signature(command)
-        kept = [one for one in own.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        command.__signature__ = own.replace(parameters=[*kept, *found.values()])  # type: ignore[attr-defined]
+        declared = signature(command)
+        kept = [
+            parameter
+            for parameter in declared.parameters.values()
+            if parameter.kind is not Parameter.VAR_KEYWORD
+        ]
+        command.__signature__ = declared.replace(parameters=[*kept, *added.values()])  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
 def _in_panel(annotation: Any, title: str) -> Any:
-    """Set the panel of `Annotated[TYPE, typer.Option(…)]`."""
     kind, info = get_args(annotation)
     assert isinstance(info, ParameterInfo)
     info = copy(info)

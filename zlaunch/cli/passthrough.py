@@ -101,6 +101,5 @@ def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides
 
 
 def _follows_module(word: str, words: list[str]) -> bool:
-    """Whether a word follows the name of a module, and so belongs to the module."""
     places = [place for place, given in enumerate(words) if given.startswith(("-m", "--module"))]
     return bool(places) and word in words[places[-1] + 1 :]

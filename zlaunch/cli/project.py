@@ -33,7 +33,9 @@ class Project:
 
 def look_around(directory: Path) -> Project:
     """Find what a directory has."""
-    scripts = {file for folder in SCRIPT_FOLDERS for file in _scripts(directory / folder)}
+    scripts: set[Path] = set()
+    for folder in SCRIPT_FOLDERS:
+        scripts.update(_scripts(directory / folder))
     ordered = sorted(
         (file.relative_to(directory) for file in scripts),
         key=lambda file: (not _TRAINING.search(file.name), len(file.parts), file),

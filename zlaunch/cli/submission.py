@@ -25,8 +25,7 @@ def _of_one_scheduler() -> Iterator[str]:
 
 
 def _owners(name: str) -> list[str]:
-    """Name the schedulers with an option of their own."""
-    return [scheduler for scheduler, one in schedulers().items() if name in one.options]
+    return [scheduler for scheduler, module in schedulers().items() if name in module.options]
 
 
 def check_options(given: Mapping[str, Any], job: JobSpec) -> None:
@@ -60,7 +59,6 @@ def check_options(given: Mapping[str, Any], job: JobSpec) -> None:
 
 
 def _typed(given: Mapping[str, Any], job: JobSpec) -> Iterator[str]:
-    """List the options for schedulers that the command line sets."""
     for name in [*_OF_ALL - {"submit"}, *_of_one_scheduler()]:
         is_given = given[name] not in (None, [], ()) and (name, given[name]) != ("detach", False)
         if is_given and name not in job.places:

@@ -71,8 +71,8 @@ def _nodes(count: int | None, job: JobSpec, on: str | None) -> NodesAsked:
         return NodesAsked(count or 1, gpus)
     there = imagine(on)
     each = len(there.machine.gpus)
-    for option, asked, found in (("--nodes", count, there.count), ("--gpus", gpus, each)):
-        if asked not in (None, found):
+    for option, asked, allocated in (("--nodes", count, there.count), ("--gpus", gpus, each)):
+        if asked not in (None, allocated):
             message = f"`{option} {asked}` and `--on {on}` contradict each other"
             raise WrongUsage(message, f"leave `{option} {asked}` out")
     return NodesAsked(there.count, each, there)

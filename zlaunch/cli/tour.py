@@ -2,26 +2,33 @@
 
 import importlib.util
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.views import parity as parity_view
-from zlaunch.cli.views import tour as tour_view
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.tour import TourView
+from zlaunch.cli.views.tour import TourView, draw, lines_of
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
 from zlaunch.files import cache_directory, check_writable, write_new
-from zlaunch.launch.parity import PARITY, modes_to_compare, parity_of
 from zlaunch.launch.surroundings import refuse_several
-from zlaunch.launch.tour import TOUR, Experiment, FinishedJob, tour_of, train_modes
+from zlaunch.launch.tour import (
+    MODES_OF_PARITY,
+    NVME,
+    PARITY,
+    TOUR,
+    Experiment,
+    Parity,
+    Tour,
+    parity_of,
+    tour_of,
+    train_modes,
+)
 
 
 def tour(
@@ -63,56 +70,40 @@ def tour(
             "leave out `--precision`",
         )
     refuse_several(os.environ, "zlaunch tour")
-    numbers, picture = (out / name for name in (_FILES["parity"] if parity else _FILES["tour"]))
     check_writable(out, "--out")
+    experiment, modes, files = Experiment(), TOUR, ("tour.json", "memory.png")
+    if parity:
+        experiment, modes, files = PARITY, MODES_OF_PARITY, ("parity.json", "loss.png")
+    if nvme is not None:
+        modes, nvme = (*modes, NVME), nvme.absolute()
+    numbers, picture = (out / name for name in files)
     for file in (numbers, picture):
         if file.exists():
             raise Unavailable(f"`{file}` already exists", "choose another directory with `--out DIR`")
-    experiment = PARITY if parity else Experiment()
     experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
-    modes = modes_to_compare(nvme) if parity else TOUR
     view = TourView(len(modes))
-    drive = None if nvme is None else nvme.absolute()
-    jobs = train_modes(experiment, modes, drive, view, lambda number, mode: view.begin(number, mode.label))
+    jobs = train_modes(experiment, modes, nvme, view, view.begin)
     if isinstance(jobs, int):
         view.done()
         raise typer.Exit(jobs)
-    result = _parity(experiment, jobs) if parity else _tour(experiment, jobs, view)
+    result: Tour | Parity
+    if parity:
+        result = parity_of(experiment, jobs)
+    else:
+        view.busy_with("rehearsing the jobs")
+        with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
+            result = tour_of(experiment, jobs, rehearser)
     view.done()
-    text = to_json(result.numbers)
+    text = to_json(result)
     if as_json:
         console.data(text)
     else:
-        console.data(*result.lines)
-    written = _write_result(numbers, text, picture, result.draw)
+        console.data(*lines_of(result))
+    written = _write(numbers, text, picture, result)
     console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
 
 
-_FILES = {"tour": ("tour.json", "memory.png"), "parity": ("parity.json", "loss.png")}
-"""Names of the files with the numbers and with the picture."""
-
-
-class _Result(NamedTuple):
-    """What came of the jobs: its numbers, how they are shown, and the picture."""
-
-    numbers: object
-    lines: list[str]
-    draw: Callable[[], bytes]
-
-
-def _tour(experiment: Experiment, jobs: Sequence[FinishedJob], view: TourView) -> _Result:
-    view.busy_with("rehearsing the jobs")
-    with Rehearser(ForecastCache(cache_directory(os.environ))) as rehearser:
-        tour = tour_of(experiment, jobs, rehearser)
-    return _Result(tour, list(tour_view.tour_lines(tour)), lambda: tour_view.draw(tour))
-
-
-def _parity(experiment: Experiment, jobs: Sequence[FinishedJob]) -> _Result:
-    parity = parity_of(experiment, jobs)
-    return _Result(parity, list(parity_view.parity_lines(parity)), lambda: parity_view.draw(parity))
-
-
-def _write_result(numbers: Path, text: str, picture: Path, draw: Callable[[], bytes]) -> str:
+def _write(numbers: Path, text: str, picture: Path, result: Tour | Parity) -> str:
     """Write the numbers and, if it can be drawn, the picture; return what was written."""
     try:
         numbers.parent.mkdir(parents=True, exist_ok=True)
@@ -122,5 +113,5 @@ def _write_result(numbers: Path, text: str, picture: Path, draw: Callable[[], by
     if importlib.util.find_spec("matplotlib") is None:
         console.say("no picture: matplotlib is not installed (`pip install matplotlib`)")
         return str(numbers)
-    write_new(picture, draw())
+    write_new(picture, draw(result))
     return f"{numbers} and {picture}"

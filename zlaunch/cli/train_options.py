@@ -90,15 +90,15 @@ class ZeroOptions:
     @property
     def job_members(self) -> dict[str, Any]:
         """The members of a JobSpec that these options set, beside the ds_config itself."""
-        found: dict[str, Any] = {
+        members: dict[str, Any] = {
             "stage": STAGES.get(self.stage or ""),
             "offload": self.offload,
             "precision": self.precision,
             "overrides": tuple(map(parse_override, self.overrides or ())),
         }
         if self.nvme is not None:
-            found["nvme_dir"] = self.nvme.absolute()
-        return found
+            members["nvme_dir"] = self.nvme.absolute()
+        return members
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,6 @@ def _job_evidence(run: RunFiles) -> JobEvidence:
 
 
 def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:
-    """Return the arguments that zlaunch added; none if the record does not say what the user typed."""
     typed = job.get("spec", {}).get("script_args")
     if not isinstance(typed, list) or words[: len(typed)] != typed:
         return ()
@@ -171,12 +170,10 @@ def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:
 
 
 def _recorded(kind: type[Choice], value: str | None) -> Choice | None:
-    """Look up a recorded value; older records do not have it."""
     return next((choice for choice in kind if choice.value == value), None)
 
 
 def _source(script: Path) -> Script | None:
-    """Read the script as it is now; it may have been deleted since."""
     try:
         return read_script(script)
     except ZlaunchError:
@@ -218,7 +215,6 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
 
 
 def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
-    """Whether the script had reached its end before the rank was told to stop."""
     stopped = record.get("stopped_at")
     if stopped is None or "since" not in heartbeat:
         return False

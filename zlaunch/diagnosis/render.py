@@ -45,7 +45,6 @@ def _shorter(verdict: Verdict) -> Verdict:
 
 
 def _without_downside(advice: str) -> str:
-    """Cut an advice such as "`--stage 3`: what it saves; what it costs"."""
     typed, is_described, effect = advice.partition("`: ")
     return typed + is_described + effect.partition("; ")[0]
 

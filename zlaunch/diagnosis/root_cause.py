@@ -77,7 +77,6 @@ def _without_an_end(rank: RankEvidence, evidence: Evidence) -> RankRole:
 
 
 def _raised_before(rank: RankEvidence) -> bool:
-    """Whether a rank that was told to stop had already raised an exception of its own."""
     error = rank.error
     return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
 

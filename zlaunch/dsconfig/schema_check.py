@@ -49,9 +49,9 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
         return Checked(config, tuple(newer.values()), config)
     faults = _faults(value, errors, older)
     below = _below_moved(value, faults, older)
-    found = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
+    findings = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
-    return Checked(_as_meant(value, faults), (*found, *below), _as_meant(value, unnamed))
+    return Checked(_as_meant(value, faults), (*findings, *below), _as_meant(value, unnamed))
 
 
 def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
 
 def _read(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
     try:
-        return DsConfig.model_validate(value, strict=strict), {}
+        return DsConfig.model_validate(value, strict=strict, context=strict), {}
     except ValidationError as error:
         by_path: dict[KeyPath, ErrorDetails] = {}
         for details in error.errors(include_url=False):

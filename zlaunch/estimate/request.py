@@ -15,12 +15,11 @@ from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
-from zlaunch.hosts.agent.answers import ask_hosts
+from zlaunch.hosts.agent.answers import ask_machines
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
 from zlaunch.hosts.machine import gpu_catalog
 from zlaunch.hosts.machine.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
 from zlaunch.hosts.machine.probe import model_types, probe_machine, stack_of, trainer_optimizers
-from zlaunch.hosts.machine.question import FOR_SLOTS, Question
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.job.hub import HUB_ID, fetch_code, fetch_model
 from zlaunch.job.model import ModelConfig, read_model
@@ -141,9 +140,7 @@ def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster
         return Cluster(num_hosts, ranks, gpu), _machine_with(gpu.name, gpu.has_bf16, ranks)
     machines = [probe_machine(os.environ, python)]
     if hosts:
-        facts = ask_hosts(hosts, Question(FOR_SLOTS, python=request.job.python))
-        others = {name: one.machine for name, one in facts.items()}
-        machines = [others.get(host.name, machines[0]) for host in hosts]
+        machines = [*ask_machines(hosts, machines[0], request.job.python).values()]
     here = weakest(machines)
     ranks = gpus or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:

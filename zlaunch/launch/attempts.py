@@ -98,7 +98,7 @@ def _restart(
 ) -> _Attempt | None:
     """Start again as the policy allows; None if it does not, or nothing that may help can start."""
     for job, lineage, note in _retries(first, attempt, failures, reporter):
-        run_dir = _run_directory(preflight.options.run_dir, lineage.attempt)
+        run_dir = _restart_directory(preflight.options.run_dir, len(failures))
         options = replace(preflight.options, run_dir=run_dir, origin=lineage)
         heed_signals()
         try:
@@ -138,9 +138,8 @@ def _newest_checkpoint(plan: LaunchPlan, proposal: Retry) -> Summary | None:
     return newest_for_restart(plan.training, plan.layout.root, proposal.job.offload)
 
 
-def _run_directory(run_dir: Path | None, number: int) -> Path | None:
-    """Name the attempts `mine`, `mine-attempt-2`, `mine-attempt-3`."""
+def _restart_directory(run_dir: Path | None, number: int) -> Path | None:
+    """Name the restarts of `mine`: `mine-restart-1`; a scheduler starts it again in `mine-attempt-2`."""
     if run_dir is None:
         return None
-    stem = run_dir.name.rpartition("-attempt-")[0] or run_dir.name
-    return run_dir.with_name(f"{stem}-attempt-{number}")
+    return run_dir.with_name(f"{run_dir.name}-restart-{number}")

@@ -21,7 +21,7 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.files import is_safe_word, nearest
-from zlaunch.hosts.agent.answers import ask_hosts
+from zlaunch.hosts.agent.answers import ask_hosts, ask_machines
 from zlaunch.hosts.agent.python_of_host import is_here, python_here
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_slots
@@ -32,7 +32,7 @@ from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, check_packa
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.probe import probe_machine, stack_of
-from zlaunch.hosts.machine.question import FOR_SLOTS, Question
+from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine, weakest
 from zlaunch.hosts.machine.survey import survey
 from zlaunch.job.args import ScriptArgs
@@ -240,9 +240,7 @@ def _count_slots(sources: Sources, machine: Machine, *, is_offline: bool) -> Sou
         hosts = [replace(line.host, devices=line.host.devices or likely) for line in lines]
         return replace(sources, hosts=choose_slots(job, hosts))
     uncounted = [line.host for line in lines if not line.host.devices]
-    others = {name: facts.machine for name, facts in ask_hosts(uncounted, Question(FOR_SLOTS)).items()}
-    machines = {host.name: others.get(host.name, machine) for host in uncounted}
-    lines = count_slots(lines, machines)
+    lines = count_slots(lines, ask_machines(uncounted, machine, job.python))
     return replace(sources, hostfile=lines, hosts=choose_slots(job, [line.host for line in lines]))
 
 

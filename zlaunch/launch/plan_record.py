@@ -4,12 +4,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import cache
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, cast
-
-from pydantic import TypeAdapter
+from typing import cast
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import OFFLOADS
@@ -18,6 +15,7 @@ from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.args import ScriptArgs
@@ -40,7 +38,7 @@ RECORDED_OPTIONS = {
 
 def options_record(job: JobSpec) -> dict[str, object]:
     """Write the options of a job that its plan does not show."""
-    options = _adapter(JobSpec).dump_python(job, mode="json", include=RECORDED_OPTIONS)
+    options = adapter_of(JobSpec).dump_python(job, mode="json", include=RECORDED_OPTIONS)
     return {"script_args": list(job.args.words), **options}
 
 
@@ -59,11 +57,11 @@ def recorded_job(files: RunFiles) -> JobSpec:
             where = {"gpus": GpuChoice(count=topology.world_size)}
         else:
             where = {"gpus": GpuChoice(devices=topology.hosts[0].devices)}
-        job_spec: JobSpec = _adapter(JobSpec).validate_python(
+        job_spec: JobSpec = adapter_of(JobSpec).validate_python(
             {
                 **options,
                 **where,
-                "args": ScriptArgs(_adapter(tuple[str, ...]).validate_python(options["script_args"])),
+                "args": ScriptArgs(adapter_of(tuple[str, ...]).validate_python(options["script_args"])),
                 "script": job["script"][0],
                 "python": job.get("python"),
                 "nvme_dir": Path(swap_dirs[0]).parent if swap_dirs else None,
@@ -73,12 +71,6 @@ def recorded_job(files: RunFiles) -> JobSpec:
             }
         )
         return job_spec
-
-
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Build what reads and writes a type when it is first needed: a dry run records nothing."""
-    return TypeAdapter(kind)
 
 
 def plan_record(plan: LaunchPlan) -> PlanRecord:
@@ -141,7 +133,7 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
             facts=facts,
             topology=_with_login(topology_of(job), facts.topology),
             accelerator=job["accelerator"],
-            launcher=_adapter(Launcher).validate_python(job["launcher"]),
+            launcher=adapter_of(Launcher).validate_python(job["launcher"]),
             values=_in_own_swap_dirs(expected, old, facts.layout),
             ds_config=_in_own_swap_dirs(_values(files, files.config), old, facts.layout),
             left=files.provenance["left"],

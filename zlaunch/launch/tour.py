@@ -1,6 +1,6 @@
-"""The experiment of the ZeRO tutorials: one model trained at each ZeRO stage, measured and predicted.
+"""The experiment of the ZeRO tutorials: `train zero_memory` in each ZeRO mode, measured and predicted.
 
-The jobs are ordinary runs of a recipe. What is shown of them comes from their run directories.
+What is shown of the jobs comes from their run directories.
 """
 
 import json
@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
 from zlaunch.errors import Unavailable
-from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Phase, Pool
+from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Pool
 from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
 from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
@@ -35,7 +36,6 @@ from zlaunch.rundir.run_files import RunFiles
 from zlaunch.units import plural
 
 PROGRAM: Final = (Path(__file__).parents[1] / "recipes" / "zero_memory.py").resolve()
-"""The program that is trained."""
 
 MEASURED: Final = "measured"
 """Directory in the run directory where the program writes."""
@@ -91,13 +91,32 @@ class ZeroMode:
         return "-".join(re.findall(r"[a-z0-9]+", self.label.lower()))
 
 
-TOUR: Final = (
+TOUR: Final[tuple[ZeroMode, ...]] = (
     ZeroMode("baseline", 0),
     ZeroMode("ZeRO-1", 1),
     ZeroMode("ZeRO-2", 2),
     ZeroMode("ZeRO-3", 3),
     ZeroMode("CPU offload", 2, Offload("cpu", "none")),
 )
+
+
+MODES_OF_PARITY: Final[tuple[ZeroMode, ...]] = (
+    *TOUR[:4],
+    ZeroMode("ZeRO-2, CPU", 2, Offload("cpu", "none")),
+    ZeroMode("ZeRO-3, CPU", 3, Offload("cpu", "cpu")),
+)
+NVME: Final = ZeroMode("ZeRO-3, NVMe", 3, Offload("nvme", "nvme"))
+
+PARITY: Final = Experiment(layers=4, width=1024, steps=20, learning_rate=1e-3)
+"""A model whose loss falls by a third in a few steps; its matrices are large enough for NVMe."""
+
+ROUNDING: Final = 1e-5
+"""Relative difference of losses in fp32 that rounding explains, after some tens of steps.
+
+The last bit of a sum, 6e-8 of it, depends on the order of its terms. ZeRO adds up gradients bucket by bucket
+and their norm share by share, and training carries each difference on. In bf16 this would say little: the
+losses without ZeRO differ by 1e-2 from those in fp32, and `zero.Init` draws other weights.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +182,8 @@ class Stop:
         """The memory of each phase, of the rank that has most."""
         phases = []
         for of_ranks in zip(*(rank.phases for rank in self.ranks), strict=True):
-            end, peak = (
-                max(sizes) for sizes in zip(*((phase.end, phase.peak) for phase in of_ranks), strict=True)
-            )
+            end = max(phase.end for phase in of_ranks)
+            peak = max(phase.peak for phase in of_ranks)
             phases.append(PhaseMemory(of_ranks[0].name, end, peak))
         return tuple(phases)
 
@@ -173,6 +191,15 @@ class Stop:
     def peak(self) -> int:
         """The most that a rank had in tensors."""
         return max(phase.peak for phase in self.measured)
+
+    def differences(self) -> Iterator[float]:
+        """Yield how far each measured amount is from the predicted one, as a fraction of it."""
+        if self.predicted is None:
+            return
+        ends = {phase.name: phase.end for phase in self.measured}
+        for phase in self.predicted.phases:
+            yield ends[phase.name] / phase.end - 1
+        yield self.peak / self.predicted.peak - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +210,39 @@ class Tour:
     accelerator: str
     stops: tuple[Stop, ...]
     why_not_predicted: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LossCurve:
+    """The losses of one job, step by step: the mean of all ranks."""
+
+    label: str
+    run: str
+    losses: tuple[float, ...]
+
+    def differences(self, other: "LossCurve") -> list[float]:
+        """Return the difference of each loss, relative to the other's."""
+        pairs = zip(self.losses, other.losses, strict=True)
+        return [abs(mine - its) / abs(its) for mine, its in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """The losses of all jobs; the first is the one without ZeRO."""
+
+    experiment: Experiment
+    accelerator: str
+    curves: tuple[LossCurve, ...]
+
+    @property
+    def most(self) -> float:
+        """The largest relative difference of a loss to the first job's."""
+        return max(max(curve.differences(self.curves[0])) for curve in self.curves)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether rounding explains all differences."""
+        return self.most <= ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,26 +351,46 @@ def _read_measured(file: Path) -> MeasuredRank:
     return rank
 
 
+def parity_of(experiment: Experiment, jobs: Sequence[FinishedJob]) -> Parity:
+    """Compare the losses that the jobs measured."""
+    curves = []
+    for job in jobs:
+        losses = zip(*(rank.losses for rank in job.ranks), strict=True)
+        curves.append(LossCurve(job.mode.label, job.run.root.name, tuple(map(fmean, losses))))
+    return Parity(experiment, jobs[0].run.job.get("accelerator", ""), tuple(curves))
+
+
 def tour_of(experiment: Experiment, jobs: Sequence[FinishedJob], rehearse: Rehearse) -> Tour:
     """Set what the jobs measured beside what rehearsals of their ds_configs and the formulas predict."""
     accelerator = jobs[0].run.job.get("accelerator", "")
     here = [_workload(experiment, job, accelerator) for job in jobs]
     if accelerator == "cpu":
         forecasts = rehearse([*here, *(replace(workload, accelerator="cuda") for workload in here)])
-        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in forecasts[len(jobs) :]]
         predicted = [_predicted(forecast, HOST_POOLS) for forecast in forecasts[: len(jobs)]]
+        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in forecasts[len(jobs) :]]
     else:
         forecasts = rehearse(here)
         on_gpus, predicted = [None] * len(jobs), [_predicted(forecast, ("gpu",)) for forecast in forecasts]
     stops = []
     for number, job in enumerate(jobs):
-        stops.append(_stop(experiment, job, here[number], predicted[number], on_gpus[number]))
+        parameters, stage, settings = experiment.parameters, job.mode.stage, read_settings(here[number])
+        stop = Stop(
+            label=job.mode.label,
+            stage=stage,
+            run=job.run.root.name,
+            ranks=job.ranks,
+            predicted=predicted[number],
+            on_gpus=on_gpus[number],
+            formula=model_states(parameters, stage, settings.world_size, settings.per_parameter),
+            sent=sent_by(job.ranks[0].calls, settings.world_size),
+            textbook=paper_volume(parameters, stage, settings.world_size, settings.item),
+        )
+        stops.append(stop)
     reasons = [_why_not(forecast) for forecast in forecasts if not _is_rehearsed(forecast)]
     return Tour(experiment, accelerator, tuple(stops), reasons[0] if reasons else None)
 
 
 def _workload(experiment: Experiment, job: FinishedJob, accelerator: str) -> Workload:
-    """Describe the first rank of a job to a rehearsal."""
     model = {
         "model_type": LINEAR_LAYERS,
         "architectures": ["LinearLayers"],
@@ -328,27 +408,6 @@ def _workload(experiment: Experiment, job: FinishedJob, accelerator: str) -> Wor
         accelerator="cpu" if accelerator == "cpu" else "cuda",
         save=False,
         resume=False,
-    )
-
-
-def _stop(
-    experiment: Experiment,
-    job: FinishedJob,
-    workload: Workload,
-    predicted: PredictedMemory | None,
-    on_gpus: PredictedMemory | None,
-) -> Stop:
-    parameters, stage, settings = experiment.parameters, job.mode.stage, read_settings(workload)
-    return Stop(
-        label=job.mode.label,
-        stage=stage,
-        run=job.run.root.name,
-        ranks=job.ranks,
-        predicted=predicted,
-        on_gpus=on_gpus,
-        formula=model_states(parameters, stage, settings.world_size, settings.per_parameter),
-        sent=sent_by(job.ranks[0].calls, settings.world_size),
-        textbook=paper_volume(parameters, stage, settings.world_size, settings.item),
     )
 
 
@@ -378,30 +437,16 @@ def _why_not(forecast: Rehearsed) -> str | None:
 def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | None:
     if not _is_rehearsed(forecast):
         return None
-    phases = [_phase_memory(phase, pools) for phase in forecast.phases]
+    phases, most = [], 0
+    for phase in forecast.phases:
+        end, peak = (sum(held.get(pool, 0) for pool in pools) for held in (phase.end, phase.peak))
+        most = max(most, peak)
+        if name := _REHEARSED.get(phase.name):
+            phases.append(PhaseMemory(name, end, peak))
     parts: dict[str, int] = {}
     for pool in pools:
         parts |= forecast.parts.get(pool, {})
-    return PredictedMemory(
-        phases=tuple(
-            replace(phase, name=_REHEARSED[phase.name]) for phase in phases if phase.name in _REHEARSED
-        ),
-        peak=max(phase.peak for phase in phases),
-        parts=parts,
-        host=0 if pools == HOST_POOLS else sum(map(forecast.peak, HOST_POOLS)),
-    )
-
-
-def _phase_memory(phase: Phase, pools: Sequence[Pool]) -> PhaseMemory:
-    end, peak = (sum(held.get(pool, 0) for pool in pools) for held in (phase.end, phase.peak))
-    return PhaseMemory(phase.name, end, peak)
-
-
-def differences(stop: Stop) -> Iterator[float]:
-    """Yield how far each measured amount is from the predicted one, as a fraction of it."""
-    if stop.predicted is None:
-        return
-    ends = {phase.name: phase.end for phase in stop.measured}
-    for phase in stop.predicted.phases:
-        yield ends[phase.name] / phase.end - 1
-    yield stop.peak / stop.predicted.peak - 1
+    host = 0
+    if pools != HOST_POOLS:
+        host = sum(map(forecast.peak, HOST_POOLS))
+    return PredictedMemory(tuple(phases), most, parts, host)

@@ -168,7 +168,6 @@ def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]
 
 
 def _convert_first(resumption: Resumption, training: PlannedTraining, fit: CheckpointFit) -> str:
-    """Say what to type so that the job loads a converted checkpoint; nothing if it does."""
     saved, steps, options = fit.saved, [], []
     if fit.converted is None:
         steps.append(f"add `--allow-reshard`; or convert it yourself: {_conversion(fit)}")
@@ -196,7 +195,6 @@ def _conversion(fit: CheckpointFit) -> str:
 
 
 def _other_jobs(fit: CheckpointFit) -> Iterator[str]:
-    """Say which jobs can use a checkpoint of which this one could only use the weights."""
     if (nearest := fit.nearest) is not None:
         changed, changes = fit.target.changes_to(nearest.target), []
         options = replace(changed, ranks=None).options

@@ -60,7 +60,6 @@ def _not_loadable(training: PlannedTraining) -> Iterator[Finding]:
 
 
 def _pattern(training: PlannedTraining, named: Path) -> Iterator[Finding]:
-    """Find a directory in which DeepSpeed will not find the checkpoints that it has saved."""
     place = str(named.absolute())
     if not SPECIAL.search(place):
         return

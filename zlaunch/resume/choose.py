@@ -63,7 +63,6 @@ def newest_for_restart(
 
 
 def _checkpoint_named(name: str) -> Summary:
-    """Find a checkpoint by its path, by that of a directory with several, or by the run that saved it."""
     if Path(name).is_dir() and not RunDir(Path(name)).job.exists():
         return checkpoint_of(Path(name).absolute())
     try:

@@ -198,8 +198,11 @@ class CheckpointFit:
         before = vars(ResumeTarget(saved.all_ranks, saved.stage, _PRECISIONS.get(saved.dtype or ""), offload))
         differences = list(_differences(saved, target))
         if not saved.obstacle:
-            differences = [one for one in differences if one.way is ResumeWay.WEIGHTS]
-        other = can_resume(saved, replace(target, **{one.option: before[one.option] for one in differences}))
+            differences = [difference for difference in differences if difference.way is ResumeWay.WEIGHTS]
+        other = can_resume(
+            saved,
+            replace(target, **{difference.option: before[difference.option] for difference in differences}),
+        )
         if other.way in (ResumeWay.AS_IT_IS, ResumeWay.UNIVERSAL):
             return other
         return None if other.target == target else other.nearest
@@ -212,8 +215,8 @@ def can_resume(saved: Summary, target: ResumeTarget) -> CheckpointFit:
     differences = list(_differences(saved, target))
     if not differences or _fits_anyway(saved, target):
         return _in_order(CheckpointFit(saved, target, ResumeWay.AS_IT_IS))
-    way = max((one.way for one in differences), key=list(ResumeWay).index)
-    reasons = tuple(one.reason for one in differences)
+    way = max((difference.way for difference in differences), key=list(ResumeWay).index)
+    reasons = tuple(difference.reason for difference in differences)
     if way is ResumeWay.UNIVERSAL and saved.obstacle:
         return CheckpointFit(saved, target, ResumeWay.WEIGHTS, (*reasons, saved.obstacle))
     return _in_order(CheckpointFit(saved, target, way, reasons))
@@ -249,9 +252,13 @@ def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
         return CheckpointFit(saved, target, way, reasons)
 
     if saved.problems:
-        return fit(ResumeWay.REPAIR, *(f"{one.file.name}: {one.message}" for one in saved.problems))
+        return fit(
+            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.problems)
+        )
     if saved.unknown:
-        return fit(ResumeWay.UNKNOWN, *(f"{one.file.name}: {one.message}" for one in saved.unknown))
+        return fit(
+            ResumeWay.UNKNOWN, *(f"{problem.file.name}: {problem.message}" for problem in saved.unknown)
+        )
     if saved.stage is None:
         return _without_engine(saved, target)
     if saved.cannot_load is not None:

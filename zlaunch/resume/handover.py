@@ -85,8 +85,8 @@ def _loads(call: ast.Call) -> bool:
         case ast.Call(func=ast.Attribute(value=ast.Attribute(attr=of) | ast.Name(id=of), attr="load")):
             return of in _OWNERS_OF_LOAD
         case ast.Call(func=ast.Attribute(attr="train")):
-            given = [one.value for one in call.keywords if one.arg in (_ARGUMENT, None)]
-            return any(not (isinstance(one, ast.Constant) and not one.value) for one in given)
+            given = [argument.value for argument in call.keywords if argument.arg in (_ARGUMENT, None)]
+            return any(not (isinstance(argument, ast.Constant) and not argument.value) for argument in given)
     return False
 
 

@@ -15,11 +15,17 @@ def by_age(folder: Path) -> list[CheckpointFolder]:
     Models are left out: a directory with checkpoints often has the one that was trained, too. That of a
     Trainer at stage 3 may be a tag of its engine.
     """
-    found = [one for one in find(folder) if one.saved_by is not SavedBy.WEIGHTS]
-    trainers = {one.folder.parent for one in found if one.saved_by is SavedBy.TRAINER}
-    found = [one for one in found if one.saved_by is not SavedBy.ENGINE or one.folder.parent not in trainers]
-    near = [one for one in found if one.folder.parent == folder]
-    return sorted(near or found, key=age, reverse=True)
+    checkpoints = [checkpoint for checkpoint in find(folder) if checkpoint.saved_by is not SavedBy.WEIGHTS]
+    trainers = {
+        checkpoint.folder.parent for checkpoint in checkpoints if checkpoint.saved_by is SavedBy.TRAINER
+    }
+    checkpoints = [
+        checkpoint
+        for checkpoint in checkpoints
+        if checkpoint.saved_by is not SavedBy.ENGINE or checkpoint.folder.parent not in trainers
+    ]
+    near = [checkpoint for checkpoint in checkpoints if checkpoint.folder.parent == folder]
+    return sorted(near or checkpoints, key=age, reverse=True)
 
 
 def newest_complete(
@@ -43,18 +49,18 @@ def checkpoint_of(folder: Path) -> Summary:
 
     Raise InputMissing if there is none, WrongUsage if there are those of several trainings.
     """
-    found = by_age(folder)
-    refuse_several(folder, found)
-    if not found:
+    checkpoints = by_age(folder)
+    refuse_several(folder, checkpoints)
+    if not checkpoints:
         return summarize(checkpoint_at(folder))
-    newest = summarize(found[0])
+    newest = summarize(checkpoints[0])
     return (newest_complete(folder) or newest) if newest.problems else newest
 
 
-def refuse_several(folder: Path, found: Sequence[CheckpointFolder]) -> None:
+def refuse_several(folder: Path, checkpoints: Sequence[CheckpointFolder]) -> None:
     """Raise WrongUsage if checkpoints are those of several trainings."""
-    if len({checkpoint.folder.parent for checkpoint in found}) > 1:
+    if len({checkpoint.folder.parent for checkpoint in checkpoints}) > 1:
         raise WrongUsage(
             f"there are checkpoints of several trainings in `{shown(folder)}`",
-            f"name the checkpoint directory, such as {typed(found[0].folder.parent)}",
+            f"name the checkpoint directory, such as {typed(checkpoints[0].folder.parent)}",
         )

@@ -125,10 +125,10 @@ def steps_of(text: str | None, total: int | None) -> int | None:
 def number(text: str | None) -> float | None:
     """Read a number, a negative one as 0; None if it is not known."""
     try:
-        found = float(text or "")
+        value = float(text or "")
     except ValueError:
         return None
-    return max(0.0, found) if math.isfinite(found) else None
+    return max(0.0, value) if math.isfinite(value) else None
 
 
 def with_save_directory(job: JobSpec, script: Script) -> JobSpec:

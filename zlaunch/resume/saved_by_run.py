@@ -114,8 +114,6 @@ def _step_of(files: RunFiles) -> int:
 
 @dataclass(frozen=True)
 class _Divergence:
-    """A run whose loss stayed NaN or infinite."""
-
     last_finite: int
     """The last step at which it was not; after this step, the weights may have been lost."""
     ended: float
@@ -137,7 +135,6 @@ def _divergence(files: RunFiles) -> _Divergence | None:
 
 
 def _saved_model(files: RunFiles) -> Path | None:
-    """Find the model that the job of a run has saved, if its weights are still there."""
     folder = _recorded(files, "saved_model")
     if folder is None:
         return None

@@ -14,8 +14,6 @@ RESERVE_BYTES = 64 * 1024
 
 
 class _Below:
-    """A path below the root of a run directory."""
-
     def __init__(self, *parts: str) -> None:
         self._parts = parts
 

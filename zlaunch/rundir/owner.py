@@ -47,7 +47,6 @@ def _is_visible(job: JobRecord) -> bool:
 
 
 def _was_before_boot(job: JobRecord) -> bool:
-    """Whether this host was booted after a run had started on it."""
     import psutil
 
     here = whereabouts()

@@ -78,7 +78,6 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
 
 
 def _now(run: Run) -> dict[str, object] | None:
-    """Say what the first rank is doing, and since when."""
     first = run.heartbeats.get(0)
     if first is None or run.state is not State.RUNNING:
         return None
@@ -166,7 +165,6 @@ def _throughput_unit(run: Run, lines: Sequence[StepRecord]) -> tuple[str, float]
 
 
 def _rates(lines: Sequence[StepRecord], start: int, unit: str, factor: float) -> list[float | None]:
-    """Compute the throughput of each line from the line before it."""
     before = next((line for line in reversed(lines[:start]) if line.get("count") != 0), None)
     rates: list[float | None] = []
     for line in lines[start:]:
@@ -240,7 +238,6 @@ def _memory_columns(run: Run, lines: Sequence[MetricsRecord], name: str) -> dict
 
 
 def _memory_of_ranks(line: MetricsRecord, name: str) -> dict[int, int]:
-    """Return the memory of each rank in one sample."""
     sizes = {}
     for sample in line.get("ranks", []):
         rank, size = sample.get("rank"), sample.get(name)
@@ -259,7 +256,6 @@ def _predicted_phases(forecast: ForecastRecord) -> list[dict[str, object]]:
 
 
 def _plan_rows(run: Run) -> list[dict[str, object]]:
-    """Set the plan beside what the first rank's script trained with."""
     job, engine = run.job, run.program.get("engine")
     real = engine or EngineRecord()
     rows = (
@@ -282,7 +278,6 @@ def _plan_row(name: str, planned: object, was: object) -> dict[str, object]:
 
 
 def _config(run: Run) -> Iterator[dict[str, object]]:
-    """List the keys of the ds_config, their sources, and what the engine read instead."""
     sources = run.provenance.get("set", {})
     real = run.program.get("engine", {}).get("ds_config", {})
     for path, value in leaves(run.config):
@@ -306,7 +301,6 @@ def _without_secret(difference: str) -> str:
 
 
 def _rank_rows(run: Run) -> list[dict[str, object]]:
-    """List the ranks: the one that failed first, others that failed, then the rest."""
     first = None if run.verdict is None else run.verdict.rank
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", []) if "rank" in slot}
     numbers = sorted({*slots, *run.ranks, *run.heartbeats})

@@ -69,7 +69,6 @@ def _is_run(root: Path) -> bool:
 
 
 def _started(root: Path) -> float:
-    """Read when a run started; if its record does not say, take the time of the directory."""
     if (started := read_record(RunDir(root).job, StartRecord).get("started")) is not None:
         return started
     with contextlib.suppress(OSError):

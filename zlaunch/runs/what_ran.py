@@ -69,7 +69,6 @@ def differences(run: RunFiles) -> list[str]:
 
 
 def _other_first_step(run: RunFiles) -> list[str]:
-    """Find a script that did not load the checkpoint it was given."""
     wanted, first = run.job.get("resumed_step"), run.heartbeats.get(0, {}).get("first_step")
     if not wanted or first in (None, wanted):
         return []

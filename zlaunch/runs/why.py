@@ -55,7 +55,6 @@ def _facts(run: Run) -> Iterator[str]:
 
 
 def _doing(run: Run) -> str:
-    """Say which step the ranks are in, and the phase of each, if they differ."""
     phases: dict[str, list[int]] = {}
     for rank, heartbeat in run.heartbeats.items():
         phases.setdefault(heartbeat.get("phase") or "unknown", []).append(rank)

@@ -11,7 +11,7 @@ import pytest
 from tests.asking import answer, by_formula, forecast, question
 from tests.running import RECIPE
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.speed import time_lines
+from zlaunch.cli.views.estimate_text import time_lines
 from zlaunch.cli.views.strategies import nothing_fits, table_lines
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from tests.running import ROOT
-from zlaunch.cli.views.tour import bridge, draw, tour_lines
+from zlaunch.cli.views.tour import bridge, draw, lines_of
 from zlaunch.estimate.memory.model_states import ModelStates
-from zlaunch.launch.tour import PredictedMemory, Tour, differences
+from zlaunch.launch.tour import PredictedMemory, Tour
 
 RECORDED = TypeAdapter(Tour).validate_json(Path(__file__).with_name("tour.json").read_bytes())
 PART_NAMES = ("parameters", "gradients", "optimizer states", "master weights", "buckets")
@@ -20,18 +20,18 @@ SIZES = st.integers(0, 1 << 40)
 
 def test_the_page_about_the_tour_shows_what_the_recorded_tour_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    shown = "\n".join(f"    {line}".rstrip() for line in tour_lines(RECORDED))
+    shown = "\n".join(f"    {line}".rstrip() for line in lines_of(RECORDED))
     assert shown in (ROOT / "docs" / "tour.md").read_text("utf-8")
 
 
 def test_a_tour_is_shown_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert [line for line in tour_lines(RECORDED) if len(line) > 80] == []
+    assert [line for line in lines_of(RECORDED) if len(line) > 80] == []
 
 
 def test_a_tour_without_a_rehearsal_shows_what_was_measured_and_why_nothing_was_predicted() -> None:
     stops = tuple(replace(stop, predicted=None, on_gpus=None) for stop in RECORDED.stops)
-    text = "\n".join(tour_lines(replace(RECORDED, stops=stops, why_not_predicted="torch is too old")))
+    text = "\n".join(lines_of(replace(RECORDED, stops=stops, why_not_predicted="torch is too old")))
     assert "torch is too old" in text
     assert "measured" in text
     assert "leaves out" not in text
@@ -39,11 +39,11 @@ def test_a_tour_without_a_rehearsal_shows_what_was_measured_and_why_nothing_was_
 
 def test_a_single_rank_sends_nothing_and_has_no_table_of_traffic() -> None:
     alone = replace(RECORDED, experiment=replace(RECORDED.experiment, world_size=1))
-    assert not any("comms logger" in line for line in tour_lines(alone))
+    assert not any("comms logger" in line for line in lines_of(alone))
 
 
 def test_what_was_measured_is_what_was_predicted() -> None:
-    assert max(abs(one) for stop in RECORDED.stops for one in differences(stop)) < 0.01
+    assert max(max(map(abs, stop.differences())) for stop in RECORDED.stops) < 0.01
 
 
 @given(st.tuples(SIZES, SIZES, SIZES), st.lists(SIZES, min_size=5, max_size=5), st.booleans())

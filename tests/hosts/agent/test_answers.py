@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from tests.making import ODD_NAME, PYTHON
 from tests.running import ROOT
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.answers import ask_hosts, asking
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.json_lines import ANSWER, answers_in, plain
@@ -150,6 +151,13 @@ def test_an_answer_is_found_among_what_a_login_prints(fake: Fake) -> None:
     fake.answers({"facts": FACTS})
     expected = replace(FACTS, hardware=replace(FACTS.machine, hostname="w0"))
     assert ask_hosts([Host("w0", ())], Question()) == {"w0": expected}
+
+
+def test_what_reads_the_answers_of_many_hosts_is_built_once(fake: Fake) -> None:
+    fake.answers({"facts": FACTS})
+    adapter_of.cache_clear()
+    ask_hosts([Host(f"w{number}", ()) for number in range(3)], Question())
+    assert adapter_of.cache_info().misses == 1
 
 
 def test_a_host_with_another_zlaunch_is_refused(fake: Fake) -> None:

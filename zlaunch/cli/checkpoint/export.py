@@ -57,9 +57,9 @@ def export(
     The fp32 weights of the optimizer are read block by block, so any model fits in memory.
     """
     refuse_existing(out)
-    found = checkpoint_of(folder)
-    checkpoint = found.checkpoint
-    console.say(*taken(folder, found), *_model_beside(folder, checkpoint))
+    saved = checkpoint_of(folder)
+    checkpoint = saved.checkpoint
+    console.say(*taken(folder, saved), *_model_beside(folder, checkpoint))
     require_engine(checkpoint)
     planned = plan_export(checkpoint, DTYPES.get(dtype or ""), int(shard_size * 1e9), model, merge_lora)
     console.say(*_before(planned, out))
@@ -75,8 +75,8 @@ def export(
 
 def _model_beside(folder: Path, checkpoint: CheckpointFolder) -> Iterator[str]:
     """Say that a training has saved its model beside the checkpoints, at its end."""
-    own = recognize(folder)
-    if own is not None and own.saved_by is SavedBy.WEIGHTS and own != checkpoint:
+    model = recognize(folder)
+    if model is not None and model.saved_by is SavedBy.WEIGHTS and model != checkpoint:
         text = f"{shown(folder)} has a model, too, maybe of a later step; `from_pretrained` loads it as it is"
         yield from console.paragraph(text)
 

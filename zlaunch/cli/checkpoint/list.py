@@ -24,19 +24,19 @@ def list_checkpoints(
     """
     if not folder.is_dir():
         raise InputMissing(f"there is no directory `{folder}`")
-    found = list(map(summarize, find(folder)))
+    checkpoints = list(map(summarize, find(folder)))
     if as_json:
-        console.data(to_json(list(map(members, found))))
+        console.data(to_json(list(map(members, checkpoints))))
         return
-    if not found:
+    if not checkpoints:
         console.say(f"no checkpoints in `{folder}`")
         return
-    header, *rows = console.table(list(table(found)), indent="")
+    header, *rows = console.table(list(table(checkpoints)), indent="")
     console.data(header)
-    for row, saved in zip(rows, found, strict=True):
+    for row, saved in zip(rows, checkpoints, strict=True):
         console.data(row)
         for line in problem_lines((*saved.problems, *saved.unknown)[:1], saved.checkpoint.folder):
             console.data(*console.paragraph(line, "    "))
-    if any(saved.problems for saved in found):
-        broken = next(saved for saved in found if saved.problems)
+    if any(saved.problems for saved in checkpoints):
+        broken = next(saved for saved in checkpoints if saved.problems)
         console.say(f"`zlaunch checkpoint verify {typed(broken.checkpoint.folder)}` lists all problems")

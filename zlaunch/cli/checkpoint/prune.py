@@ -27,9 +27,9 @@ def prune(
     Checkpoints are counted per directory. Incomplete ones are deleted too, unless they are newer than all
     complete ones. Universal checkpoints and models are kept.
     """
-    found = list(map(summarize, checkpoints_at(folder)))
-    old = superfluous(found, keep)
-    rests = half_deleted(found)
+    checkpoints = list(map(summarize, checkpoints_at(folder)))
+    old = superfluous(checkpoints, keep)
+    rests = half_deleted(checkpoints)
     for saved in old:
         if yes:
             delete(saved.checkpoint)

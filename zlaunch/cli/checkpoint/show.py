@@ -23,10 +23,10 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show what a checkpoint contains: step, stage, ranks, type, size and release."""
-    found = summarize(checkpoint_at(folder))
+    saved = summarize(checkpoint_at(folder))
     if as_json:
-        console.data(to_json(members(found)))
+        console.data(to_json(members(saved)))
         return
-    console.data(*console.table(list(facts(found)), indent=""))
-    for line in problem_lines((*found.problems, *found.unknown), found.checkpoint.folder):
+    console.data(*console.table(list(facts(saved)), indent=""))
+    for line in problem_lines((*saved.problems, *saved.unknown), saved.checkpoint.folder):
         console.data(*console.paragraph(line, "    "))

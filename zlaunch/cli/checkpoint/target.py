@@ -39,7 +39,9 @@ def target_of(given: ResumeTarget, ds_config: Path | None, saved: Summary) -> Re
         return target
     # As `train` does, refuse what DeepSpeed ignores only if an option asks for it.
     severities = FATAL | {Severity.IGNORED} if given.offload else FATAL
-    if wrong := [one for one in _about_offload(stage, target.offload) if one.severity in severities]:
+    if wrong := [
+        finding for finding in _about_offload(stage, target.offload) if finding.severity in severities
+    ]:
         raise Refused(wrong)
     return target
 
@@ -49,7 +51,7 @@ def _about_offload(stage: int, device: str) -> list[Finding]:
     if device == "nvme":
         section["nvme_path"] = "DIR"
     findings = validate_mapping({"zero_optimization": {"stage": stage, "offload_optimizer": section}})
-    return [one for one in findings if "offload_optimizer" in one.where]
+    return [finding for finding in findings if "offload_optimizer" in finding.where]
 
 
 def _with_config(given: ResumeTarget, ds_config: Path) -> ResumeTarget:

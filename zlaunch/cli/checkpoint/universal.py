@@ -33,9 +33,9 @@ def universal(
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.
     """
-    found = checkpoint_of(folder)
-    console.say(*taken(folder, found))
-    convert(found.checkpoint, out, None, as_json=as_json)
+    saved = checkpoint_of(folder)
+    console.say(*taken(folder, saved))
+    convert(saved.checkpoint, out, None, as_json=as_json)
 
 
 def convert(checkpoint: CheckpointFolder, out: Path | None, int_steps: bool | None, *, as_json: bool) -> None:

@@ -8,9 +8,8 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
-from zlaunch.checkpoint.latest_file import wrong_latest
 from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
-from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.summary import Summary, summarize, wrong_latest
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state
@@ -29,12 +28,12 @@ def verify(
     Without `--full`, names, structures and sizes are checked, which takes a moment for any size.
     Exits with 65 if there is a problem, or a file that zlaunch cannot judge.
     """
-    found = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
-    beside = list(wrong_latest(found))
+    checkpoints = [summarize(checkpoint, full) for checkpoint in checkpoints_at(folder)]
+    beside = list(wrong_latest(checkpoints))
     if as_json:
-        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in found]))
+        console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in checkpoints]))
     else:
-        for saved in found:
+        for saved in checkpoints:
             console.data(f"{shown(saved.checkpoint.folder)}: {state(saved)}")
             for line in problem_lines((*saved.problems, *saved.unknown), saved.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
@@ -43,7 +42,7 @@ def verify(
                 console.say(*console.paragraph(f"DeepSpeed takes its path for a pattern: {link}"))
         for problem in beside:
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
-    if beside or any(saved.problems or saved.unknown for saved in found):
+    if beside or any(saved.problems or saved.unknown for saved in checkpoints):
         raise typer.Exit(ExitStatus.REFUSED)
 
 

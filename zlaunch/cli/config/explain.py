@@ -53,16 +53,16 @@ def _key_list(keys: Sequence[RelatedRule]) -> Iterator[str]:
     """List the sections, then the keys outside of sections."""
     for title, is_section in (("sections", True), ("\nkeys outside of sections", False)):
         yield title
-        yield from _notes_on([one for one in keys if one.is_section is is_section])
+        yield from _notes_on([key for key in keys if key.is_section is is_section])
 
 
 def _notes_on(items: Sequence[RelatedRule]) -> Iterator[str]:
     """Write descriptions beside names, and below long names."""
-    for one in items:
-        is_long = len(one.name) > NAME_COLUMNS
+    for item in items:
+        is_long = len(item.name) > NAME_COLUMNS
         if is_long:
-            yield f"  {one.name}"
-        yield from console.notes([(f"{'' if is_long else one.name:<{NAME_COLUMNS}}", one.words)])
+            yield f"  {item.name}"
+        yield from console.notes([(f"{'' if is_long else item.name:<{NAME_COLUMNS}}", item.words)])
 
 
 def _named(key: str) -> str:

@@ -35,9 +35,9 @@ def resolve(
     typed, reader = trainer_args(trainer.args, python)
     context, wrong = context_of(typed, world_size, model, runner or reader, None, python=python)
     context = replace(context, strict_json=False)
-    found = load_config(file)
-    document = found.needed(file)
-    findings = [*wrong, *found.findings, *validate_document(document, replace(context, args=None))]
+    loaded = load_config(file)
+    document = loaded.needed(file)
+    findings = [*wrong, *loaded.findings, *validate_document(document, replace(context, args=None))]
     refuse_fatal(findings)
     resolved = resolve_file(document, context)
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)

@@ -49,8 +49,8 @@ def show(
     else:
         rows = _host_rows(_hosts(job, cluster))
     if as_json:
-        found = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
-        console.data(to_json({"hosts": found}))
+        members = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
+        console.data(to_json({"hosts": members}))
         return
     console.data(*console.table(_table_rows(rows), indent=""))
     if isinstance(cluster, Member):
@@ -74,7 +74,7 @@ def _host_rows(hosts: Sequence[Host]) -> list[_Row]:
     if all(host.devices for host in hosts):
         for slot in Topology(tuple(hosts)).slots():
             ranks[slot.host].append(slot.rank)
-    return [_Row(one.name, _address(one), one.devices, ranks[one.name], one.python) for one in hosts]
+    return [_Row(host.name, _address(host), host.devices, ranks[host.name], host.python) for host in hosts]
 
 
 def _member_rows(member: Member, job: JobSpec) -> list[_Row]:

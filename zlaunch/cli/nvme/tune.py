@@ -28,8 +28,8 @@ _PIECE = 16 << 20
 
 
 def _size(text: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    num_bytes = int(found[1]) * _UNITS[found[2].upper()] if found else 0
+    match = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    num_bytes = int(match[1]) * _UNITS[match[2].upper()] if match else 0
     if num_bytes < _PIECE:
         raise typer.BadParameter(f"{text} is not a size of at least 16M, such as 400M or 1G")
     return num_bytes // _PIECE * _PIECE
@@ -97,20 +97,20 @@ def tune(
     view = TuneView()
     console.say(f"the test takes {memory(FILES * request.num_bytes)} in {folder}, and about ten minutes")
     try:
-        found = tune_drive(request, view, view.measured)
+        tuned = tune_drive(request, view, view.measured)
     except Stopped as stop:
         view.done()
         console.say(f"stopped by {stop.number.name}; the test files are deleted")
         end_like(-stop.number)
     view.done()
     if as_json:
-        members = {"aio": found.aio, "unit": "GB/s", "read": found.read, "write": found.write}
+        members = {"aio": tuned.aio, "unit": "GB/s", "read": tuned.read, "write": tuned.write}
         console.data(to_json(members))
     else:
-        console.say(f"the fastest settings: {found.read:.2f} GB/s read, {found.write:.2f} GB/s written")
-        console.data(to_json({"aio": found.aio}))
+        console.say(f"the fastest settings: {tuned.read:.2f} GB/s read, {tuned.write:.2f} GB/s written")
+        console.data(to_json({"aio": tuned.aio}))
     if output is not None:
-        kept = merge_aio(output, found.aio)
+        kept = merge_aio(output, tuned.aio)
         if kept is None:
             console.say(f"{output} has it already")
         else:

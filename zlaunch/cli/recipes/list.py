@@ -11,7 +11,7 @@ def list_recipes(as_json: AsJson = False) -> None:
     """List training programs, and what each shows of ZeRO."""
     recipes = [read_recipe(FOLDER / f"{name}.py") for name in recipe_names()]
     if as_json:
-        console.data(to_json([members(one) for one in recipes]))
+        console.data(to_json([members(recipe) for recipe in recipes]))
         return
     console.data(*listed(recipes))
     console.say("`zlaunch recipes show NAME` explains one, `zlaunch train NAME` starts it")

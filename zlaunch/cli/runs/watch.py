@@ -124,7 +124,8 @@ class _Pages:
                 return Answer(page("zlaunch runs", None))
             if self._is_one:
                 return self._data(next(iter(runs.values())), query)
-            return _json({"directory": str(self._directory.absolute()), "runs": _run_rows(runs)})
+            rows = [_run_members(name, watched.run) for name, watched in runs.items()]
+            return _json({"directory": str(self._directory.absolute()), "runs": rows})
         if len(parts) == 3 and parts[0] == "run":
             return self._of_run(parts, query)
         return None
@@ -164,10 +165,6 @@ def _seen(text: str) -> Seen:
     if epoch.isdecimal() and count.isdecimal() and len(text) < 20:
         return int(epoch), int(count)
     return 0, 0
-
-
-def _run_rows(runs: Mapping[str, WatchedRun]) -> list[dict[str, object]]:
-    return [_run_members(name, watched.run) for name, watched in runs.items()]
 
 
 def _run_members(name: str, run: Run) -> dict[str, object]:

@@ -66,27 +66,27 @@ def summary(report: DoctorReport, rows: Sequence[CheckResult]) -> str:
     """Count errors and warnings, and say how long the hosts took."""
     counts = Counter(row.status for row in rows)
     errors, warnings = counts[Status.ERROR], counts[Status.WARNING]
-    found = [plural(n, noun) for n, noun in ((errors, "error"), (warnings, "warning")) if n]
-    result = ", ".join(found) or "nothing is wrong"
+    troubles = [plural(n, noun) for n, noun in ((errors, "error"), (warnings, "warning")) if n]
+    result = ", ".join(troubles) or "nothing is wrong"
     if report.is_one:
         return result
-    answered = [one for one in report.hosts if one.has_answered]
+    answered = [host for host in report.hosts if host.has_answered]
     text = f"{result}; {len(answered)} of {plural(len(report.hosts), 'host')} answered"
     if not answered:
         return text
-    slowest = max(answered, key=lambda one: one.seconds)
+    slowest = max(answered, key=lambda host: host.seconds)
     return f"{text}; the slowest, {slowest.name}, after {brief(slowest.seconds)}"
 
 
 def as_json(report: DoctorReport) -> str:
     """Write everything that was found as one JSON object."""
     hosts = {
-        one.name: {
-            "seconds": round(one.seconds, 3),
-            "rows": [_check_members(row) for row in report.rows[one.name]],
-            "facts": None if one.facts is None else plain(one.facts),
+        host.name: {
+            "seconds": round(host.seconds, 3),
+            "rows": [_check_members(row) for row in report.rows[host.name]],
+            "facts": None if host.facts is None else plain(host.facts),
         }
-        for one in report.hosts
+        for host in report.hosts
     }
     return to_json({"status": report.status.value, "hosts": hosts})
 

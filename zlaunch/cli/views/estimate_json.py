@@ -28,22 +28,22 @@ def of_strategies(query: EstimateQuery, table: StrategyTable) -> Json:
     return {**_job_members(query), "remarks": findings_json(query.remarks), "ladder": rows, "chosen": chosen}
 
 
-def of_search(found: SearchResult | NothingFits, query: EstimateQuery) -> Json:
+def of_search(result: SearchResult | NothingFits, query: EstimateQuery) -> Json:
     """Describe what a search chose, with its ds_config; null if nothing fits, beside the closest."""
-    if isinstance(found, NothingFits):
-        closest = _candidate(*found.closest)
+    if isinstance(result, NothingFits):
+        closest = _candidate(*result.closest)
         return {
             **_job_members(query),
-            "fit": found.fit,
+            "fit": result.fit,
             "chosen": None,
             "closest": closest,
             "ds_config": None,
         }
     return {
         **_job_members(query),
-        "fit": found.estimate.fit,
-        "chosen": _candidate(found.candidate, found.estimate),
-        "ds_config": json.loads(found.ds_config()),
+        "fit": result.estimate.fit,
+        "chosen": _candidate(result.candidate, result.estimate),
+        "ds_config": json.loads(result.ds_config()),
     }
 
 
@@ -66,9 +66,15 @@ def of_one(estimate: Estimate, effects: Sequence[ChangeEffect] | None) -> Json:
     return {**_job_members(estimate.query), **_estimate(estimate), "remarks": remarks, "changes": changes}
 
 
-def _effect(one: ChangeEffect) -> Json:
-    figures = {"gpu": one.gpu, "host": one.host, "pace": one.pace, "fit": one.fit, "parts": one.parts}
-    return {"words": str(one.options), **figures}
+def _effect(effect: ChangeEffect) -> Json:
+    figures = {
+        "gpu": effect.gpu,
+        "host": effect.host,
+        "pace": effect.pace,
+        "fit": effect.fit,
+        "parts": effect.parts,
+    }
+    return {"words": str(effect.options), **figures}
 
 
 def _job_members(query: EstimateQuery) -> Json:

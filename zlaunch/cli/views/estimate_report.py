@@ -95,7 +95,6 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
 
 
 def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine) -> ExitStatus:
-    """Show the estimate first, then the effect of each change."""
     (estimate,) = estimator.rehearse([query])
     if isinstance(estimate, Rejected):
         raise estimate.error

@@ -5,12 +5,14 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, zero_words
-from zlaunch.cli.views.speed import time_lines, traffic_lines
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
+from zlaunch.estimate.memory.communication import paper_volume
+from zlaunch.estimate.memory.roofline import Speed
+from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
-from zlaunch.units import brief, count, gib, in_gib, memory, plural
+from zlaunch.units import brief, count, decimal, gib, in_gib, memory, plural
 
 BAR_COLUMNS: Final = 20
 MOST_HINTS: Final = 3
@@ -24,7 +26,7 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     blocks = (
         _phases(estimate),
         _part_lines(estimate.forecast),
-        traffic_lines(estimate),
+        _traffic_lines(estimate),
         time_lines(estimate.speed),
         _verdict_lines(estimate),
     )
@@ -149,7 +151,6 @@ def _ranks_text(cluster: Cluster) -> str:
 
 
 def _phases(estimate: Estimate) -> Iterator[str]:
-    """Write each phase by pools, with a bar for the GPU."""
     forecast, need, gpu = estimate.forecast, estimate.need, estimate.query.cluster.gpu
     pools = [pool for pool in POOLS if forecast.peak(pool) or pool == "pageable"]
     header = ("GiB per rank", "used", "reserved", "process", *(POOLS[pool] for pool in pools))
@@ -188,6 +189,64 @@ def _host(estimate: Estimate) -> str:
     return text
 
 
+def _traffic_lines(estimate: Estimate) -> Iterator[str]:
+    if estimate.speed is None:
+        return
+    traffic = estimate.speed.traffic
+    yield "traffic of a rank in a step"
+    rows = [
+        (
+            f"{collective.kind} of {collective.of}",
+            decimal(collective.sent(traffic.world_size), "B"),
+            f"{collective.times} x",
+        )
+        for collective in traffic.collectives
+    ]
+    others = {
+        "to its host": traffic.to_host,
+        "from its host": traffic.from_host,
+        "read from NVMe": traffic.nvme_read,
+        "written to NVMe": traffic.nvme_written,
+    }
+    rows += [(name, decimal(amount, "B"), "") for name, amount in others.items() if amount]
+    if not rows:
+        yield "  none: there is one rank, and nothing is offloaded"
+        return
+    yield from (f"  {line}" for line in console.figures(rows))
+    if traffic.collectives:
+        settings = read_settings(estimate.workload)
+        paper = paper_volume(estimate.forecast.trainable, settings.stage, traffic.world_size, settings.item)
+        yield from console.paragraph(
+            f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
+            "without accumulation",
+            "  ",
+        )
+
+
+def time_lines(speed: Speed | None) -> Iterator[str]:
+    """Write how long a step takes, and the share of each kind of work."""
+    if speed is None:
+        return
+    roof = speed.roofline
+    calibrated = "published runs" if roof.is_calibrated else "published runs on other GPUs"
+    yield from console.paragraph(
+        f"a step takes {_range(roof.likely)} (not measured: calibrated on {calibrated})"
+    )
+    yield from console.table(
+        [(term.name, _range(term.likely), term.why) for term in roof.terms if term.likely[1]]
+    )
+    verb = "take" if roof.bound_by.endswith("s") else "takes"
+    yield from console.paragraph(
+        f"{roof.bound_by} {verb} longest; by data sheets alone, a step takes at least "
+        f"{brief(roof.seconds)}: at most {roof.tokens_per_second:,.0f} tokens/s on all ranks",
+        "  ",
+    )
+
+
+def _range(seconds: tuple[float, float]) -> str:
+    return " to ".join(dict.fromkeys(map(brief, seconds)))
+
+
 def _part_lines(forecast: Forecast) -> Iterator[str]:
     parts = forecast.parts.get("gpu", {})
     total = sum(parts.values())
@@ -201,13 +260,11 @@ def _part_lines(forecast: Forecast) -> Iterator[str]:
 
 
 def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Leave out parts below a thousandth of the whole."""
     total = sum(parts.values())
     return [item for item in sorted(parts.items(), key=lambda item: -item[1]) if item[1] * 1000 > total]
 
 
 def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[str]:
-    """Write which change leaves least of each part."""
     rows = []
     for part, size in _large(forecast.parts.get("gpu", {})):
         if (reduction := most_reduced(part, size, effects)) is not None:
@@ -219,7 +276,6 @@ def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[st
 
 
 def _effects(effects: Sequence[ChangeEffect], known_speed: bool) -> Iterator[str]:
-    """Write what each change does, the one that saves most first."""
     if not effects:
         return
     yield "effect of each change, in GiB"

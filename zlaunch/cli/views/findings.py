@@ -7,7 +7,6 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.sarif import sarif
 from zlaunch.config.report import Fixes, Report
 from zlaunch.errors import ExitStatus, Finding, Place, Severity
 from zlaunch.units import plural
@@ -44,12 +43,15 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
         console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
     if len(reports) > 1:
         verdicts = Counter(_verdict_on_file(report, strict) for report in reports)
-        counts = [f"{verdicts[one]} {one}" for one in ("valid", "refused", "unreadable") if verdicts[one]]
+        counts = [
+            f"{verdicts[verdict]} {verdict}"
+            for verdict in ("valid", "refused", "unreadable")
+            if verdicts[verdict]
+        ]
         console.say(f"{len(reports)} checked: {', '.join(counts)}")
 
 
 def _done(fixes: Fixes | None) -> str:
-    """Count the fixes, and say whether they were written."""
     if fixes is None:
         return ""
     if fixes.count == 0:
@@ -163,6 +165,8 @@ def _escaped(text: str) -> str:
 
 def as_sarif(reports: Sequence[Report], strict: bool) -> None:
     """Print a SARIF log."""
+    from zlaunch.cli.views.sarif import sarif  # which reads the meaning of every code
+
     console.data(sarif(reports, Path.cwd()))
 
 

@@ -76,7 +76,6 @@ def _option(key: str, text: str, example: str) -> str:
 
 
 def _pair(key: str, text: str) -> str:
-    """Write a text so that YAML reads the same text."""
     is_plain = re.fullmatch(r"[A-Za-z0-9./][\w./,+-]*(:[\w./]+)*", text) and not _IS_OTHER.fullmatch(text)
     if not is_plain:
         text = json.dumps(text)

@@ -29,7 +29,8 @@ def plan_json(plan: LaunchPlan) -> str:
         "sources": plan.values.sources(),
         "left": dict(plan.left),
         "environment": {
-            name: {"value": one.shown(name), "why": one.why} for name, one in plan.environment.items()
+            name: {"value": variable.shown(name), "why": variable.why}
+            for name, variable in plan.environment.items()
         },
         "resume": None if resume is None else resume.resumption.saved.checkpoint.folder,
         "time_limit": plan.limit,

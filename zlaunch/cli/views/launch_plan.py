@@ -75,7 +75,6 @@ def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 
 def _job(plan: LaunchPlan) -> str:
-    """Write the stage, the offload and the precision, or what the script does instead."""
     program = plan.program
     if program.interface is ConfigInterface.NONE:
         if not program.without_deepspeed:
@@ -92,7 +91,6 @@ _WHEN = {"epoch": "after each epoch", "best": "when the metric is best"}
 
 
 def _saves(plan: LaunchPlan) -> str:
-    """Write what a Trainer will save, and what of the disk that takes."""
     saves = plan.saves
     if saves is None:
         recipe = recipe_of(plan.program.path)
@@ -132,7 +130,6 @@ def _resume_rows(position: "DataPosition") -> Iterator[tuple[str, str]]:
 
 
 def _resumed(position: "DataPosition") -> str:
-    """Write which checkpoint a job resumes from, and what of its data it sees again."""
     saved, seen, skipped = position.resumption.saved, position.seen, position.skipped
     at = f"{shown(saved.checkpoint.folder)}, step {saved.step}"
     if not position.is_trainer:
@@ -198,7 +195,6 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
 def _section_lines(
     values: Values, section: Mapping[str, Any], path: KeyPath = ()
 ) -> Iterator[tuple[str, str]]:
-    """Write each value with its source, below the names of its sections."""
     for key, value in section.items():
         leaf = values.leaves.get((*path, key))
         indent = "  " * len(path)

@@ -63,15 +63,14 @@ def _process(estimate: Estimate, *, with_rest: bool = True) -> Bar:
 
 
 def _without_activations(panel: Panel, phases: int) -> Iterator[Panel]:
-    """Show the rest in a panel of its own if activations make it too small to be seen."""
     rest = [
         {part: size for part, size in bar.parts.items() if part not in ACTIVATIONS}
         for bar in panel.bars[:phases]
     ]
     bars = [Bar(parts, memory(sum(parts.values()))) for parts in rest]
-    found = Panel("Enlarged: without activations", [*bars, *[Bar({})] * (len(panel.bars) - phases)])
-    if 0 < found.longest < SMALL * panel.longest:
-        yield found
+    enlarged = Panel("Enlarged: without activations", [*bars, *[Bar({})] * (len(panel.bars) - phases)])
+    if 0 < enlarged.longest < SMALL * panel.longest:
+        yield enlarged
 
 
 def _host_of_phases(estimate: Estimate, phases: list[Phase], rows: int) -> Iterator[Panel]:
@@ -163,7 +162,6 @@ def _limit(estimate: Estimate) -> tuple[int | None, str]:
 
 
 def _about(estimate: Estimate, *, with_stage: bool) -> str:
-    """Say what job it is, and where its numbers come from."""
     query, values = estimate.query, estimate.resolved.values
     cluster = query.cluster
     micro, accumulated = whole(values[MICRO]) or 1, whole(values[ACCUMULATION]) or 1
@@ -198,7 +196,6 @@ def _fastest(table: StrategyTable) -> Iterator[str]:
 
 
 def _distance(panel: Panel, estimate: Estimate) -> Iterator[str]:
-    """Say how far away a limit is that a panel does not show."""
     gpu, need = estimate.query.cluster.gpu, estimate.need
     if panel.is_limit_near or not estimate.forecast.on_gpu:
         return

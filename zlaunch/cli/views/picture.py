@@ -47,6 +47,9 @@ STYLES: Final[Mapping[str, tuple[str, str, str]]] = {
     "pageable": ("pageable memory", "#5b5b5b", ""),
     "pinned": ("page-locked memory", "#b0b0b0", "//"),
     "shm": ("shared memory", "#e0e0e0", ".."),
+    "all-reduce": ("all-reduce", "#2171b5", "||"),
+    "reduce-scatter": ("reduce-scatter", "#74c476", "--"),
+    "all-gather": ("all-gather", "#fd8d3c", "xx"),
     OTHER: ("other", "#999999", ""),
     CACHE: ("free, in the cache of torch's allocator", "#ffffff", ".."),
     CONTEXT: ("CUDA and NCCL, at most", "#ffffff", "//"),
@@ -222,7 +225,6 @@ def figure_of(picture: Picture) -> Any:
 
 
 def _draw(axes: Any, panel: Panel, end: float, pad: float) -> Any:
-    """Draw the bars of a panel, each cut where the panel ends."""
     shown = panel.shown
     unit, name = _unit(shown)
     for row, bar in enumerate(panel.bars):
@@ -262,7 +264,6 @@ def _unit(most: int) -> tuple[int, str]:
 
 
 def _name_bars(drawn: Sequence[Any], names: Sequence[str]) -> None:
-    """Name the bars of the first panel; the others have the same."""
     for axes in drawn:
         axes.set_yticks(range(len(names)), [""] * len(names))
         axes.tick_params(axis="y", length=0)
@@ -270,7 +271,6 @@ def _name_bars(drawn: Sequence[Any], names: Sequence[str]) -> None:
 
 
 def _legend(figure: Any, panels: Sequence[Panel]) -> None:
-    """List the parts in the order in which they are stacked."""
     from matplotlib.patches import Patch
 
     used: set[str] = set()
@@ -286,7 +286,6 @@ def _legend(figure: Any, panels: Sequence[Panel]) -> None:
 
 
 def _draw_curve(axes: Any, curve: Curve) -> None:
-    """Draw memory over time: what tensors use, and what the allocator holds for them."""
     most = max(1, *(max(used, reserved) for _, used, reserved in curve))
     unit, name = _unit(most)
     axes.fill_between(range(len(curve)), [used / unit for _, used, _ in curve], color="#b0b0b0", linewidth=0)

@@ -34,50 +34,50 @@ def report(
         check_new(output)
     doing = RehearsalLine("rehearsing the fastest candidates")
     with doing as line, Estimator(line, python=query.job.python) as estimator:
-        found = plan(query, global_batch, estimator)
+        result = plan(query, global_batch, estimator)
     if as_json:
-        console.data(to_json(of_search(found, query)))
-    if isinstance(found, NothingFits):
+        console.data(to_json(of_search(result, query)))
+    if isinstance(result, NothingFits):
         if not as_json:
-            _show_nothing(found, query)
-        return found.fit.status
+            _show_nothing(result, query)
+        return result.fit.status
     if not as_json:
-        console.data(*console.table([*job_rows(found.estimate), *_plan_rows(found)], indent=""))
-        console.say_findings(found.estimate.findings)
+        console.data(*console.table([*job_rows(result.estimate), *_plan_rows(result)], indent=""))
+        console.say_findings(result.estimate.findings)
     if output is not None or not as_json:
-        _write_config(found, output)
+        _write_config(result, output)
     return ExitStatus.OK
 
 
-def _show_nothing(found: NothingFits, query: EstimateQuery) -> None:
-    candidate, estimate = found.closest
-    close = "too close to tell, even" if found.fit is Fit.TIGHT else "nothing fits, not even"
+def _show_nothing(result: NothingFits, query: EstimateQuery) -> None:
+    candidate, estimate = result.closest
+    close = "too close to tell, even" if result.fit is Fit.TIGHT else "nothing fits, not even"
     console.say(
-        *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(found)}"),
+        *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(result)}"),
         *console.paragraph(f"the closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
-        *refused_lines(found.refused),
+        *refused_lines(result.refused),
     )
     console.say_findings(estimate.findings)
     if query.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` also allows offload to a drive")
 
 
-def _tried(found: NothingFits) -> str:
-    methods = [estimate.forecast.method for _, estimate in found.smallest]
+def _tried(result: NothingFits) -> str:
+    methods = [estimate.forecast.method for _, estimate in result.smallest]
     counts = {"rehearsed": methods.count("rehearsal"), "by the closed form": methods.count("closed form")}
-    told = ", ".join(f"{number} {how}" for how, number in counts.items() if number)
-    return f"combinations of stage and offload tried: {told}"
+    counted = ", ".join(f"{number} {how}" for how, number in counts.items() if number)
+    return f"combinations of stage and offload tried: {counted}"
 
 
-def _plan_rows(found: SearchResult) -> Iterator[tuple[str, str]]:
-    chosen, estimate = found.candidate, found.estimate
+def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
+    chosen, estimate = result.candidate, result.estimate
     ranks = estimate.query.cluster.world_size
     yield "choice", f"`{chosen.options}`"
     total = chosen.micro_batch * chosen.accumulation * ranks
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
     yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}"
     yield "memory", _memory_text(estimate)
-    yield "because", "; ".join(_reasons(found)) or "nothing else that fits is as fast"
+    yield "because", "; ".join(_reasons(result)) or "nothing else that fits is as fast"
     bucket = estimate.resolved.values[ZERO, "reduce_bucket_size"]
     if bucket is not None:
         yield "buckets", f"{count(bucket)} elements"
@@ -94,43 +94,44 @@ def _memory_text(estimate: Estimate) -> str:
     return f"{text}; {unchecked_host(estimate) or f'{memory(need.host)} on each host'}"
 
 
-def _reasons(found: SearchResult) -> Iterator[str]:
-    """Name configurations that are as fast but do not fit, and the next slower one."""
-    own = found.estimate.seconds
-    yield from _missing_lines(list(found.misses())[:MOST_MISSES], own)
-    preferred = STRATEGIES[: STRATEGIES.index(found.candidate.strategy)]
-    if out := [f"`{one.options}`" for one in preferred if one in found.hopeless]:
+def _reasons(result: SearchResult) -> Iterator[str]:
+    step_time = result.estimate.seconds
+    yield from _missing_lines(list(result.misses())[:MOST_MISSES], step_time)
+    preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
+    if out := [f"`{strategy.options}`" for strategy in preferred if strategy in result.hopeless]:
         yield f"{', '.join(out)} cannot fit according to the closed form"
-    if found.other is not None and own:
-        other, seconds = found.other
-        if seconds > own:
+    if result.other is not None and step_time:
+        other, seconds = result.other
+        if seconds > step_time:
             slower = "no faster"
-            if not is_as_fast(seconds, own):
-                slower = f"{seconds / own - 1:.0%} slower"
+            if not is_as_fast(seconds, step_time):
+                slower = f"{seconds / step_time - 1:.0%} slower"
             yield f"`{other.options}` would be {slower}"
 
 
-def _missing_lines(misses: Sequence[tuple[Candidate, Estimate]], own: float | None) -> Iterator[str]:
-    """Group what may not fit and what does not; `own` is the step time of the chosen job."""
+def _missing_lines(misses: Sequence[tuple[Candidate, Estimate]], step_time: float | None) -> Iterator[str]:
+    """Group what may not fit and what does not; `step_time` is that of the chosen job."""
     for fit, words in ((Fit.TIGHT, "may not fit"), (Fit.NO, "too large")):
-        these = [(one.options, estimate.seconds) for one, estimate in misses if estimate.fit is fit]
+        these = [
+            (candidate.options, estimate.seconds) for candidate, estimate in misses if estimate.fit is fit
+        ]
         names = ", ".join(f"`{name}`" for name, _ in these)
         if not names:
             continue
-        if own is None:
+        if step_time is None:
             yield f"{words}: {names}"
         else:
-            is_close = any(seconds is None or is_as_fast(own, seconds) for _, seconds in these)
+            is_close = any(seconds is None or is_as_fast(step_time, seconds) for _, seconds in these)
             pace = "as fast or faster" if is_close else "faster"
             yield f"{pace}, but {words}: {names}"
 
 
-def _write_config(found: SearchResult, output: Path | None) -> None:
+def _write_config(result: SearchResult, output: Path | None) -> None:
     if output is None:
         console.say("add `-o FILE` to write the ds_config")
         return
-    write_new(output, found.ds_config())
+    write_new(output, result.ds_config())
     command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}"
-    if found.candidate.checkpointing:
+    if result.candidate.checkpointing:
         command += " -- --activation_checkpointing"
     console.say(f"wrote {output}; to train with it:", command)

@@ -32,7 +32,6 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
 
 
 def _doing(progress: Progress) -> list[str]:
-    """Say what the job does instead of the next step, and for how long nothing was heard of it."""
     doing, phase = [], progress.first.get("phase")
     if phase in (phases.SAVING, phases.EVALUATING, phases.EXITING):
         doing.append(phase)

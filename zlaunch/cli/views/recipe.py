@@ -9,8 +9,8 @@ from zlaunch.job.recipes import Recipe, RecipeOption
 def listed(recipes: Sequence[Recipe]) -> list[str]:
     """Write a table of recipes, with the parts of ZeRO below what each shows."""
     rows = [("recipe", "shows")]
-    for one in recipes:
-        rows += [(one.name, one.summary), ("", f"ZeRO: {one.zero}")]
+    for recipe in recipes:
+        rows += [(recipe.name, recipe.summary), ("", f"ZeRO: {recipe.zero}")]
     return console.table(rows, indent="")
 
 
@@ -21,10 +21,10 @@ def described(recipe: Recipe) -> Iterator[str]:
     for part in recipe.text.split("\n\n"):
         yield from [part] if part.startswith(" ") else console.paragraph(part)
         yield ""
-    options = _option_rows(recipe)
-    if options:
+    if recipe.options:
         yield "options of its own, after `--`:"
-        yield from console.notes(options)
+        rows = [(f"{option.flag} {_metavar(option)}".rstrip(), _help(option)) for option in recipe.options]
+        yield from console.notes(rows)
     if recipe.trainer_defaults is not None:
         more = ", ".join(f"{name} {value}" for name, value in recipe.trainer_defaults.items())
         yield from console.paragraph(
@@ -39,10 +39,6 @@ def described(recipe: Recipe) -> Iterator[str]:
         ("copy", f"zlaunch recipes copy {recipe.name}"),
     ]
     yield from console.table(rows, indent="")
-
-
-def _option_rows(recipe: Recipe) -> list[tuple[str, str]]:
-    return [(f"{one.flag} {_metavar(one)}".rstrip(), _help(one)) for one in recipe.options]
 
 
 def _metavar(option: RecipeOption) -> str:
@@ -66,8 +62,13 @@ def members(recipe: Recipe) -> dict[str, object]:
         "on_gpus": recipe.on_gpus,
         "text": recipe.text,
         "options": [
-            {"option": one.flag, "type": one.kind or "bool", "default": one.default, "help": one.help}
-            for one in recipe.options
+            {
+                "option": option.flag,
+                "type": option.kind or "bool",
+                "default": option.default,
+                "help": option.help,
+            }
+            for option in recipe.options
         ],
         "trainer_defaults": recipe.trainer_defaults,
         "packages": recipe.packages,

@@ -36,7 +36,6 @@ def as_text(resolved: ResolvedValues, batch: str, schedule: Schedule) -> Iterato
 
 
 def _rates(schedule: Schedule) -> Iterator[str]:
-    """Write the rate at the first step, at the peak, at each quarter of the run, and at the end."""
     num_steps = schedule.num_steps
     peak, _ = schedule.peak()
     last = num_steps if schedule.is_share else num_steps - 1

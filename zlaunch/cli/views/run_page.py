@@ -39,12 +39,12 @@ def page_data(
     run = run.without_secrets
     stall = run.stall
     rows = page_facts(run) if known is None else known
-    found = {
+    data = {
         **report_of(run, history, seen),
         "stall": None if stall is None else stall_lines(stall, None, _STALL_COLUMNS),
         "facts": [("run directory", str(run.root.absolute())), *rows.items()],
     }
-    return {name: hide_in(value) for name, value in found.items()}
+    return {name: hide_in(value) for name, value in data.items()}
 
 
 def page_facts(run: Run) -> dict[str, str]:

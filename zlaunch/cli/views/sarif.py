@@ -5,6 +5,7 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,9 +28,13 @@ _LEVELS: Mapping[Severity, str] = {
 
 def sarif(reports: Sequence[Report], cwd: Path) -> str:
     """Write the findings as one SARIF log; files below `cwd` are named relative to it."""
-    found = [(report, finding) for report in reports for finding in report.all_findings]
-    codes = sorted({finding.code for _, finding in found})
-    results = [_result(report.name, finding, codes.index(finding.code), cwd) for report, finding in found]
+    findings = chain.from_iterable(report.all_findings for report in reports)
+    codes = sorted({finding.code for finding in findings})
+    results: list[dict[str, Any]] = []
+    for report in reports:
+        results += (
+            _result(report.name, finding, codes.index(finding.code), cwd) for finding in report.all_findings
+        )
     driver = {"name": "zlaunch", "version": __version__, "rules": [_rule(code) for code in codes]}
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return to_json({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]})

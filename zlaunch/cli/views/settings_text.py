@@ -27,7 +27,6 @@ def _stage_or_default(values: Values) -> object:
 
 
 def _moved(values: Values) -> Iterator[str]:
-    """Name the parts that are offloaded, of those that can be at this stage."""
     for key, part in PARTS.items():
         device = values[ZERO, f"offload_{key}", "device"]
         if device in PLACES and _stage_or_default(values) in stages_reading(f"offload_{key}"):

@@ -48,17 +48,17 @@ def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, s
 
 
 def _methods(table: StrategyTable) -> list[tuple[str, list[str]]]:
-    """Group strategies by where their numbers come from, the largest group first."""
     groups: dict[str, list[tuple[str, str | None]]] = {}
     for strategy, estimate in table.estimates:
         why = estimate.forecast.why_not_rehearsed
         groups.setdefault(origin(estimate.forecast), []).append((f"`{strategy.options}`", why))
-    found = [(f"{words}{_not_rehearsed(rows)}", [name for name, _ in rows]) for words, rows in groups.items()]
-    return sorted(found, key=lambda one: -len(one[1]))
+    methods = [
+        (f"{words}{_not_rehearsed(rows)}", [name for name, _ in rows]) for words, rows in groups.items()
+    ]
+    return sorted(methods, key=lambda method: -len(method[1]))
 
 
 def _not_rehearsed(rows: Sequence[tuple[str, str | None]]) -> str:
-    """Say why strategies were not rehearsed; where reasons differ, that of the first."""
     reasons = {why: name for name, why in reversed(rows) if why is not None}
     if not reasons:
         return ""
@@ -105,7 +105,7 @@ def _conclusion(table: StrategyTable) -> Iterator[str]:
         yield from console.paragraph(f"`{strategy.options}` is the fastest that fits{_why(table, strategy)}")
         if (unchecked := unchecked_host(estimate)) is not None:
             yield from console.paragraph(f"it {unchecked}")
-    elif close := [strategy.options for strategy, one in table.estimates if one.fit is Fit.TIGHT]:
+    elif close := [strategy.options for strategy, estimate in table.estimates if estimate.fit is Fit.TIGHT]:
         yield from console.paragraph(f"too close to tell: `{close[0]}`")
 
 
@@ -115,7 +115,7 @@ def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
     if remedies is None:
         yield "hint: leave out `--no-levers` to look for changes that make it fit"
     elif remedies:
-        words = ", or with ".join(f"`{one}`" for one in remedies)
+        words = ", or with ".join(f"`{remedy}`" for remedy in remedies)
         yield from console.paragraph(f"hint: it fits with {words}")
     else:
         yield from console.paragraph(
@@ -125,16 +125,15 @@ def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
 
 def refused_lines(results: Iterable[tuple[Strategy, Estimate | Rejected]]) -> Iterator[str]:
     """Name the strategies that cannot work, those with the same reason together."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for strategy, result in results:
         if isinstance(result, Rejected):
-            found.setdefault(result.findings[0].message, []).append(f"`{strategy.options}`")
-    for message, names in found.items():
+            by_reason.setdefault(result.findings[0].message, []).append(f"`{strategy.options}`")
+    for message, names in by_reason.items():
         yield from console.paragraph(f"{', '.join(names)} cannot work: {message}")
 
 
 def _why(table: StrategyTable, chosen: Strategy) -> str:
-    """Say why no strategy before the chosen one was taken."""
     preferred = table.rows[: [strategy for strategy, _ in table.rows].index(chosen)]
     misses = []
     for strategy, result in preferred:

@@ -1,25 +1,28 @@
-"""Format a tour: tables for a terminal, and a picture."""
+"""Format a tour, or a comparison of losses: tables for a terminal, and a picture."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import chain
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, render
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Finding
 from zlaunch.estimate.memory.model_states import ModelStates
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.tour import PHASES, Experiment, PhaseMemory, PredictedMemory, Tour, differences
+from zlaunch.launch.tour import PHASES, ROUNDING, Parity, PhaseMemory, PredictedMemory, Tour, ZeroMode
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import clock, count, plural
 
-MIB: Final = 1 << 20
 UNKNOWN: Final = "-"
 SMALL: Final = 0.01
 """Parts below this share of the peak are added up."""
+SMALLEST = 1e-9
+"""Lower end of the axis of differences; none is drawn there."""
 
 _STATES, _MASTER = "optimizer states", "master weights"
 """Parts of a rehearsal."""
@@ -35,32 +38,31 @@ class TourView(LaunchView):
         super().__init__()
         self._total = total
         self._title = ""
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
 
     def busy_with(self, what: str) -> None:
         """Say what is done after the jobs."""
         self._line.show(what)
 
-    def begin(self, number: int, label: str) -> None:
+    def begin(self, number: int, mode: ZeroMode) -> None:
         """Start with a job; the first has number 0."""
-        self._title = f"{number + 1} of {self._total}: {label}"
+        self._title = f"{number + 1} of {self._total}: {mode.label}"
         self._line.show(self._title)
 
     def note(self, text: str, label: str | None = None) -> None:
         """Say each sentence once for all jobs."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._shown:
+            self._shown.add(text)
             super().note(text)
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show each finding once for all jobs."""
-        new = [finding for finding in findings if finding.message not in self._said]
-        self._said |= {finding.message for finding in new}
+        new = [finding for finding in findings if finding.message not in self._shown]
+        self._shown |= {finding.message for finding in new}
         super().warn(new)
 
     def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
-        """Remember the run directory."""
-        self.run = plan.layout.root
+        """Show no plan."""
 
     def busy(self, what: str, elapsed: str) -> None:
         """Show what is done before the ranks start."""
@@ -85,23 +87,46 @@ class TourView(LaunchView):
         self._line.clear()
 
 
-def tour_lines(tour: Tour) -> Iterator[str]:
-    """Write everything: memory, where it goes, traffic, and the same on GPUs."""
-    yield from head_lines(tour.experiment, tour.accelerator)
-    for block in (_memory(tour), _bridges(tour), _traffic(tour), _on_gpus(tour)):
+def lines_of(result: Tour | Parity) -> Iterator[str]:
+    """Write what was trained, and the tables of a tour or of a comparison of losses."""
+    trained, where = result.experiment, "GPUs"
+    if result.accelerator == "cpu":
+        where = "the CPU"
+    model = f"{trained.layers} x (Linear({trained.width}) + ReLU)"
+    rows = [
+        ("model", f"{model}, {count(trained.parameters)} parameters"),
+        ("training", f"{trained.precision}, Adam, batch {trained.micro_batch} on each rank"),
+        ("ranks", f"{plural(trained.world_size, 'rank')} on {where}"),
+    ]
+    yield from console.table(rows, indent="")
+    if isinstance(result, Parity):
+        yield from ["", *_losses(result)]
+        return
+    for block in (_memory(result), _bridges(result), _traffic(result), _on_gpus(result)):
         if lines := list(block):
             yield from ["", *lines]
 
 
-def head_lines(one: Experiment, accelerator: str) -> Iterator[str]:
-    """Write what was trained."""
-    where = "the CPU" if accelerator == "cpu" else "GPUs"
-    rows = [
-        ("model", f"{one.layers} x (Linear({one.width}) + ReLU), {count(one.parameters)} parameters"),
-        ("training", f"{one.precision}, Adam, batch {one.micro_batch} on each rank"),
-        ("ranks", f"{plural(one.world_size, 'rank')} on {where}"),
-    ]
-    yield from console.table(rows, indent="")
+def _losses(parity: Parity) -> Iterator[str]:
+    yield "loss of the first and last step, and the largest difference from the baseline"
+    first, steps = parity.curves[0], parity.experiment.steps
+    rows = [("", "step 1", f"step {steps}", "difference", "at step")]
+    for curve in parity.curves:
+        off = curve.differences(first)
+        difference = ("0", "")
+        if curve is first:
+            difference = ("", "")
+        elif most := max(off):
+            difference = (f"{most:.1e}", str(off.index(most) + 1))
+        rows.append((curve.label, f"{curve.losses[0]:.6f}", f"{curve.losses[-1]:.6f}", *difference))
+    yield from console.figures(rows)
+    if parity.most == 0:
+        text = "the losses are the same in every bit"
+    elif parity.agrees:
+        text = f"the losses agree: rounding explains relative differences up to {ROUNDING:g}"
+    else:
+        text = f"the losses do not agree: rounding explains only relative differences up to {ROUNDING:g}"
+    yield from console.paragraph(text)
 
 
 def _memory(tour: Tour) -> Iterator[str]:
@@ -134,7 +159,7 @@ def _mib(nbytes: float) -> str:
 def _agreement(tour: Tour) -> str:
     if tour.why_not_predicted is not None:
         return f"not possible: {tour.why_not_predicted}"
-    off = max(map(abs, chain.from_iterable(map(differences, tour.stops))))
+    off = max(map(abs, chain.from_iterable(stop.differences() for stop in tour.stops)))
     return f"a rehearsal: DeepSpeed's engine on fake tensors; what was measured is up to {off:.1%} off"
 
 
@@ -154,16 +179,15 @@ def _formula(tour: Tour) -> str:
 
 
 def _bridges(tour: Tour) -> Iterator[str]:
-    """Write what leads from the formula to the peak, part by part."""
     if all(stop.predicted is None for stop in tour.stops):
         return
     yield 'MiB from the formula to "at most": what the formula leaves out, by the rehearsal'
     width, is_half = max(len(stop.label) for stop in tour.stops), tour.experiment.precision != "fp32"
     for stop in tour.stops:
-        if (memory := stop.predicted) is None:
+        if (forecast := stop.predicted) is None:
             continue
-        terms = " ".join(_term(name, size) for name, size in bridge(stop.formula, memory, is_half))
-        text = f"{_mib(stop.formula.total)} {terms} = {_mib(memory.peak)}"
+        terms = " ".join(_term(name, size) for name, size in bridge(stop.formula, forecast, is_half))
+        text = f"{_mib(stop.formula.total)} {terms} = {_mib(forecast.peak)}"
         lines = console.paragraph(text, " " * (width + 4))
         yield from [f"  {stop.label:<{width}}  {lines[0].strip()}", *lines[1:]]
 
@@ -173,22 +197,26 @@ def _term(name: str, size: float) -> str:
     return f"{sign} {_mib(abs(size))} {name}"
 
 
-def bridge(formula: ModelStates, memory: PredictedMemory, is_half: bool) -> list[tuple[str, float]]:
+def bridge(formula: ModelStates, forecast: PredictedMemory, is_half: bool) -> list[tuple[str, float]]:
     """List the parts that differ from the formula, the largest first; they add up to the peak.
 
     In half precision, the formula counts the fp32 copies of parameters among the states of the optimizer.
     """
-    found = dict(memory.parts)
+    filled = dict(forecast.parts)
     if is_half:
-        found[_STATES] = found.get(_STATES, 0) + found.pop(_MASTER, 0)
-    known = {"parameters": formula.parameters, "gradients": formula.gradients, _STATES: formula.optimizer}
-    more = {name: found.get(name, 0) - known.get(name, 0.0) for name in {*found, *known}}
-    least = max(SMALL * memory.peak, MIB / 2)
+        filled[_STATES] = filled.get(_STATES, 0) + filled.pop(_MASTER, 0)
+    counted = _counted(formula)
+    more = {name: filled.get(name, 0) - counted.get(name, 0.0) for name in {*filled, *counted}}
+    least = max(SMALL * forecast.peak, MIB / 2)
     parts = {name: size for name, size in more.items() if abs(size) >= least}
-    rest = memory.peak - formula.total - sum(parts.values())
+    rest = forecast.peak - formula.total - sum(parts.values())
     if abs(rest) >= MIB / 2:
         parts["others"] = rest
     return sorted(parts.items(), key=lambda item: -item[1])
+
+
+def _counted(formula: ModelStates) -> dict[str, float]:
+    return {"parameters": formula.parameters, "gradients": formula.gradients, _STATES: formula.optimizer}
 
 
 def _traffic(tour: Tour) -> Iterator[str]:
@@ -225,76 +253,67 @@ def _mb(nbytes: float) -> str:
 def _on_gpus(tour: Tour) -> Iterator[str]:
     phases = PHASES[1:]  # until the engine has it, the model is on the host
     rows = [
-        (stop.label, *_cells(memory.phases, memory.peak)[1:], _mib(memory.host))
+        (stop.label, *_cells(forecast.phases, forecast.peak)[1:], _mib(forecast.host))
         for stop in tour.stops
-        if (memory := stop.on_gpus) is not None
+        if (forecast := stop.on_gpus) is not None
     ]
     if rows:
         yield f"MiB in tensors of a rank on {plural(tour.experiment.world_size, 'GPU')}, predicted"
         yield from console.figures([("", *phases, "at most", "on its host"), *rows])
 
 
-def draw(tour: Tour) -> bytes:
-    """Draw memory and traffic as PNG: measured, predicted, and by formula."""
+def draw(result: Tour | Parity) -> bytes:
+    """Draw the tables as PNG."""
+    if isinstance(result, Parity):
+        return _loss_curves(result)
+    return render(_bars(result), Path("memory.png"))
+
+
+def _bars(tour: Tour) -> Picture:
+    formula, peaks, traffic = [], [], []
+    for stop in tour.stops:
+        formula.append(_bar(_counted(stop.formula), f"{_mib(stop.formula.total)} MiB"))
+        parts = {"tensors": stop.peak}
+        if stop.predicted is not None:
+            parts = dict(stop.predicted.parts)
+        peaks.append(Bar(parts, f"{_mib(stop.peak)} MiB measured"))
+        note = f"{_mb(sum(stop.sent.values()))} MB, textbook {_mb(stop.textbook)}"
+        traffic.append(_bar(stop.sent, note))
+    panels = [Panel("The formula of the ZeRO paper", formula), Panel("Tensors of a rank at most", peaks)]
+    if tour.experiment.world_size > 1:
+        panels.append(Panel("Sent by a rank in a step", traffic))
+    trained = tour.experiment
+    return Picture(
+        f"{trained.layers} x (Linear({trained.width}) + ReLU), Adam, {trained.precision}",
+        [f"{plural(trained.world_size, 'rank')}. What fills the memory at its highest point is predicted."],
+        [stop.label for stop in tour.stops],
+        panels,
+    )
+
+
+def _bar(parts: Mapping[str, float], note: str) -> Bar:
+    return Bar({name: int(size) for name, size in parts.items()}, note)
+
+
+def _loss_curves(parity: Parity) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11.0, 8.0), layout="constrained")
-    above, below = figure.subplots(2, 1, height_ratios=(3, 2))
-    _draw_memory(above, tour)
-    _draw_traffic(below, tour)
-    one = tour.experiment
-    model = f"{one.layers} x (Linear({one.width}) + ReLU)"
-    figure.suptitle(f"{model}, Adam, {one.precision}, {plural(one.world_size, 'rank')}")
+    figure = Figure(figsize=(10.0, 8.0), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    steps = range(1, parity.experiment.steps + 1)
+    for number, curve in enumerate(parity.curves):
+        width = 1.5 + 1.6 * (len(parity.curves) - 1 - number)  # all are seen, where they are the same
+        above.plot(steps, curve.losses, label=curve.label, linewidth=width, color=f"C{number}")
+        off = [max(SMALLEST, difference) for difference in curve.differences(parity.curves[0])]
+        if max(off) > SMALLEST:
+            below.plot(steps, off, label=curve.label, color=f"C{number}")
+    below.axhline(ROUNDING, color="crimson", linestyle="--", label="explained by rounding")
+    above.set(ylabel="loss", title="the same model and data at every ZeRO stage")
+    below.set(ylabel="relative difference from the baseline", xlabel="step", yscale="log")
+    below.set_ylim(SMALLEST, 10 * max(ROUNDING, parity.most))
+    above.legend()
+    below.legend(loc="lower right")
     written = BytesIO()
     FigureCanvasAgg(figure).print_png(written)
     return written.getvalue()
-
-
-def _draw_memory(axes: Any, tour: Tour) -> None:
-    """A group of bars for each job: a bar for each phase, with the prediction and the formula as lines."""
-    columns = (*PHASES, "at most")
-    width = 0.8 / len(columns)
-    for number, name in enumerate(columns):
-        places = [place - 0.4 + (number + 0.5) * width for place in range(len(tour.stops))]
-        sizes = [_sizes(stop.measured, stop.peak)[name] for stop in tour.stops]
-        axes.bar(places, sizes, 0.9 * width, label=name, color=_COLOURS[number])
-        for place, stop in zip(places, tour.stops, strict=True):
-            if stop.predicted is not None:
-                size = _sizes(stop.predicted.phases, stop.predicted.peak)[name]
-                axes.hlines(size, place - width / 2, place + width / 2, color="black", linewidth=1.5)
-    for place, stop in enumerate(tour.stops):
-        axes.hlines(stop.formula.total / MIB, place - 0.42, place + 0.42, color="crimson", linestyle="--")
-    axes.hlines([], 0, 0, color="black", linewidth=1.5, label="predicted")
-    axes.hlines([], 0, 0, color="crimson", linestyle="--", label="formula")
-    axes.set_xticks(range(len(tour.stops)), [stop.label for stop in tour.stops])
-    axes.set(
-        ylabel="MiB in tensors of a rank",
-        title="memory at the end of the phases of the first step, and at most",
-    )
-    axes.legend(ncols=4, loc="upper center")
-    axes.set_ylim(0, 1.3 * max(stop.peak for stop in tour.stops) / MIB)
-
-
-def _sizes(phases: Sequence[PhaseMemory], peak: int) -> dict[str, float]:
-    return {**{phase.name: phase.end / MIB for phase in phases}, "at most": peak / MIB}
-
-
-def _draw_traffic(axes: Any, tour: Tour) -> None:
-    """A stacked bar for each job, with the textbook's amount as a line."""
-    bottom = [0.0] * len(tour.stops)
-    for kind, colour in zip(_KINDS, ("#2171b5", "#74c476", "#fd8d3c", "#969696"), strict=True):
-        sizes = [stop.sent.get(kind, 0.0) / 1e6 for stop in tour.stops]
-        if max(sizes) >= 0.5:
-            axes.bar(range(len(sizes)), sizes, 0.5, bottom=bottom, label=kind, color=colour)
-            bottom = [low + size for low, size in zip(bottom, sizes, strict=True)]
-    for place, stop in enumerate(tour.stops):
-        axes.hlines(stop.textbook / 1e6, place - 0.42, place + 0.42, color="crimson", linestyle="--")
-    axes.hlines([], 0, 0, color="crimson", linestyle="--", label="textbook")
-    axes.set_xticks(range(len(tour.stops)), [stop.label for stop in tour.stops])
-    axes.set(ylabel="MB that a rank sends", title="traffic of a step")
-    axes.set_ylim(0, 1.5 * max(1.0, *bottom))
-    axes.legend(ncols=5, loc="upper center")
-
-
-_COLOURS: Final = ("#c6dbef", "#9ecae1", "#6baed6", "#4292c6", "#2171b5", "#08306b")

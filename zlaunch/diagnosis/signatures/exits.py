@@ -34,7 +34,6 @@ def stalled(case: Case) -> Reading | None:
 
 
 def _places(stall: StallEvidence) -> tuple[str, ...]:
-    """Say where ranks stalled: those that differ first, then one of the others."""
     shown = [number for number in stall.odd if number in stall.where] or sorted(stall.where)
     others = sorted(set(stall.where) - set(shown))[:1]
     return tuple(f"rank {number}: {clip(stall.where[number], 100)}" for number in (*shown[:2], *others))
@@ -59,7 +58,6 @@ def preempted(case: Case) -> Reading | None:
 
 
 def _not_saved(save: SaveEvidence) -> str:
-    """Say why a request to save and stop has only stopped the job."""
     if save.step is None:
         return f"{save.by} stopped the job: {save.why_not}"
     late = f"there was no complete checkpoint of step {save.step} after {duration(save.within)}"

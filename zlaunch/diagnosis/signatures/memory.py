@@ -157,7 +157,6 @@ def _predicted(case: Case) -> str | None:
 def _fits_unfragmented(
     words: str, asked: str | None, free: str | None, between: str | None
 ) -> tuple[str, ...]:
-    """Advise expandable segments if the unallocated memory would have been enough."""
     if not (asked and between) or num_bytes(between) + num_bytes(free or "0 bytes") < num_bytes(asked):
         return ()
     variable = named_in(words, r"(PYTORCH_\w*ALLOC_CONF)=expandable") or "PYTORCH_CUDA_ALLOC_CONF"
@@ -165,7 +164,6 @@ def _fits_unfragmented(
 
 
 def _on_the_same_gpu(words: str, asked: str | None, free: str | None) -> tuple[str, ...]:
-    """Name another process if it holds the missing memory."""
     missing = num_bytes(asked or "0 bytes") - num_bytes(free or "0 bytes")
     for pid, held in _OTHERS.findall(words):
         if num_bytes(held) >= max(missing, 1):

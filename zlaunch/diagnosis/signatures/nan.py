@@ -23,7 +23,6 @@ def loss_scale_collapsed(case: Case, line: str) -> Reading:
 
 
 def _bf16(case: Case) -> tuple[str, ...]:
-    """Suggest bf16, which has the range of fp32, for an fp16 job."""
     if not _is_fp16(case):
         return ()
     return ("`--precision bf16`: it has the range of fp32; models trained in bf16 overflow in fp16",)

@@ -48,7 +48,6 @@ def host_lost(case: Case) -> Reading | None:
 
 
 def _failed_before(case: Case, host: HostEvidence) -> bool:
-    """Whether a rank had failed by itself when a host was lost."""
     rank = case.rank
     if rank is None or role_of(rank, case.evidence) is not RankRole.FAILED:
         return False
@@ -121,7 +120,6 @@ def _waited(rank: RankEvidence) -> bool:
 
 
 def _collective(words: str) -> tuple[str, str]:
-    """Name the collective, and how long the rank waited."""
     if match := _WATCHDOG.search(words):
         return f"{match.group(2)} number {match.group(1)}", f" {match.group(3)} ms"
     if match := _BARRIER.search(words):
@@ -132,7 +130,6 @@ def _collective(words: str) -> tuple[str, str]:
 
 
 def _missing_ranks(case: Case, waiting: list[RankEvidence]) -> list[RankEvidence]:
-    """Find the missing ranks: those that torch or the stall report names, else those with fewer steps."""
     ranks = {rank.rank: rank for rank in case.evidence.ranks}
     named: set[int] = set()
     for rank in waiting:

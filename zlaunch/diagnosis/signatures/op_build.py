@@ -40,7 +40,6 @@ def stale_build_lock(case: Case) -> Reading | None:
 
 
 def _waits_for_a_build(rank: RankEvidence, place: str) -> bool:
-    """Whether a rank, or the end of its log, is where torch waits for the lock of a build."""
     _, mark, after = rank.log.rpartition("as PyTorch extensions root...")
     return rank.phase == phases.BUILDING or "file_baton.py" in place or (bool(mark) and not after.strip())
 

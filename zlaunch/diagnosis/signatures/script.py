@@ -53,7 +53,6 @@ def wrong_arguments(case: Case) -> Reading | None:
 
 
 def _appended(case: Case, error: str) -> Iterator[str]:
-    """Name the argument that zlaunch added, if the script rejected that one."""
     named = re.findall(r"--[\w-]+", error)
     rejected = [word for word in case.job.appended if word in named]
     if rejected:
@@ -167,7 +166,6 @@ def gpu_fault(case: Case, line: str) -> Reading:
 
 
 def _memory_errors(case: Case) -> str | None:
-    """Say how many errors the GPU counted in its memory since its driver was loaded, if any."""
     if case.rank is None:
         return None
     gpu = case.rank.sample.get("gpu") or {}

@@ -5,12 +5,12 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from shutil import which
-
-from pydantic import TypeAdapter
 
 from zlaunch import __version__
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.conversation import (
     ANSWER_SECONDS,
     Conversation,
@@ -25,7 +25,8 @@ from zlaunch.hosts.agent.ssh_errors import explain
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import Failure, MachineFacts
-from zlaunch.hosts.machine.question import Question
+from zlaunch.hosts.machine.question import FOR_SLOTS, Question
+from zlaunch.hosts.machine.resources import Machine
 
 PROGRAM = "zlaunch.hosts.agent.program"
 
@@ -91,6 +92,16 @@ def ask_hosts(
     return {name: one for name, one in answers.items() if isinstance(one, MachineFacts)}
 
 
+def ask_machines(hosts: Sequence[Host], here: Machine, python: Path | None) -> dict[str, Machine]:
+    """Return the machine of each host by name, as the interpreter of the ranks sees it; `here` is this one.
+
+    Raises Unavailable with all hosts that do not tell.
+    """
+    others = ask_hosts(hosts, Question(FOR_SLOTS, python=python))
+    machines = {host.name: here for host in hosts}
+    return {**machines, **{name: facts.machine for name, facts in others.items()}}
+
+
 def _of_use(answer: MachineFacts | NoAnswer) -> MachineFacts | NoAnswer:
     """Nothing can be planned for a host without its hardware."""
     if isinstance(answer, NoAnswer) or (failure := answer.failures.get("hardware")) is None:
@@ -120,9 +131,9 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
     answer = talk.answers[0][1]
     try:
         if "failure" in answer:
-            failure = TypeAdapter(Failure).validate_python(answer["failure"])
+            failure: Failure = adapter_of(Failure).validate_python(answer["failure"])
             return NoAnswer("Python", failure.message, failure.hint)
-        facts = TypeAdapter(MachineFacts).validate_python(answer["facts"])
+        facts: MachineFacts = adapter_of(MachineFacts).validate_python(answer["facts"])
     except (ValueError, TypeError, KeyError):
         return NoAnswer("zlaunch", "has another release of zlaunch", _same_everywhere(host))
     if facts.hardware is None:

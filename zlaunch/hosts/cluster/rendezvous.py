@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
-
 from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import (
     LEADER,
@@ -124,11 +123,11 @@ class Rendezvous:
         self._meet(self._timeout)
         if self.leads:
             members = [mine, *map(self._facts_of, range(1, self.member.count))]
-            everyone = TypeAdapter(list[MemberFacts]).dump_python(members, mode="json")
+            everyone = adapter_of(list[MemberFacts]).dump_python(members, mode="json")
             self.tell({"everyone": everyone, "run_directory": run_directory})
             self.run_directory = run_directory
         else:
-            self.tell({"hello": TypeAdapter(MemberFacts).dump_python(mine, mode="json")})
+            self.tell({"hello": adapter_of(MemberFacts).dump_python(mine, mode="json")})
             welcome = self._hear(0, "everyone", self._timeout)
             members = _read_message(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])
@@ -409,12 +408,13 @@ def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
     return [found for one in messages if isinstance(found := one.get(name), dict)]
 
 
-def _read_message(kind: type[Sent], value: object, who: str) -> Sent:
+def _read_message(kind: Callable[..., Sent], value: object, who: str) -> Sent:
     """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
     try:
-        return TypeAdapter(kind).validate_python(value)
+        message: Sent = adapter_of(kind).validate_python(value)
     except ValueError:
         raise MemberFailed(f"{who} has another release of zlaunch", "install the same everywhere") from None
+    return message
 
 
 def _unique(hosts: Sequence[str]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ import pytest
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch
 from zlaunch.checkpoint.find import checkpoint_parent, find
-from zlaunch.checkpoint.latest_file import wrong_latest
-from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.summary import Summary, summarize, wrong_latest
 from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 from zlaunch.resume.newest import checkpoint_of, newest_complete
 

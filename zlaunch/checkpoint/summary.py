@@ -2,18 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
 
 from zlaunch.checkpoint.dtypes import FLOATS
 from zlaunch.checkpoint.engine_files import ModelFile, OptimFile
-from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, trainer_step
+from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_step
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
 from zlaunch.checkpoint.verify import Problem, verify
+from zlaunch.files import typed
 
 State = TypeVar("State")
 
@@ -184,3 +185,30 @@ def safetensors_dtype(file: Path) -> str | None:
     except (OSError, *DAMAGED):
         return None
     return _FLOATS.get(types.most_common(1)[0][0]) if types else None
+
+
+def wrong_latest(checkpoints: Sequence[Summary]) -> Iterator[Problem]:
+    """Find files `latest` by which an engine does not find the newest complete tag beside them, or none.
+
+    The engine's rank 0 writes it without waiting for the others, so it may name a save that was interrupted.
+    """
+    tags = [saved for saved in checkpoints if saved.checkpoint.saved_by is SavedBy.ENGINE]
+    for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
+        asked = {saved.checkpoint.folder.name: saved for saved in beside}
+        complete = {name: saved for name, saved in asked.items() if not saved.problems}
+        named, file = latest_tag(base), base / LATEST
+        if named in complete or not file.exists():
+            continue
+        if named and named not in asked and (base / named).is_dir():
+            continue
+        message = f"{_what_is_wrong(named)}, and DeepSpeed would load that"
+        if complete:
+            newest = max(complete.values(), key=lambda saved: age(saved.checkpoint))
+            message += f"; `echo {newest.checkpoint.tag} > {typed(file)}` repairs it"
+        yield Problem(file, message)
+
+
+def _what_is_wrong(named: str | None) -> str:
+    if named is None:
+        return "it is not text"
+    return f"it names `{named}`, which is not complete" if named else "it is empty"

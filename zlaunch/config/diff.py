@@ -141,12 +141,12 @@ def compare(
 ) -> tuple[Difference, ...]:
     """Compare two configs as a DeepSpeed release reads them."""
     sides = _Side(left, release), _Side(right, release)
-    found = []
+    differences = []
     for path in _by_section([*dict.fromkeys([*sides[0].leaves, *sides[1].leaves])]):
         cells = (sides[0].cell(path), sides[1].cell(path))
         if not _means_the_same(*cells):
-            found.append(Difference(dotted(path), cells, effects().get(dotted(path))))
-    return tuple(found)
+            differences.append(Difference(dotted(path), cells, effects().get(dotted(path))))
+    return tuple(differences)
 
 
 def _by_section(paths: list[KeyPath]) -> list[KeyPath]:

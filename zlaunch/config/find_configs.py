@@ -37,8 +37,8 @@ def find_configs(directory: Path) -> list[Path]:
     folders = {directory}
     for pattern in FOLDERS:
         folders.update(directory.glob(pattern))
-    found = {file.relative_to(directory) for file in chain.from_iterable(map(_json_files, folders))}
-    configs = [file for file in found if is_ds_config(directory / file)]
+    files = {file.relative_to(directory) for file in chain.from_iterable(map(_json_files, folders))}
+    configs = [file for file in files if is_ds_config(directory / file)]
     return sorted(configs, key=lambda file: (len(file.parts), file))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zlaunch.config import accelerate
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import Deletion, fix_document
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
@@ -26,8 +25,7 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.machine.interpreter import inspect_python
-from zlaunch.hosts.machine.probe import stack_of
+from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag, read_model
@@ -173,6 +171,8 @@ def load_config(name: str) -> LoadedConfig:
     """Read a ds_config, or the one that an accelerate YAML names or contains."""
     if not name.endswith((".yaml", ".yml")):
         return LoadedConfig(read(name))
+    from zlaunch.config import accelerate  # most ds_configs are JSON
+
     config = accelerate.read(Path(name))
     match config.ds_config:
         case str(file):
@@ -186,24 +186,24 @@ def load_config(name: str) -> LoadedConfig:
 def inspect_config(name: str, options: ReportOptions) -> Report:
     """Check one ds_config; errors are part of the report."""
     try:
-        found = load_config(name)
-        if found.document is None:
-            return Report(name, found.findings)
-        return _look(name, found, options)
+        config = load_config(name)
+        if config.document is None:
+            return Report(name, config.findings)
+        return _look(name, config, options)
     except Refused as error:
         return Report(name, error.findings)
     except ZlaunchError as error:
         return Report(name, trouble=error)
 
 
-def _look(name: str, found: LoadedConfig, options: ReportOptions) -> Report:
-    document, fixes = found.document, None
+def _look(name: str, config: LoadedConfig, options: ReportOptions) -> Report:
+    document, fixes = config.document, None
     assert document is not None, "the caller has one"
     if options.fix or options.show_diff:
-        if found.is_embedded:
+        if config.is_embedded:
             raise WrongUsage(f"{name} contains the ds_config as fields of accelerate", "fix it by hand")
         document, fixes = _fixed(document, options)
-    findings = [*found.findings, *validate_document(document, options.context)]
+    findings = [*config.findings, *validate_document(document, options.context)]
     if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         from zlaunch.config.second_opinion import second_opinion  # resolves "auto", which no other check does
 

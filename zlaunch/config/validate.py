@@ -35,12 +35,16 @@ def validate_value(value: dict[str, object], context: Context) -> Checked:
         of_keys = [_without_trainer(finding, context.release or NEWEST) for finding in of_keys]
     if checked.as_read != checked.config:
         codes = {finding.code for finding in of_rules}
-        as_read = [one for one in _by_rules(checked.as_read, value, context) if one.severity in FATAL]
+        as_read = [
+            finding for finding in _by_rules(checked.as_read, value, context) if finding.severity in FATAL
+        ]
         fatal = {finding.code for finding in as_read}
         follows = [finding for finding in as_read if finding.code not in codes]
         of_keys, follows = _with_blame(value, of_keys, follows, context)
-        judged = [one if one.code in fatal else _once_mended(one) for one in of_rules]
-        of_rules = [one for one in (*judged, *follows) if one.code in fatal or _stands_in(value, one)]
+        judged = [finding if finding.code in fatal else _once_mended(finding) for finding in of_rules]
+        of_rules = [
+            finding for finding in (*judged, *follows) if finding.code in fatal or _stands_in(value, finding)
+        ]
     severities = {finding.where: finding.severity for finding in of_keys if finding.where}
     news = [finding for finding in of_rules if _is_news(finding, severities)]
     return replace(checked, findings=(*of_keys, *news))

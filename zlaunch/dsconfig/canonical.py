@@ -99,7 +99,7 @@ def plain(value: object, path: KeyPath, whole: dict[str, object]) -> object:
     """Normalize a value as far as its key's type allows."""
     field = field_at(whole, path)
     if isinstance(value, list):
-        return [_narrow(one) for one in value]
+        return [_narrow(item) for item in value]
     if path == ("optimizer", "type") and str(value).lower() in KIND_OF:
         return str(value).lower()
     if field is None or isinstance(value, bool):

@@ -20,7 +20,7 @@ from zlaunch.dsconfig.keys.lookup import section_in
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.optimizer import OPTIMIZERS
 from zlaunch.dsconfig.schema.root import DsConfig
-from zlaunch.dsconfig.schema.section import Section, in_lower_case, not_null, spellings
+from zlaunch.dsconfig.schema.section import BuiltOnDemand, Section, in_lower_case, not_null, spellings
 from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.units import narrowed
 
@@ -73,6 +73,13 @@ class _Generator(GenerateJsonSchema):
         if "<auto>" in arms:
             return {"anyOf": list(arms.values())}
         return _by_type(arms, self.definitions)
+
+    def function_plain_schema(self, schema: core_schema.PlainValidatorFunctionSchema) -> JsonSchemaValue:
+        """Write a section whose validator may not have been built."""
+        function = schema["function"]["function"]
+        assert isinstance(function, BuiltOnDemand), "no other function validates a whole value"
+        function.section.model_rebuild()
+        return self.generate_inner(function.section.__pydantic_core_schema__)
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         """Write words in any case, and keys that may not be null."""

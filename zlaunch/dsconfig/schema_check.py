@@ -13,7 +13,6 @@ from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
-from zlaunch.dsconfig.schema_errors import explain
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
@@ -49,9 +48,9 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
         return Checked(config, tuple(newer.values()), config)
     faults = _faults(value, errors, older)
     below = _below_moved(value, faults, older)
-    found = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
+    findings = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
-    return Checked(_as_meant(value, faults), (*found, *below), _as_meant(value, unnamed))
+    return Checked(_as_meant(value, faults), (*findings, *below), _as_meant(value, unnamed))
 
 
 def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
@@ -84,6 +83,8 @@ def _faults(
 def _explained(
     value: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
 ) -> Finding:
+    from zlaunch.dsconfig.schema_errors import explain  # and the names of other tools: rarely needed
+
     fault = replace(explain(value, path, error, lax, release), path=path)
     if path[0] == "bfloat16" and value.get("bf16") is not None:
         return _at_most(Severity.IGNORED, fault)
@@ -146,7 +147,7 @@ def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
 
 def _read(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
     try:
-        return DsConfig.model_validate(value, strict=strict), {}
+        return DsConfig.model_validate(value, strict=strict, context=strict), {}
     except ValidationError as error:
         by_path: dict[KeyPath, ErrorDetails] = {}
         for details in error.errors(include_url=False):

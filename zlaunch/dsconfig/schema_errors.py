@@ -261,9 +261,11 @@ def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str
     if is_one_bit(given):
         message = f"DeepSpeed has no {given} any more: {LAST_ONE_BIT} was the last release with it"
         return message, f"write `AdamW`, or install DeepSpeed {LAST_ONE_BIT}", None
-    own = OWN_NAMES[path]
-    names = [*own, *re.findall(r"'(\w+)'", expected)]
-    message = f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(own)}, and accepts torch's classes"
+    known = OWN_NAMES[path]
+    names = [*known, *re.findall(r"'(\w+)'", expected)]
+    message = (
+        f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(known)}, and accepts torch's classes"
+    )
     return message, *_nearest(given, names)
 
 
@@ -313,9 +315,9 @@ _BOUNDS = {
 
 
 def _bound(error: ErrorDetails) -> str:
-    said = _BOUNDS.get(error["type"])
-    if said:
-        return said.format(**error.get("ctx", {}))
+    words = _BOUNDS.get(error["type"])
+    if words:
+        return words.format(**error.get("ctx", {}))
     return f"{error['msg'][0].lower()}{error['msg'][1:]}"
 
 

@@ -29,10 +29,10 @@ from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots, count_sl
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology, read_hosts
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.facts import MachineFacts
-from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, check_packages, inspect_python
+from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, check_packages, inspect_python, stack_of
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
-from zlaunch.hosts.machine.probe import probe_machine, stack_of
+from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine, weakest
 from zlaunch.hosts.machine.survey import survey

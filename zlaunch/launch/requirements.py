@@ -134,7 +134,7 @@ def _host_memory(job: _Job) -> Amount | None:
     """Work out the host memory of all ranks here; without a rehearsal, of CPU ranks alone."""
     if job.rehearsed is not None:
         need = memory_need(job.rehearsed, Cluster(len(job.plan.topology.hosts), job.ranks)).host
-        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')}, by {job.rehearsed.method}")
+        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')} ({job.rehearsed.method})")
     expected, settings = job.expected, job.settings
     if job.plan.accelerator != "cpu" or expected is None:
         return None

@@ -271,7 +271,7 @@ def test_zlaunch_takes_all_before_the_dashes_for_its_own(name: str) -> None:
 def test_every_flag_is_answered_for(name: str) -> None:
     command = parse_command(shlex.split(SAME[name][0]))
     about = " ".join(note.about for note in translate(command).notes)
-    assert [one.said for one in command.given if one.said not in about] == []
+    assert [one.written for one in command.given if one.written not in about] == []
 
 
 def test_a_whole_command_line_may_be_one_quoted_word() -> None:
@@ -506,7 +506,7 @@ def test_no_flag_goes_away_without_a_note(words: list[str]) -> None:
     command = parse_command([*words, "t.py"])
     about = " ".join(note.about for note in translate(command).notes)
     last = {one.flag.key: one for one in command.given}
-    assert [one.said for one in last.values() if one.said not in about] == []
+    assert [one.written for one in last.values() if one.written not in about] == []
 
 
 @given(

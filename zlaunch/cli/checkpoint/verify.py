@@ -8,9 +8,8 @@ import typer
 
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
-from zlaunch.checkpoint.latest_file import wrong_latest
 from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
-from zlaunch.checkpoint.summary import Summary, summarize
+from zlaunch.checkpoint.summary import Summary, summarize, wrong_latest
 from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state

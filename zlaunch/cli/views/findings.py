@@ -7,7 +7,6 @@ from typing import Any
 
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.sarif import sarif
 from zlaunch.config.report import Fixes, Report
 from zlaunch.errors import ExitStatus, Finding, Place, Severity
 from zlaunch.units import plural
@@ -166,6 +165,8 @@ def _escaped(text: str) -> str:
 
 def as_sarif(reports: Sequence[Report], strict: bool) -> None:
     """Print a SARIF log."""
+    from zlaunch.cli.views.sarif import sarif  # which reads the meaning of every code
+
     console.data(sarif(reports, Path.cwd()))
 
 

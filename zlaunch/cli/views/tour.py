@@ -16,7 +16,7 @@ from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.tour import PHASES, ROUNDING, Parity, PhaseMemory, PredictedMemory, Tour, ZeroMode
 from zlaunch.rundir.record import HeartbeatRecord
-from zlaunch.units import clock, count, memory, plural
+from zlaunch.units import clock, count, plural
 
 UNKNOWN: Final = "-"
 SMALL: Final = 0.01
@@ -272,12 +272,13 @@ def draw(result: Tour | Parity) -> bytes:
 def _bars(tour: Tour) -> Picture:
     formula, peaks, traffic = [], [], []
     for stop in tour.stops:
-        formula.append(_bar(_counted(stop.formula)))
+        formula.append(_bar(_counted(stop.formula), f"{_mib(stop.formula.total)} MiB"))
         parts = {"tensors": stop.peak}
         if stop.predicted is not None:
             parts = dict(stop.predicted.parts)
         peaks.append(Bar(parts, f"{_mib(stop.peak)} MiB measured"))
-        traffic.append(_bar(stop.sent))
+        note = f"{_mb(sum(stop.sent.values()))} MB, textbook {_mb(stop.textbook)}"
+        traffic.append(_bar(stop.sent, note))
     panels = [Panel("The formula of the ZeRO paper", formula), Panel("Tensors of a rank at most", peaks)]
     if tour.experiment.world_size > 1:
         panels.append(Panel("Sent by a rank in a step", traffic))
@@ -290,8 +291,8 @@ def _bars(tour: Tour) -> Picture:
     )
 
 
-def _bar(parts: Mapping[str, float]) -> Bar:
-    return Bar({name: int(size) for name, size in parts.items()}, memory(sum(parts.values())))
+def _bar(parts: Mapping[str, float], note: str) -> Bar:
+    return Bar({name: int(size) for name, size in parts.items()}, note)
 
 
 def _loss_curves(parity: Parity) -> bytes:

@@ -94,8 +94,8 @@ def _understood(source: Document) -> tuple[Document | str | None, list[Finding]]
     if named != NO_PATH:
         findings += checks.beside_a_file(source, fields)
         return named, findings
-    document, found = _embedded(source, fields)
-    return document, [*findings, *found]
+    document, of_fields = _embedded(source, fields)
+    return document, [*findings, *of_fields]
 
 
 def _embedded(source: Document, fields: Mapping[str, object]) -> tuple[Document, list[Finding]]:

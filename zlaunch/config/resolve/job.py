@@ -99,8 +99,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
         for key, reason in resolved.left.items()
         if reason is OpenReason.NEVER_FILLED
     ]
-    found = [*findings, *resolved.agreement.findings, *unfillable]
-    config, warnings = _judge(values, given.base, replace(context, args=None), found)
+    reasons = [*findings, *resolved.agreement.findings, *unfillable]
+    config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
     return ResolvedConfig(composed, values, resolved.left, resolved.agreement, config, warnings)
 
 
@@ -120,7 +120,9 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
         return ResolvedConfig(nothing, nothing, {}, TrainerAgreement(given.args, (), ()), DsConfig(), ())
     resolved = resolve_values(as_written(document), given.context)
     checked = validate_value(resolved.values.config(), replace(given.context, args=None))
-    warnings = tuple(document.locate(one) for one in checked.findings if one.severity is not Severity.ADVICE)
+    warnings = tuple(
+        document.locate(finding) for finding in checked.findings if finding.severity is not Severity.ADVICE
+    )
     config = checked.config or DsConfig()
     return ResolvedConfig(
         resolved.written, resolved.values, resolved.left, resolved.agreement, config, warnings
@@ -130,9 +132,9 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
 def _checked(base: Document | None, release: Release) -> Document | None:
     """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
     if base is not None:
-        found = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
-        if found := [finding for finding in found if finding.severity is not Severity.ADVICE]:
-            raise Refused(found)
+        findings = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
+        if findings := [finding for finding in findings if finding.severity is not Severity.ADVICE]:
+            raise Refused(findings)
     return base
 
 
@@ -145,9 +147,13 @@ def _judge(
     if the user's file does.
     """
     checked = validate_value(values.config(), context)
-    found = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
-    warnings = [one for one in found if one.severity is Severity.IGNORED and one.place is not None]
-    wrong = [one for one in found if one.severity is not Severity.ADVICE and one not in warnings]
+    located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
+    warnings = [
+        finding for finding in located if finding.severity is Severity.IGNORED and finding.place is not None
+    ]
+    wrong = [
+        finding for finding in located if finding.severity is not Severity.ADVICE and finding not in warnings
+    ]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:

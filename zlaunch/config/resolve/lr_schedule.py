@@ -101,8 +101,8 @@ def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, typed: Scr
     if interface is ConfigInterface.TRAINER:
         kind = job.args["lr_scheduler_type"]
         return _of_trainer(Schedule(str(kind.value), str(kind.source)), job, typed)
-    own = "the schedule of the script, or the constant rate of the optimizer"
-    return Schedule("no schedule", "no `scheduler` in the ds_config", (own,))
+    remark = "the schedule of the script, or the constant rate of the optimizer"
+    return Schedule("no schedule", "no `scheduler` in the ds_config", (remark,))
 
 
 def _with_curve(schedule: Schedule, make: Callable[[], Curve]) -> Schedule:
@@ -160,17 +160,17 @@ def _of_trainer(named: Schedule, job: _Job, typed: ScriptArgs) -> Schedule:
     if name in UNPREDICTABLE:
         return replace(named, remarks=("it depends on metrics during training",))
     if name not in TRAINER:
-        names = ", ".join(f"`{one}`" for one in TRAINER)
+        names = ", ".join(f"`{schedule}`" for schedule in TRAINER)
         raise WrongUsage(f"the Trainer has no schedule `{name}`", f"write one of {names}")
     schedule = _with_steps(named, job.total, warmup, {}, _DATASET)
     steps = schedule.num_steps
     run = ScheduleInputs(job.base or 0.0, _warmup_steps(warmup, steps), steps, _schedule_options(typed))
-    said = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
+    remark = "no warmup" if run.warmup == 0 else f"{run.warmup} steps of warmup"
     if name == "constant":
-        said = "warmup is ignored"
+        remark = "warmup is ignored"
     elif schedule.is_share and warmup:
-        said = f"{warmup:.3g} of the run is warmup"
-    schedule = replace(schedule, remarks=(f"{said} ({given.source})", *schedule.remarks))
+        remark = f"{warmup:.3g} of the run is warmup"
+    schedule = replace(schedule, remarks=(f"{remark} ({given.source})", *schedule.remarks))
     return _with_curve(schedule, lambda: trainer_curve(name, run))
 
 

@@ -64,7 +64,7 @@ def reconcile_with_trainer(
         args = args.over(name, argument)
     if is_trainer:
         differences = _differences(values, args, may_add)
-        findings += [one for one in differences if not findings or one.where not in FORMATS]
+        findings += [finding for finding in differences if not findings or finding.where not in FORMATS]
     words = tuple((name, argument.value) for name, argument in added.items()) if is_trainer else ()
     return TrainerAgreement(args, words, tuple(findings))
 
@@ -136,12 +136,13 @@ def _precision_arguments(
 
 def _differences(values: Values, args: TrainerArgs, may_add: bool) -> Iterator[Finding]:
     elsewhere = 'write "auto" in the ds_config, or the same value where the program sets it'
-    for one in find_mismatches(lambda path: values[path], args):
+    for mismatch in find_mismatches(lambda path: values[path], args):
+        key, source = dotted(mismatch.path), values.leaves[mismatch.path].source
         yield Finding(
             "differs-from-argument",
-            f"`{dotted(one.path)}` is {one.value} ({values.leaves[one.path].source}), but {one.said}",
-            hint=one.remedy if may_add else elsewhere,
-            where=dotted(one.path),
+            f"`{key}` is {mismatch.value} ({source}), but {mismatch.said}",
+            hint=mismatch.remedy if may_add else elsewhere,
+            where=key,
         )
 
 
@@ -151,7 +152,7 @@ def _formats_on(args: TrainerArgs) -> list[str]:
 
 def _is_typed(name: str, args: TrainerArgs) -> bool:
     both = (args[name], args[f"{name}_full_eval"])
-    return any(one.value and one.source.kind is SourceKind.ARGUMENT for one in both)
+    return any(argument.value and argument.source.kind is SourceKind.ARGUMENT for argument in both)
 
 
 def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
@@ -170,11 +171,11 @@ def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iter
 
 def fsdp_conflict(typed: ScriptArgs, severity: Severity = Severity.FAILS_LATER) -> Iterator[Finding]:
     """Find an argument for FSDP, which the Trainer refuses together with a ds_config."""
-    if said := typed.fsdp:
+    if argument := typed.fsdp:
         yield Finding(
             "fsdp-and-deepspeed",
             "the Trainer refuses FSDP together with a ds_config",
-            hint=f"leave out `{said}` to train with DeepSpeed, or the ds_config to train with FSDP",
+            hint=f"leave out `{argument}` to train with DeepSpeed, or the ds_config to train with FSDP",
             where="--fsdp",
             severity=severity,
         )

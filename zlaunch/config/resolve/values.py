@@ -43,7 +43,7 @@ class Values:
     def put(self, path: KeyPath, value: object, source: Source) -> "Values":
         """Set a key to a value or a section, and drop what conflicts with it above and below."""
         if isinstance(value, Mapping) and value:
-            below = Values({(*path, *leaf): Sourced(one, source) for leaf, one in leaves(value)})
+            below = Values({(*path, *leaf): Sourced(member, source) for leaf, member in leaves(value)})
             return below.over(self.without(path))
         kept = {
             leaf: sourced for leaf, sourced in self.leaves.items() if leaf == path or not _clash(leaf, path)
@@ -64,8 +64,8 @@ class Values:
     def placed(self, places: Mapping[str, str]) -> "Values":
         """Name the line of `zlaunch.yaml` for each value that was set there; `places` as in a JobSpec."""
         leaves = {
-            path: Sourced(one.value, one.source.placed(places, dotted(path)))
-            for path, one in self.leaves.items()
+            path: Sourced(sourced.value, sourced.source.placed(places, dotted(path)))
+            for path, sourced in self.leaves.items()
         }
         return Values(leaves)
 

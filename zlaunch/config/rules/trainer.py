@@ -36,11 +36,11 @@ def differs_from_argument(subject: Subject) -> Iterator[Violation]:
     """The Trainer refuses a number that differs from its argument, even from the argument's default."""
     if not subject.for_trainer or subject.context.args is None:
         return
-    for one in find_mismatches(subject.written.get, subject.context.args):
-        key = ".".join(one.path)
-        if subject.has_both_formats and one.path[0] in ("bf16", "fp16"):  # reported by `both-formats`
+    for mismatch in find_mismatches(subject.written.get, subject.context.args):
+        key = ".".join(mismatch.path)
+        if subject.has_both_formats and mismatch.path[0] in ("bf16", "fp16"):  # reported by `both-formats`
             continue
-        yield Violation(key, f"`{key}` is {one.value}, but {one.said}", one.remedy)
+        yield Violation(key, f"`{key}` is {mismatch.value}, but {mismatch.said}", mismatch.remedy)
 
 
 @fails_later(

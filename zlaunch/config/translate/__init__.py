@@ -61,8 +61,8 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     if named is not None:
         config = read(Path(named))
     hostfile = command.launcher.hostfile
-    found = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
-    return replace(found, notes=(*notes, *found.notes))
+    translation = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
+    return replace(translation, notes=(*notes, *translation.notes))
 
 
 def refusal(options: Sequence[str], words: Sequence[str]) -> WrongUsage | None:
@@ -111,7 +111,7 @@ def config_file(command: Command) -> str | None:
 
 def reads_default_config(command: Command) -> bool:
     """Whether accelerate reads its default config if there is one."""
-    return command.launcher.name == ACCELERATE and not any(one.flag.key == "cpu" for one in command.given)
+    return command.launcher.name == ACCELERATE and not any(given.flag.key == "cpu" for given in command.given)
 
 
 def translate(
@@ -128,31 +128,31 @@ def translate(
         command = _with_hostfile(command, hostfile)
     uses_deepspeed = _refuse_what_cannot_be(command)
     pieces = [*_pieces(command, uses_deepspeed)]
-    return Translation(_line(command, pieces), tuple(one for one in pieces if isinstance(one, Note)))
+    return Translation(_line(command, pieces), tuple(piece for piece in pieces if isinstance(piece, Note)))
 
 
 def _refuse_mistakes(config: AccelerateConfig) -> None:
     """Raise Refused with what accelerate refuses; what it ignores becomes a note."""
-    errors = [one for one in config.findings if one.severity is Severity.ERROR]
+    errors = [finding for finding in config.findings if finding.severity is Severity.ERROR]
     if errors:
         raise Refused(errors)
 
 
 def _with_hostfile(command: Command, hostfile: str) -> Command:
-    flag = next(one for one in command.launcher.flags if one.becomes is Role.HOSTFILE)
+    flag = next(flag for flag in command.launcher.flags if flag.becomes is Role.HOSTFILE)
     return replace(command, given=(GivenFlag(flag, hostfile, hostfile), *command.given))
 
 
 def _refuse_what_cannot_be(command: Command) -> bool:
     """Raise Refused for flags without equivalent; return whether the launcher itself configures DeepSpeed."""
-    refused = [(one.said, one.place, one.flag.becomes) for one in command.given]
+    refused = [(given.written, given.place, given.flag.becomes) for given in command.given]
     paradigm = accelerate.paradigm(command)
     if isinstance(paradigm, Untranslatable):
         kind = command.roles()[Role.DISTRIBUTED_TYPE]
-        refused.append((kind.said, kind.place, paradigm))
+        refused.append((kind.written, kind.place, paradigm))
     findings = [
-        Finding("no-equivalent", becomes.why, becomes.hint, where=said, place=place)
-        for said, place, becomes in refused
+        Finding("no-equivalent", becomes.why, becomes.hint, where=written, place=place)
+        for written, place, becomes in refused
         if isinstance(becomes, Untranslatable)
     ]
     if findings:
@@ -173,14 +173,14 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
         if isinstance(given.flag.becomes, Role):
             winner = winners.get(given.flag.becomes)
         if winner not in (None, given):
-            yield not_needed(given, f"`{winner.said}` comes later and takes precedence")
+            yield not_needed(given, f"`{winner.written}` comes later and takes precedence")
         yield from _alone(given)
     if command.prefix:
         yield Note(shlex.join(command.prefix), "stays in front")
     if command.script is None:
         yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
-    if unless and unless not in [one.flag for one in command.given]:
+    if unless and unless not in [given.flag for given in command.given]:
         yield Note("--local_rank", "passed only to a script that needs it")
 
 
@@ -205,7 +205,7 @@ def _alone(given: GivenFlag) -> Iterator[Piece]:
             yield not_needed(given, "it is the default")
         case BecomesOption(name):
             yield Option(name, given.value)
-            yield Note(given.said, f"`{name} {given.value}`")
+            yield Note(given.written, f"`{name} {given.value}`")
         case NotNeeded(why):
             yield not_needed(given, why)
         case NoEquivalent(why):
@@ -213,9 +213,9 @@ def _alone(given: GivenFlag) -> Iterator[Piece]:
         case BecomesVariable(name, value):
             text = given.value if value is None else value
             yield Assignment(name, text)
-            yield Note(given.said, f"`{name}={shlex.quote(text)}` in front of the command")
+            yield Note(given.written, f"`{name}={shlex.quote(text)}` in front of the command")
         case Role.MODULE:
-            yield Note(given.said, "`-m` with the module's name")
+            yield Note(given.written, "`-m` with the module's name")
         case Role.USE_DEEPSPEED:
             yield not_needed(given, "zlaunch always does")
 

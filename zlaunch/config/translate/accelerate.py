@@ -11,9 +11,9 @@ from zlaunch.config.translate.launchers import config_fields, uses_deepspeed
 
 def with_settings(command: Command, config: AccelerateConfig) -> Command:
     """Add the settings of a config that the command line does not override, as `accelerate launch` does."""
-    said = {one.flag.key for one in command.given}
-    found = [one for one in _from_config(config) if one.flag.key not in said]
-    return replace(command, given=(*found, *command.given))
+    typed = {given.flag.key for given in command.given}
+    settings = [given for given in _from_config(config) if given.flag.key not in typed]
+    return replace(command, given=(*settings, *command.given))
 
 
 def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
@@ -31,7 +31,7 @@ def _from_config(config: AccelerateConfig) -> Iterator[GivenFlag]:
 def paradigm(command: Command) -> bool | Untranslatable:
     """Whether accelerate uses DeepSpeed; Untranslatable if it uses something else."""
     roles = command.roles()
-    chosen = {one.flag.key for one in command.given if one.place is None} & {"multi_gpu", "cpu"}
+    chosen = {given.flag.key for given in command.given if given.place is None} & {"multi_gpu", "cpu"}
     if Role.USE_DEEPSPEED in roles:
         return True
     if chosen or Role.DISTRIBUTED_TYPE not in roles:

@@ -123,7 +123,7 @@ def _stands_for_a_flag(launcher: LauncherSyntax, variable: str) -> bool:
 
 def _from_variables(launcher: LauncherSyntax, environment: Mapping[str, str]) -> Iterator[GivenFlag]:
     """Read the variables that set flags of torchrun; the command line comes later and wins."""
-    flags = {one.key: one for one in launcher.flags}
+    flags = {flag.key: flag for flag in launcher.flags}
     for name, value in environment.items():
         key = name[len(launcher.variables) :].lower()
         if not _stands_for_a_flag(launcher, name) or key not in flags:
@@ -137,21 +137,21 @@ def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
     spellings = launcher.spellings()
     while rest and _is_flag(rest[0], launcher, spellings):
         word = rest.popleft()
-        one, value = _find(word, launcher, spellings)
-        if one.takes_value:
+        flag, value = _find(word, launcher, spellings)
+        if flag.takes_value:
             if value is None:
                 if not rest or rest[0] == "--" or _is_flag(rest[0], launcher, spellings):
                     raise WrongUsage(f"`{word}` of {launcher.name} needs a value")
                 value = rest.popleft()
-                yield GivenFlag(one, value, f"{word} {shlex.quote(value)}")
+                yield GivenFlag(flag, value, f"{word} {shlex.quote(value)}")
             else:
-                yield GivenFlag(one, value, shlex.quote(word))
+                yield GivenFlag(flag, value, shlex.quote(word))
             continue
         if value is not None and word.startswith("--"):
             raise WrongUsage(f"`{word.partition('=')[0]}` of {launcher.name} takes no value")
         if value:
             rest.appendleft(f"-{value}")
-        yield GivenFlag(one, "", word[:2] if value else word)
+        yield GivenFlag(flag, "", word[:2] if value else word)
 
 
 def _script(rest: deque[str]) -> tuple[str | None, tuple[str, ...]]:
@@ -177,10 +177,10 @@ def _is_flag(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag])
 
 def _find(word: str, launcher: LauncherSyntax, spellings: Mapping[str, Flag]) -> tuple[Flag, str | None]:
     """Find the flag of a word, and the value attached to it."""
-    found = _matches(word, launcher, spellings)
-    if len({one.key for one, _ in found}) != 1:
+    matches = _matches(word, launcher, spellings)
+    if len({flag.key for flag, _ in matches}) != 1:
         raise _unknown(launcher, word)
-    return found[0]
+    return matches[0]
 
 
 def _matches(
@@ -197,7 +197,9 @@ def _matches(
             return [(spellings[word[:2]], word[2:])]
         return []
     return [
-        (one, value) for spelling, one in spellings.items() if launcher.shortens and spelling.startswith(name)
+        (flag, value)
+        for spelling, flag in spellings.items()
+        if launcher.shortens and spelling.startswith(name)
     ]
 
 
@@ -207,7 +209,7 @@ def _unknown(launcher: LauncherSyntax, word: str) -> WrongUsage:
     message = f"{launcher.name} has no flag `{name}`"
     for other in map(syntax_of, LAUNCHERS):
         meant = other.spellings().get(name)
-        same = [one.names[-1] for one in launcher.flags if meant and one.becomes == meant.becomes]
+        same = [flag.names[-1] for flag in launcher.flags if meant and flag.becomes == meant.becomes]
         if same:
             return WrongUsage(f"{message}, but {other.name} does", f"did you mean `{same[0]}`?")
     close = difflib.get_close_matches(name, launcher.spellings(), n=1, cutoff=0.6)

@@ -54,9 +54,9 @@ def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[P
 
 def _fsdp(command: Command, gets_ds_config: bool) -> Iterator[Note]:
     """Note what becomes of an argument with which the Trainer uses FSDP."""
-    if said := command.args.fsdp:
+    if fsdp := command.args.fsdp:
         refused = "the Trainer refuses it together with a ds_config: leave out one of the two"
-        yield Note(said, refused if gets_ds_config else "stays: the Trainer uses FSDP, without a ds_config")
+        yield Note(fsdp, refused if gets_ds_config else "stays: the Trainer uses FSDP, without a ds_config")
 
 
 def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
@@ -120,7 +120,7 @@ def _offload(roles: Roles, stage: str) -> Iterator[Piece]:
         follows = optimizer if stage == "3" else "none"
         text = optimizer if param == follows else f"optimizer:{optimizer},param:{param}"
         yield Option("--offload", text)
-        yield Note(" ".join(roles[part].said for part in _DEVICES if part in roles), f"`--offload {text}`")
+        yield Note(" ".join(roles[part].written for part in _DEVICES if part in roles), f"`--offload {text}`")
     if "nvme" in devices and not roles.keys() & _PATHS.keys():
         yield Note("nvme", "add `--nvme DIR`; accelerate would swap to `./none`")
     yield from _nvme(
@@ -141,31 +141,33 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
             continue
         if given.value != first:
             yield Option("--set", f"{_PATHS[role]}={given.value}")
-        yield Note(given.said, f"`{text}`; accelerate ignores it and swaps to `./none`")
+        yield Note(given.written, f"`{text}`; accelerate ignores it and swaps to `./none`")
 
 
 def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
-    said = asked or implied(command.launcher.name, "no")
-    own = [flag.name for flag in command.args.flags if flag.name in _FORMATS]
-    if own:
+    precision = asked or implied(command.launcher.name, "no")
+    formats = [flag.name for flag in command.args.flags if flag.name in _FORMATS]
+    if formats:
         if asked:
-            yield not_needed(asked, f"the script's own `--{own[0]}` decides")
-    elif said.value.lower() == "fp8":
+            yield not_needed(asked, f"the script's own `--{formats[0]}` decides")
+    elif precision.value.lower() == "fp8":
         yield Option("--precision", "bf16")
         yield no_equivalent(
-            said, "zlaunch does not support fp8; `--precision bf16` is what accelerate uses around it"
+            precision, "zlaunch does not support fp8; `--precision bf16` is what accelerate uses around it"
         )
-    elif said.value.lower() in _FORMATS:
-        yield from becomes(said, "--precision", said.value.lower())
+    elif precision.value.lower() in _FORMATS:
+        yield from becomes(precision, "--precision", precision.value.lower())
     else:
         yield Option("--precision", "fp32")
-        yield Note(said.said, "`--precision fp32`: the command does not set a precision; try without it")
+        yield Note(
+            precision.written, "`--precision fp32`: the command does not set a precision; try without it"
+        )
 
 
 def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3" and given.place and given.value == "false":
         return  # as `accelerate config` writes it for every stage
-    note = Note(given.said, f"`{_INIT}=false` in front of the command")
+    note = Note(given.written, f"`{_INIT}=false` in front of the command")
     yield from _at_stage_3(given, stage, [Assignment(_INIT, "false"), note])
 
 

@@ -125,13 +125,13 @@ class LauncherSyntax:
 
     def spellings(self) -> Mapping[str, Flag]:
         """Map every spelling to its flag."""
-        found: dict[str, Flag] = {}
-        for one in (*self.flags, HELP):
-            for name in one.names:
-                found[name] = one
-                if self.either_dash:
-                    found["--" + name[2:].replace("_", "-") if name.startswith("--") else name] = one
-        return found
+        flags: dict[str, Flag] = {}
+        for flag in (*self.flags, HELP):
+            for name in flag.names:
+                flags[name] = flag
+                if self.either_dash and name.startswith("--"):
+                    flags["--" + name[2:].replace("_", "-")] = flag
+        return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class GivenFlag:
 
     flag: Flag
     value: str
-    said: str
+    written: str
     place: Place | None = None
     """Where a config file has it; None on the command line."""
 
@@ -148,9 +148,9 @@ class GivenFlag:
 Roles = Mapping[Role, GivenFlag]
 
 
-def implied(said: str, value: str) -> GivenFlag:
+def implied(written: str, value: str) -> GivenFlag:
     """Describe a setting that is implied without a flag."""
-    return GivenFlag(Flag((said,), True, NotNeeded("")), value, said)
+    return GivenFlag(Flag((written,), True, NotNeeded("")), value, written)
 
 
 @dataclass(frozen=True)
@@ -167,4 +167,4 @@ class Command:
 
     def roles(self) -> dict[Role, GivenFlag]:
         """The flags with a role; of two with the same role, the last counts."""
-        return {one.flag.becomes: one for one in self.given if isinstance(one.flag.becomes, Role)}
+        return {given.flag.becomes: given for given in self.given if isinstance(given.flag.becomes, Role)}

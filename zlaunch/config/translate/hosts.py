@@ -53,7 +53,7 @@ def _several_hosts(command: Command, roles: Roles) -> Iterator[Piece]:
     name = hostfile.value if hostfile else HOSTFILE
     yield Option("--hostfile", name)
     if hostfile:
-        yield Note(hostfile.said, f"`--hostfile {name}`")
+        yield Note(hostfile.written, f"`--hostfile {name}`")
     if Role.HOSTS in roles:
         yield from _count_of_hosts(command, roles, name)
     for role in (Role.RANKS, Role.ALL_RANKS):
@@ -69,7 +69,7 @@ def _count_of_hosts(command: Command, roles: Roles, name: str) -> Iterator[Piece
     if Role.HOSTFILE not in roles:
         slots = _ranks_per_host(roles) or "N"
         text = f"`--hostfile {name}`: write a line `HOST slots={slots}` for each host into `{name}`"
-        yield Note(hosts.said, text)
+        yield Note(hosts.written, text)
     elif command.launcher.counts_hosts:
         yield no_equivalent(hosts, f"zlaunch uses all hosts in `{name}`, or those that `--include` names")
     else:
@@ -129,7 +129,7 @@ def _devices_by_number(command: Command, devices: GivenFlag, ranks: GivenFlag | 
         yield no_equivalent(ranks, f"only {len(numbers)} are chosen, and zlaunch starts one rank on each")
     elif command.launcher.hostfile and devices == visible_devices(command):
         yield Note(
-            ranks.said, f"`--gpus {text}`; {command.launcher.name} itself would take the first GPUs of all"
+            ranks.written, f"`--gpus {text}`; {command.launcher.name} itself would take the first GPUs of all"
         )
     else:
         yield not_needed(ranks, "zlaunch starts one rank on each of these devices")

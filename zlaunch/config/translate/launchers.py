@@ -38,7 +38,7 @@ def syntax_of(name: str) -> LauncherSyntax:
     row = _read_table()[name]
     like = syntax_of(row["like"]) if "like" in row else LauncherSyntax(name, ())
     flags = (*like.flags, *_flags(row["flags"]))
-    passes_local_rank = [one for one in flags if one.names[-1] == row.get("passes_local_rank")]
+    passes_local_rank = [flag for flag in flags if flag.names[-1] == row.get("passes_local_rank")]
     settings = {field: row[field] for field in _SETTINGS if field in row}
     return replace(
         like, name=name, flags=flags, passes_local_rank=next(iter(passes_local_rank), None), **settings
@@ -49,17 +49,17 @@ def syntax_of(name: str) -> LauncherSyntax:
 def config_fields() -> Mapping[str, Flag]:
     """Read the fields of accelerate's configs: the flags, and what only a config has."""
     fields = _flags(_read_table()[ACCELERATE]["fields"])
-    return {one.key: one for one in (*syntax_of(ACCELERATE).flags, *fields)}
+    return {flag.key: flag for flag in (*syntax_of(ACCELERATE).flags, *fields)}
 
 
 def uses_deepspeed(distributed_type: str) -> bool | Untranslatable:
     """Whether accelerate uses DeepSpeed for a type of its configs; others are for other hardware."""
-    found = _read_table()[ACCELERATE]["distributed_types"].get(distributed_type)
-    if found is None:
+    answer = _read_table()[ACCELERATE]["distributed_types"].get(distributed_type)
+    if answer is None:
         return _OTHER_HARDWARE
-    if isinstance(found, bool):
-        return found
-    return Untranslatable(found["untranslatable"], found.get("hint"))
+    if isinstance(answer, bool):
+        return answer
+    return Untranslatable(answer["untranslatable"], answer.get("hint"))
 
 
 @cache

@@ -36,14 +36,14 @@ Piece = Option | Assignment | Note
 def becomes(given: GivenFlag, name: str, value: str) -> Iterator[Piece]:
     """Translate a flag to an option of zlaunch."""
     yield Option(name, value)
-    yield Note(given.said, f"`{name} {value}`")
+    yield Note(given.written, f"`{name} {value}`")
 
 
 def not_needed(given: GivenFlag, why: str) -> Note:
     """Note that a flag is not needed."""
-    return Note(given.said, f"left out: {why}")
+    return Note(given.written, f"left out: {why}")
 
 
 def no_equivalent(given: GivenFlag, why: str) -> Note:
     """Note that a flag has no equivalent."""
-    return Note(given.said, f"lost: {why}")
+    return Note(given.written, f"lost: {why}")

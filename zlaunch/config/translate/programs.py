@@ -137,8 +137,8 @@ def _python_of(name: str) -> list[str]:
     path = Path(name)
     is_python = bool(_PYTHON.fullmatch(path.name))
     python = path if is_python else path.parent / "python"
-    own = Path(sys.executable).parent
-    if "/" not in name or path.absolute().parent in (own, own.resolve()) or not python.is_file():
+    folder = Path(sys.executable).parent
+    if "/" not in name or path.absolute().parent in (folder, folder.resolve()) or not python.is_file():
         return []
     return ["--python", str(python)]
 
@@ -146,8 +146,8 @@ def _python_of(name: str) -> list[str]:
 def _of_python(words: Sequence[str], options: Sequence[str], rest: list[str]) -> Replacement:
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         del rest[: 2 if rest[0] in ("-X", "-W") else 1]
-    if len(rest) > 1 and rest[0] == "-m" and (found := _of_module(rest[1], words, options, rest[2:])):
-        return found
+    if len(rest) > 1 and rest[0] == "-m" and (program := _of_module(rest[1], words, options, rest[2:])):
+        return program
     why = f"`{words[0]}` is not a training script; zlaunch starts Python itself"
     if not rest or rest[0] in ("-c", "-"):
         return Replacement(why, "write the code to a file, and give that to `zlaunch train`")
@@ -182,7 +182,7 @@ def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str
         command = shlex.join([program.name, *(word for word in rest[:1] if word != "--")])
         known = ", ".join(f"`{program.name} {command}`" for command in program.modules)
         return Replacement(f"`{command}` does not train a model", f"zlaunch can replace {known}")
-    own = [word for word in rest[:place] if word != "--"]
+    before = [word for word in rest[:place] if word != "--"]
     args, left_out = _split_arguments(program.own_flags, rest[place + 1 :])
     why = "dropped, because it configures the program's own launcher (see `zlaunch train --help`)"
     notes = [(shlex.join(left_out), why)] if left_out else []
@@ -192,7 +192,7 @@ def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str
     each = ["-m", module] if module else args[:1]
     return Replacement(
         f"`{program.name} {rest[place]}` starts ranks, and so does zlaunch",
-        line=_line([*options, *own], each, args if module else args[1:]),
+        line=_line([*options, *before], each, args if module else args[1:]),
         notes=tuple(notes),
     )
 
@@ -221,9 +221,9 @@ def _module_of(name: str) -> str | None:
     if path.is_file():
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
-        found = _CONSOLE_SCRIPT.match(text)
-        if found and found[1] in {*PROGRAMS, *LAUNCHERS}:
-            return found[1]
+        match = _CONSOLE_SCRIPT.match(text)
+        if match and match[1] in {*PROGRAMS, *LAUNCHERS}:
+            return match[1]
         return None
     if name != path.name:
         return None

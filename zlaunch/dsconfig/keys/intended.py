@@ -66,11 +66,11 @@ def other_names() -> OtherNames:
 
 
 def _paths(names: Mapping[str, str | list[str]]) -> dict[str, KeyPaths]:
-    found: dict[str, KeyPaths] = {}
+    paths: dict[str, KeyPaths] = {}
     for name, keys in names.items():
         dotted_keys = [keys] if isinstance(keys, str) else keys
-        found[name] = tuple(tuple(key.split(".")) for key in dotted_keys)
-    return found
+        paths[name] = tuple(tuple(key.split(".")) for key in dotted_keys)
+    return paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def intended(whole: dict[str, object], path: KeyPath) -> Intention:
         *(_moved, _by_name, _remark, _flat, _written_together, _intended_switch),
         *(_misspelled, _shortened, _misplaced, _argument),
     )
-    found = (guess(whole, path[:-1], str(path[-1])) for guess in guesses)
-    return next((one for one in found if one is not None), None) or _unknown(path[:-1])
+    intentions = (guess(whole, path[:-1], str(path[-1])) for guess in guesses)
+    return next((intention for intention in intentions if intention is not None), None) or _unknown(path[:-1])
 
 
 def _moved(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
@@ -143,8 +143,8 @@ def _at(
     whole: Mapping[str, object], parent: KeyPath, key: str, targets: Sequence[KeyPath]
 ) -> Intention | None:
     """Point to the intended key, or to several if the name can mean each of them."""
-    targets = [one for one in targets if one[:-1] == parent] or [*targets]
-    if not targets or any(one in ((*parent, key), parent[: len(one)]) for one in targets):
+    targets = [target for target in targets if target[:-1] == parent] or [*targets]
+    if not targets or any(target in ((*parent, key), parent[: len(target)]) for target in targets):
         return None
     hint = f"the key in a ds_config is {_or(map(dotted, targets))}"
     if len(targets) > 1:
@@ -189,13 +189,13 @@ def _written_together(whole: Mapping[str, object], parent: KeyPath, key: str) ->
 
 @cache
 def _joined() -> Mapping[str, tuple[KeyPath, ...]]:
-    found: dict[str, tuple[KeyPath, ...]] = {}
+    joined: dict[str, tuple[KeyPath, ...]] = {}
     for path, _ in fields():
         name = "_".join(map(str, path[-2:]))
-        found.setdefault(name, ())
+        joined.setdefault(name, ())
         if len(path) > 1:
-            found[name] += (path,)
-    return found
+            joined[name] += (path,)
+    return joined
 
 
 def _intended_switch(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
@@ -253,7 +253,7 @@ def _argument(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intenti
         return None
     section = str(parent[0])
     kinds = DEEPSPEED_SCHEDULERS if section == "scheduler" else ()
-    names = {key, *(str(one[-1]) for one in _targets(parent, key) if one[:-1] == parent)}
+    names = {key, *(str(target[-1]) for target in _targets(parent, key) if target[:-1] == parent)}
     have = [kind for kind in kinds if names & {*known_keys({section: {"type": kind}}, parent)}]
     if have:
         takes = "takes" if len(have) == 1 else "take"

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from zlaunch.dsconfig.schema.section import OUTDATED, MaybeAuto, Rates, Section
+from zlaunch.dsconfig.schema.section import OUTDATED, MaybeAuto, OnDemand, Rates, Section
 
 Betas = Annotated[list[float], Field(min_length=2, max_length=2)]
 
@@ -34,7 +34,7 @@ TorchOptimizerName = Literal[
 
 def is_one_bit(name: object) -> bool:
     """Whether it is the name of an optimizer that only older releases have."""
-    return str(name).lower() in {one.lower() for one in ONE_BIT}
+    return str(name).lower() in {known.lower() for known in ONE_BIT}
 
 
 class _Params(Section):
@@ -233,12 +233,12 @@ def _kind(value: object) -> str:
 
 
 Optimizer = Annotated[
-    Annotated[AdamOptimizer, Tag("<adam>")]
-    | Annotated[LionOptimizer, Tag("<lion>")]
-    | Annotated[AdagradOptimizer, Tag("<adagrad>")]
-    | Annotated[LambOptimizer, Tag("<lamb>")]
-    | Annotated[MuonOptimizer, Tag("<muon>")]
-    | Annotated[MupOptimizer, Tag("<mup>")]
-    | Annotated[TorchOptimizer, Tag("<torch>")],
+    Annotated[OnDemand[AdamOptimizer], Tag("<adam>")]
+    | Annotated[OnDemand[LionOptimizer], Tag("<lion>")]
+    | Annotated[OnDemand[AdagradOptimizer], Tag("<adagrad>")]
+    | Annotated[OnDemand[LambOptimizer], Tag("<lamb>")]
+    | Annotated[OnDemand[MuonOptimizer], Tag("<muon>")]
+    | Annotated[OnDemand[MupOptimizer], Tag("<mup>")]
+    | Annotated[OnDemand[TorchOptimizer], Tag("<torch>")],
     Discriminator(_kind),
 ]

@@ -83,7 +83,7 @@ class TensorParallel(Section):
     """Backend for the loss of a split output layer."""
 
     tp: TensorParallelGroup = Field(
-        TensorParallelGroup(), validation_alias=AliasChoices("tp", "tensor_parallel")
+        TensorParallelGroup.model_construct(), validation_alias=AliasChoices("tp", "tensor_parallel")
     )
 
     injection_policy_tuple: list[object] | None = None

@@ -24,7 +24,7 @@ from zlaunch.dsconfig.schema.optimizer import Optimizer
 from zlaunch.dsconfig.schema.parallel import ExpertParallel, TensorParallel
 from zlaunch.dsconfig.schema.precision import Bf16, DataTypes, Fp16, OldBf16, TorchAutocast
 from zlaunch.dsconfig.schema.scheduler import Scheduler
-from zlaunch.dsconfig.schema.section import OUTDATED, Absent, AnyCase, MaybeAuto, Positive, Section
+from zlaunch.dsconfig.schema.section import OUTDATED, Absent, AnyCase, MaybeAuto, OnDemand, Positive, Section
 from zlaunch.dsconfig.schema.storage import Aio, Checkpoint
 from zlaunch.dsconfig.schema.zero import Zero
 
@@ -55,12 +55,12 @@ class DsConfig(Section):
     gradient_clipping: MaybeAuto[float] = 1.0
     """Largest gradient norm; 0 turns clipping off. The default was 0 before 0.19."""
 
-    zero_optimization: Zero = Zero.model_construct()
-    fp16: Fp16 = Fp16.model_construct()
-    bf16: Bf16 | None = None
-    bfloat16: Annotated[Absent[OldBf16], OUTDATED] = None
-    torch_autocast: Absent[TorchAutocast] = None
-    data_types: DataTypes = DataTypes.model_construct()
+    zero_optimization: OnDemand[Zero] = Zero.model_construct()
+    fp16: OnDemand[Fp16] = Fp16.model_construct()
+    bf16: OnDemand[Bf16] | None = None
+    bfloat16: Annotated[Absent[OnDemand[OldBf16]], OUTDATED] = None
+    torch_autocast: Absent[OnDemand[TorchAutocast]] = None
+    data_types: OnDemand[DataTypes] = DataTypes.model_construct()
 
     steps_per_print: Positive | None = None
     """Steps between progress lines; the Trainer always turns them off."""
@@ -122,30 +122,30 @@ class DsConfig(Section):
     allgather_size: Positive | None = None
     """Only for the old `"zero_optimization": true`."""
 
-    activation_checkpointing: Absent[ActivationCheckpointing] = None
-    aio: Aio | None = None
-    checkpoint: Checkpoint = Checkpoint.model_construct()
+    activation_checkpointing: Absent[OnDemand[ActivationCheckpointing]] = None
+    aio: OnDemand[Aio] | None = None
+    checkpoint: OnDemand[Checkpoint] = Checkpoint.model_construct()
 
     datastates_ckpt: dict[str, object] | bool | None = None
     """The DataStates checkpoint engine's settings; any value but false turns it on."""
 
-    tensorboard: TensorBoard = TensorBoard.model_construct()
-    wandb: Wandb = Wandb.model_construct()
-    csv_monitor: CsvMonitor = CsvMonitor.model_construct()
-    comet: Comet = Comet.model_construct()
-    comms_logger: CommsLogger = CommsLogger.model_construct()
-    flops_profiler: FlopsProfiler = FlopsProfiler.model_construct()
-    timers: Timers = Timers.model_construct()
-    compile: Compile = Compile.model_construct()
-    tensor_parallel: TensorParallel = TensorParallel.model_construct()
-    expert_parallel: ExpertParallel | None = None
-    pipeline: Absent[Pipeline] = None
-    hybrid_engine: HybridEngine = HybridEngine.model_construct()
-    weight_quantization: Absent[WeightQuantization] = None
-    data_efficiency: Absent[DataEfficiency] = None
-    autotuning: Absent[Autotuning] = None
+    tensorboard: OnDemand[TensorBoard] = TensorBoard.model_construct()
+    wandb: OnDemand[Wandb] = Wandb.model_construct()
+    csv_monitor: OnDemand[CsvMonitor] = CsvMonitor.model_construct()
+    comet: OnDemand[Comet] = Comet.model_construct()
+    comms_logger: OnDemand[CommsLogger] = CommsLogger.model_construct()
+    flops_profiler: OnDemand[FlopsProfiler] = FlopsProfiler.model_construct()
+    timers: OnDemand[Timers] = Timers.model_construct()
+    compile: OnDemand[Compile] = Compile.model_construct()
+    tensor_parallel: OnDemand[TensorParallel] = TensorParallel.model_construct()
+    expert_parallel: OnDemand[ExpertParallel] | None = None
+    pipeline: Absent[OnDemand[Pipeline]] = None
+    hybrid_engine: OnDemand[HybridEngine] = HybridEngine.model_construct()
+    weight_quantization: Absent[OnDemand[WeightQuantization]] = None
+    data_efficiency: Absent[OnDemand[DataEfficiency]] = None
+    autotuning: Absent[OnDemand[Autotuning]] = None
 
     @property
     def brain_float(self) -> Bf16:
         """The section `bf16`, or `bfloat16` if only that is present."""
-        return self.bf16 or self.bfloat16 or Bf16()
+        return self.bf16 or self.bfloat16 or Bf16.model_construct()

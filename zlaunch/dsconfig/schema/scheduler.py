@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Tag
 
-from zlaunch.dsconfig.schema.section import Count, MaybeAuto, Positive, Rates, Section
+from zlaunch.dsconfig.schema.section import Count, MaybeAuto, OnDemand, Positive, Rates, Section
 
 TorchSchedulerName = Literal[
     "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts",
@@ -178,11 +178,11 @@ def _kind(value: object) -> str:
 
 
 Scheduler = Annotated[
-    Annotated[WarmupLR, Tag("<WarmupLR>")]
-    | Annotated[WarmupDecayLR, Tag("<WarmupDecayLR>")]
-    | Annotated[WarmupCosineLR, Tag("<WarmupCosineLR>")]
-    | Annotated[OneCycle, Tag("<OneCycle>")]
-    | Annotated[LRRangeTest, Tag("<LRRangeTest>")]
-    | Annotated[TorchScheduler, Tag("<torch>")],
+    Annotated[OnDemand[WarmupLR], Tag("<WarmupLR>")]
+    | Annotated[OnDemand[WarmupDecayLR], Tag("<WarmupDecayLR>")]
+    | Annotated[OnDemand[WarmupCosineLR], Tag("<WarmupCosineLR>")]
+    | Annotated[OnDemand[OneCycle], Tag("<OneCycle>")]
+    | Annotated[OnDemand[LRRangeTest], Tag("<LRRangeTest>")]
+    | Annotated[OnDemand[TorchScheduler], Tag("<torch>")],
     Discriminator(_kind),
 ]

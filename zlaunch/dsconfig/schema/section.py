@@ -4,10 +4,20 @@ DeepSpeed converts `"3"` to 3 in some sections and crashes on it in others, so a
 here. The parser has already made integers of numbers like `2e8`.
 """
 
-from typing import Annotated, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, core_schema
 
 Auto = Literal["auto"]
 T = TypeVar("T")
@@ -24,6 +34,29 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, populate_by_name=True, defer_build=True
     )
+
+
+@dataclass(frozen=True)
+class BuiltOnDemand:
+    """Validates a section with a validator that is built when a config first has the section.
+
+    The context of a validation is its strictness, which pydantic does not hand to a function.
+    """
+
+    section: type[Section]
+
+    def __call__(self, value: object, info: ValidationInfo) -> Section:
+        """Validate a value as the section."""
+        return self.section.model_validate(value, strict=info.context, context=info.context)
+
+
+class _OnDemand:
+    def __get_pydantic_core_schema__(self, section: Any, _: object) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(BuiltOnDemand(section))
+
+
+OnDemand = Annotated[T, _OnDemand()]
+"""A section that most configs do not have: building the validators of all takes longer than the rest."""
 
 
 def spellings(section: type[Section], key: str) -> list[str]:

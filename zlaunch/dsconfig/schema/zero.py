@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, Field
 
-from zlaunch.dsconfig.schema.section import OUTDATED, Count, Fraction, MaybeAuto, Positive, Section, Whole
+from zlaunch.dsconfig.schema.section import (
+    OUTDATED,
+    Count,
+    Fraction,
+    MaybeAuto,
+    OnDemand,
+    Positive,
+    Section,
+    Whole,
+)
 
 Device = Literal["none", "cpu", "nvme"]
 Stage = Whole[Literal[0, 1, 2, 3]]
@@ -173,9 +182,9 @@ class Zero(Section):
     elastic_checkpoint: Stages12[bool] = False
     """Save merged optimizer states, to resume on another number of ranks (stages 1 and 2)."""
 
-    offload_param: Stage3[OffloadParam | None] = None
-    offload_optimizer: Partitioned[OffloadOptimizer | None] = None
-    zenflow: Partitioned[ZenFlow | None] = None
+    offload_param: Stage3[OnDemand[OffloadParam] | None] = None
+    offload_optimizer: Partitioned[OnDemand[OffloadOptimizer] | None] = None
+    zenflow: Partitioned[OnDemand[ZenFlow] | None] = None
 
     sub_group_size: Stage3[Count] = 1_000_000_000
     """Parameter elements whose optimizer step is done at once (stage 3)."""
@@ -265,7 +274,7 @@ class Zero(Section):
     save_muon_momentum_buffer_in_memory: Stage3[bool] = False
     """Keep Muon's momentum buffers in memory (stage 3 with offload)."""
 
-    leaf_module: Stage3[LeafModule] = LeafModule.model_construct()
+    leaf_module: Stage3[OnDemand[LeafModule]] = LeafModule.model_construct()
 
     @property
     def offloads(self) -> Mapping[str, OffloadOptimizer | OffloadParam]:
@@ -273,4 +282,6 @@ class Zero(Section):
         optimizer = self.offload_optimizer or (OffloadOptimizer(device="cpu") if self.cpu_offload else None)
         param = self.offload_param or (OffloadParam(device="cpu") if self.cpu_offload_param else None)
         sections = {"offload_optimizer": optimizer, "offload_param": param}
-        return {key: one for key, one in sections.items() if one and one.device in ("cpu", "nvme")}
+        return {
+            key: section for key, section in sections.items() if section and section.device in ("cpu", "nvme")
+        }

@@ -37,10 +37,10 @@ def link_files_of_other_ranks(engine: deepspeed.DeepSpeedEngine, directory: Path
         dp_world_size=engine.dp_world_size,
         bf16_mode=engine.bfloat16_enabled(),
     )
-    own = next((name for name in names if Path(name).exists()), None)
+    saved = next((name for name in names if Path(name).exists()), None)
     for name in names:
-        if own is not None and name != own:
-            os.link(own, name)
+        if saved is not None and name != saved:
+            os.link(saved, name)
 
 
 @contextlib.contextmanager

@@ -216,10 +216,10 @@ def _reduce_without_loops() -> None:
                         padding.append(tensor.new_empty(size - numel))
             flat = torch.empty(total * world_size, dtype=tensors[0].dtype, device=tensors[0].device)
             del padding
-        own = flat.narrow(0, rank * total, total)
+        partition = flat.narrow(0, rank * total, total)
         outputs, offset = [], 0
         for tensor, size in zip(tensors, sizes, strict=True):
-            outputs.append(own.narrow(0, offset, max(0, min(size, tensor.numel() - rank * size))))
+            outputs.append(partition.narrow(0, offset, max(0, min(size, tensor.numel() - rank * size))))
             offset += size
         return outputs
 
@@ -257,11 +257,11 @@ def _iterate_parameters_without_names() -> None:
     def parameters(module: torch.nn.Module, recurse: bool = False) -> list[torch.nn.Parameter]:
         if recurse:
             return list(original(module, recurse))
-        own = module._parameters
+        registered = module._parameters
         external = module.__dict__.get("_external_params")
-        if not own and not external:
+        if not registered and not external:
             return []
-        unique = {id(parameter): parameter for parameter in own.values() if parameter is not None}
+        unique = {id(parameter): parameter for parameter in registered.values() if parameter is not None}
         return [*unique.values(), *(external or {}).values()]
 
     torch.nn.Module._z3_leaf = False  # a missing attribute is slow to look up on a module

@@ -54,7 +54,10 @@ def after_latest(pids: Sequence[int], folder: Path) -> None:
 def test_ranks_that_are_killed_during_a_save_resume_from_the_one_before_with_equal_losses(
     attack: Callable[[Sequence[int], Path], None], latest: str, host: Host, reference: Path, tmp_path: Path
 ) -> None:
-    found = one_kill(host, tmp_path, STAGE_2, reference, attack)
+    for attempt in range(5):  # on a busy machine a rank may have written its part before it is killed
+        found = one_kill(host, tmp_path / str(attempt), STAGE_2, reference, attack)
+        if found.problems:
+            break
     assert (found.was_saving, [*found.problems]) == (True, [f"global_step{SAVED}"])
     assert (found.latest, found.resumed, found.statuses) == (latest, SAVED - 1, [0, 0])
     assert found.is_equal

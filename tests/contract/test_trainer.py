@@ -18,7 +18,7 @@ from zlaunch.config.resolve.autos import ResolvedAutos, resolve_autos
 from zlaunch.config.resolve.values import Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.text.document import dotted
-from zlaunch.hosts.machine.probe import installed_stack
+from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.trainer_args import read_arguments

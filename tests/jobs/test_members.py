@@ -16,6 +16,7 @@ import pytest
 from tests.abilities import unable
 from tests.cluster.test_hosts import wait_until, working_in
 from tests.cluster.test_ops import OP, fill
+from tests.cluster.test_python import with_packages
 from tests.cluster.ways import words
 from tests.running import ZLAUNCH, zlaunch
 from zlaunch.hosts.machine.ports import free_port
@@ -93,6 +94,17 @@ def test_a_node_that_has_other_arguments_is_named_and_nothing_starts(tmp_path: P
         ), one.said
         assert "`2` and `1`" in one.said
     assert not (tmp_path / "runs").exists()
+
+
+def test_nodes_with_other_releases_of_packages_that_ranks_do_not_share_train(tmp_path: Path) -> None:
+    (tmp_path / "show.py").write_text("print('ran')\n")
+    python = with_packages(tmp_path / "own")
+    (packages,) = (tmp_path / "own").glob("lib/python*/site-packages")
+    (packages / "typer-0.0.1.dist-info").mkdir()
+    (packages / "typer-0.0.1.dist-info" / "METADATA").write_text("Name: typer\nVersion: 0.0.1\n")
+    job = ("show.py", "--gpus", "1")
+    with two(tmp_path, *job, other=("--python", python, *job)) as nodes:
+        assert [one.wait() for one in nodes] == [0, 0], nodes[0].said
 
 
 def test_an_error_of_one_node_is_an_error_of_both(tmp_path: Path) -> None:

@@ -149,7 +149,9 @@ def test_hosts_are_not_called_unreachable_where_ssh_is_not_installed(tmp_path: P
     (tmp_path / "empty").mkdir()
     done = zlaunch("train", "--hosts", "worker-1:1", cwd=tmp_path, env={"PATH": str(tmp_path / "empty")})
     assert (done.status, (tmp_path / "runs").exists()) == (69, False)
-    assert done.err.startswith("error: other hosts are reached with ssh, which is not installed\n")
+    assert done.err == (
+        "error: worker-1: this machine has no `ssh`\nhint: `apt-get install openssh-client`\n"
+    )
 
 
 def test_a_scheduler_that_is_not_obeyed_is_named_if_it_says_several_hosts(tmp_path: Path) -> None:

@@ -182,3 +182,10 @@ def test_whatever_the_lines_of_a_history_hold_they_are_shown_as_json(
     past.steps._take(text)
     past.samples._take(text)
     json.loads(to_json(report_of(load_run(root), past)))
+
+
+def test_a_damaged_record_is_named_on_a_page_too(own: Path) -> None:
+    (own / "job.json").write_text("NaN")
+    run = load_run(own)
+    assert any("job.json" in trouble for trouble in run.without_secrets.troubles)
+    assert run.without_secrets.troubles == run.troubles

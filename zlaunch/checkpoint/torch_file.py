@@ -166,7 +166,7 @@ class _DType(str):
 def _rebuild_tensor(storage: object, offset: object, shape: object, stride: object, *rest: object) -> Tensor:
     sizes, steps = _dimensions(shape), _dimensions(stride)
     if not isinstance(storage, Storage) or not isinstance(offset, int) or len(sizes) != len(steps):
-        raise BadArchive("a tensor has a shape that is none")
+        raise BadArchive("a tensor has an invalid shape")
     dtype = next((str(value) for value in rest if isinstance(value, _DType)), storage.dtype)
     return Tensor(storage, offset, sizes, steps, dtype)
 
@@ -175,7 +175,7 @@ def _dimensions(values: object) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or not all(
         isinstance(value, int) and value >= 0 for value in values
     ):
-        raise BadArchive("a tensor has a shape that is none")
+        raise BadArchive("a tensor has an invalid shape")
     return tuple(values)
 
 

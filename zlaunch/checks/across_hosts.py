@@ -187,7 +187,7 @@ def _file_checks(
 ) -> Iterator[HostResult]:
     there = {name: host.files.hashes for name, host in facts.items() if host.files is not None}
     for path in dict.fromkeys(chain(*there.values())):
-        hash_on = {name: hashes.get(path) for name, hashes in there.items()}
+        hash_on = {name: hashes[path] for name, hashes in there.items() if path in hashes}
         wanted = here.get(path) or usual(hash_on)
         source = next((name for name, value in hash_on.items() if value == wanted), "this machine")
         for name, value in hash_on.items():

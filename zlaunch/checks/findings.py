@@ -6,11 +6,12 @@ from dataclasses import replace
 from zlaunch.checks.disks import DISK
 from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import NOT_SHARED
+from zlaunch.checks.tracking import UNKNOWN_MONITOR
 from zlaunch.errors import Finding, Severity
 from zlaunch.units import listed
 
 MOST_HOSTS = 3
-_TYPED_HERE = (NOT_SHARED, DISK)
+_TYPED_HERE = (NOT_SHARED, DISK, UNKNOWN_MONITOR)
 """These are fixed in the command line, not on the host."""
 
 

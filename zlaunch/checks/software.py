@@ -7,9 +7,8 @@ from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
-from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter
+from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, stack_of
 from zlaunch.hosts.machine.op_states import OpState
-from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.job.stack import TESTED
 from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.units import duration

@@ -35,6 +35,8 @@ REPORTERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 PACKAGES = sorted({*SECTIONS.values(), *chain(*chain(*REPORTERS.values()))})
 
+UNKNOWN_MONITOR = "unknown-monitor"
+
 PROJECTS: Mapping[str, str] = {
     "azureml": "azureml-core",
     "comet_ml": '"comet_ml>=3.41.0"',
@@ -73,7 +75,7 @@ def unknown_reporters(args: ScriptArgs) -> Iterator[Finding]:
             hint = f"choose one of {', '.join(REPORTERS)}, or `none`"
             if meant:
                 hint = f"did you mean `{meant[0]}`?"
-            yield Finding("unknown-monitor", f"transformers has no integration `{name}`", hint, "--report_to")
+            yield Finding(UNKNOWN_MONITOR, f"transformers has no integration `{name}`", hint, "--report_to")
 
 
 def _lacks_packages(monitor: Tracker, missing: frozenset[str]) -> Iterator[Finding]:

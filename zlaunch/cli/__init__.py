@@ -25,7 +25,7 @@ COMMANDS = (
     LazyCommand("train", "Start a ZeRO job and monitor it to its end.", JobCommand, **PASSED_ON),
     LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", JobCommand),
     LazyCommand("plan", "Find the fastest configuration that fits.", JobCommand),
-    LazyCommand("doctor", "Examine this machine, or the hosts of a job, before anything starts."),
+    LazyCommand("doctor", "Check this machine, or all hosts of a job."),
     LazyCommand("tour", "Measure what ZeRO does: one small model at every stage."),
     group(
         "config",

@@ -32,7 +32,10 @@ def doctor(
     ] = None,
     ds_config: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="ds_config whose needs are checked (default: the one at hand)."),
+        typer.Option(
+            metavar="FILE",
+            help="ds_config whose needs are checked (default: the one that `train` would use).",
+        ),
     ] = None,
     hostfile: options.Hostfile = None,
     hosts: Annotated[str | None, typer.Option(metavar="A,B", help="Hosts to examine over ssh.")] = None,
@@ -52,12 +55,12 @@ def doctor(
     python: options.Python = None,
     as_json_: options.AsJson = False,
 ) -> None:
-    """Examine this machine, or the hosts of a job, before anything starts.
+    """Check this machine, or all hosts of a job.
 
     Checks versions, CUDA, GPUs, memory, disks, native ops and the network. With several hosts, also logs in
     to each without a password, compares versions, files and clocks, and connects to the first one.
 
-    The exit status is 69 if something that prevents training is wrong.
+    Exits with 69 if training is impossible.
     """
     asked_hosts = _hosts(hostfile, hosts, slurm=slurm)
     if script is not None and not script.is_file():

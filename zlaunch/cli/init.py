@@ -48,7 +48,7 @@ def init(
     asks = not yes
     if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise WrongUsage(
-            "`zlaunch init` asks questions, and this is no terminal",
+            "`zlaunch init` asks questions, and stdin is not a terminal",
             "`zlaunch init --yes` takes all defaults",
         )
     target = find_job_file() or Path(NAMES[0])

@@ -217,7 +217,7 @@ class WatchOptions:
         typer.Option(
             metavar="TIME",
             parser=parse_time_limit,
-            help="Save and stop before this time is over, that of the job with --submit: 3:30:00 or 90m.",
+            help="Save and stop within this time: 3:30:00 or 90m. With --submit, the job's time limit.",
         ),
     ] = None
     debug: Annotated[

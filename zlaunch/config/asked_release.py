@@ -1,7 +1,7 @@
 """The DeepSpeed release that a command of `zlaunch config` is about."""
 
 from zlaunch.dsconfig.releases import Release, release
-from zlaunch.hosts.machine.probe import installed_stack
+from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.job.stack import SoftwareStack
 
 

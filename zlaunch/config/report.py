@@ -25,8 +25,7 @@ from zlaunch.errors import (
     in_order,
 )
 from zlaunch.files import write_back
-from zlaunch.hosts.machine.interpreter import inspect_python
-from zlaunch.hosts.machine.probe import stack_of
+from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag, read_model

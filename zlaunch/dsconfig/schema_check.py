@@ -13,7 +13,6 @@ from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
-from zlaunch.dsconfig.schema_errors import explain
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.dsconfig.text.edit import fix_value
 from zlaunch.errors import Finding, FixKind, Severity
@@ -84,6 +83,8 @@ def _faults(
 def _explained(
     value: dict[str, Any], path: KeyPath, error: ErrorDetails, lax: bool, release: Release
 ) -> Finding:
+    from zlaunch.dsconfig.schema_errors import explain  # and the names of other tools: rarely needed
+
     fault = replace(explain(value, path, error, lax, release), path=path)
     if path[0] == "bfloat16" and value.get("bf16") is not None:
         return _at_most(Severity.IGNORED, fault)

@@ -18,8 +18,14 @@ from zlaunch.estimate.query import EstimateQuery, training_of
 from zlaunch.hosts.agent.answers import ask_machines
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
 from zlaunch.hosts.machine import gpu_catalog
-from zlaunch.hosts.machine.interpreter import ESTIMATING, Interpreter, check_packages, inspect_python
-from zlaunch.hosts.machine.probe import model_types, probe_machine, stack_of, trainer_optimizers
+from zlaunch.hosts.machine.interpreter import (
+    ESTIMATING,
+    Interpreter,
+    check_packages,
+    inspect_python,
+    stack_of,
+)
+from zlaunch.hosts.machine.probe import model_types, probe_machine, trainer_optimizers
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.job.hub import fetch_code, fetch_model
 from zlaunch.job.model import HUB_ID, ModelConfig, read_model

@@ -12,11 +12,7 @@ from zlaunch.checks.result import CheckResult
 from zlaunch.checks.shared_paths import SharedPaths, check_paths
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.files import identities, is_safe_word
-from zlaunch.hosts.cluster.topology import Reach
-from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.probe import free_resources
-from zlaunch.hosts.machine.resources import local_names
-from zlaunch.job.args import NO_ARGS
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.requirements import requirements_of
 
@@ -35,20 +31,11 @@ def check_all_hosts(plan: LaunchPlan) -> list[Finding]:
 def _compare(plan: LaunchPlan) -> Iterator[HostResult]:
     files = plan.facts.here.files
     return compare(
-        _to_compare(plan),
+        plan.facts.known_hosts,
         devices={host.name: host.devices for host in plan.topology.hosts},
         program=plan.facts.script.path.absolute(),
         here={} if files is None else files.hashes,
     )
-
-
-def _to_compare(plan: LaunchPlan) -> dict[str, MachineFacts]:
-    """The hosts of the job; this machine first, if it is one of them. Members compare their own plans."""
-    facts = plan.facts
-    if plan.topology.reach is Reach.JOINED:
-        return {"this machine": facts.here}
-    here = {host.name: facts.here for host in plan.topology.hosts if host.name not in facts.others}
-    return {**here, **facts.others} or {"this machine": facts.here}
 
 
 def _check_runner(plan: LaunchPlan) -> None:
@@ -69,9 +56,8 @@ def _check_runner(plan: LaunchPlan) -> None:
 
 def _check_this_machine(plan: LaunchPlan) -> list[CheckResult]:
     facts = plan.facts.here
-    hostname = facts.machine.hostname
-    named = [host.name for host in plan.topology.hosts if host.name in local_names(hostname)]
-    needs = requirements_of(plan, (*named, hostname)[0])
+    name = next(iter(plan.facts.names_here), facts.machine.hostname)
+    needs = requirements_of(plan, name)
     if plan.topology.spans_hosts:  # ranks are started by a login, whose limit may differ from ours
         needs = replace(needs, locked_bytes=0)
     free = free_resources([use.path for use in needs.writes])
@@ -79,7 +65,6 @@ def _check_this_machine(plan: LaunchPlan) -> list[CheckResult]:
 
 
 def _check_other_hosts(plan: LaunchPlan) -> Iterator[HostResult]:
-    """Check hosts like this machine, except for monitors, which run on one host only."""
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
     question = plan.facts.question
     run = None if plan.on_each_host else next(iter(question.identified), None)
@@ -90,6 +75,5 @@ def _check_other_hosts(plan: LaunchPlan) -> Iterator[HostResult]:
         here={} if run is None else identities([run]),
     )
     for name, facts in plan.facts.others.items():
-        needs = replace(requirements_of(plan, name), monitors=(), args=NO_ARGS)
-        for result in (*check_host(facts, needs), *check_paths(facts, shared)):
+        for result in (*check_host(facts, requirements_of(plan, name)), *check_paths(facts, shared)):
             yield name, result

@@ -11,13 +11,13 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, ZlaunchError
 from zlaunch.estimate.splits import split_by_arguments
 from zlaunch.hosts.agent.python_of_host import is_here
+from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.facts import MachineFacts
-from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.hosts.machine.ports import LOOPBACK
-from zlaunch.hosts.machine.probe import stack_of
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine, weakest
 from zlaunch.job.args import ScriptArgs
@@ -92,6 +92,19 @@ class JobFacts:
     def machines(self) -> dict[str, Machine]:
         """The machine of each host of the job."""
         return {host.name: self.others.get(host.name, self.here).machine for host in self.topology.hosts}
+
+    @property
+    def names_here(self) -> list[str]:
+        """The hosts of the job that are this machine; a dry run takes other nodes for ones like it."""
+        cluster = self.surroundings.cluster
+        if isinstance(cluster, Member):
+            return [self.topology.hosts[cluster.number].name]
+        return [host.name for host in self.topology.hosts if host.name not in self.others]
+
+    @property
+    def known_hosts(self) -> dict[str, MachineFacts]:
+        """The hosts of the job that are known, this machine first."""
+        return {**dict.fromkeys(self.names_here, self.here), **self.others}
 
     @cached_property
     def machine(self) -> Machine:

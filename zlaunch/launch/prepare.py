@@ -194,7 +194,8 @@ def check_facts(facts: JobFacts) -> None:
     if not facts.surroundings.is_offline:  # which takes this machine for all of them
         most = {name: most_slots(len(machine.gpus), machine.num_cores) for name, machine in machines.items()}
         wrong += too_many_slots(facts.hostfile, most)
-        wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, machines)
+        known = {name: host.machine for name, host in facts.known_hosts.items()}
+        wrong += gpus_used_twice({host.name: host.devices for host in topology.hosts}, known)
     backend = _backend(job, facts.script)
     if backend.starter is not None:
         wrong += beyond_deepspeed(facts.hostfile)

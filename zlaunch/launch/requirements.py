@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements
+from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import reporters_of
 from zlaunch.errors import Refused
 from zlaunch.estimate.fit import Cluster, memory_need
@@ -62,6 +62,11 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     job = _job_to_check(plan, sum(len(host.devices) for host in hosts))
     crosses_hosts = len(plan.topology.hosts) > 1 and bool(job.ranks)  # other hosts may have all ranks
     own = plan.environment
+    monitors, args = list[Tracker](), NO_ARGS
+    if plan.topology.hosts[0] in hosts:  # where rank 0 is, which alone reports
+        monitors = [*reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)]
+        if job.is_trainer:
+            args = plan.facts.trainer_flags
     return Requirements(
         ranks=job.ranks,
         devices=tuple(sorted({*chain(*(host.devices for host in hosts))})),
@@ -75,8 +80,8 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
         uses_infiniband=crosses_hosts and plan.accelerator == "cuda",
         socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},
         writes=tuple(_writes(job)),
-        monitors=tuple(reporters_of(plan.values.config(), plan.facts.trainer_flags, job.is_trainer)),
-        args=plan.facts.trainer_flags if job.is_trainer else NO_ARGS,
+        monitors=tuple(monitors),
+        args=args,
     )
 
 
@@ -130,7 +135,7 @@ def _host_memory(job: _Job) -> Amount | None:
     """Work out the host memory of all ranks here; without a rehearsal, of CPU ranks alone."""
     if job.rehearsed is not None:
         need = memory_need(job.rehearsed, Cluster(len(job.plan.topology.hosts), job.ranks)).host
-        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')}, by {job.rehearsed.method}")
+        return Amount(*job.rehearsed.bounds(need), f"{plural(job.ranks, 'rank')} ({job.rehearsed.method})")
     expected, settings = job.expected, job.settings
     if job.plan.accelerator != "cpu" or expected is None:
         return None

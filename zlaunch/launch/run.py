@@ -18,7 +18,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.preflight import Preflight
 from zlaunch.launch.reporter import Reporter
-from zlaunch.launch.rundir_writer import PACKAGES, file_sha256
+from zlaunch.launch.rundir_writer import file_sha256
 from zlaunch.process import Foreground, heed_signals, ours, signals_told
 from zlaunch.worker.node import NUMBER, TOKEN
 
@@ -64,16 +64,14 @@ def _take_part(facts: JobFacts, preflight: Preflight, reporter: Reporter, rendez
 
 
 def _compared_parts(plan: LaunchPlan, rendezvous: Rendezvous) -> dict[str, object]:
-    """List what must be the same everywhere, by the name that a message gives it."""
-    versions, script = plan.python.versions(PACKAGES), plan.facts.job.script
+    """List what must be exactly the same everywhere, by its name in messages; `checks` judge versions."""
+    script = plan.facts.job.script
     return {
         "hosts": rendezvous.member.hosts,
         "script": f"{plan.module or script.name} {file_sha256(script)}",
         "arguments of the script": list(plan.facts.job.args.words),
         "ds_config": plan.values.config(),
         "launcher": plan.launcher,
-        **{f"version of {name}": version for name, version in versions.items() if version is not None},
-        "version of Python": plan.python.version,
     }
 
 

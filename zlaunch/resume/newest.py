@@ -62,5 +62,5 @@ def refuse_several(folder: Path, checkpoints: Sequence[CheckpointFolder]) -> Non
     if len({checkpoint.folder.parent for checkpoint in checkpoints}) > 1:
         raise WrongUsage(
             f"there are checkpoints of several trainings in `{shown(folder)}`",
-            f"name one directory, such as {typed(checkpoints[0].folder.parent)}",
+            f"name the checkpoint directory, such as {typed(checkpoints[0].folder.parent)}",
         )

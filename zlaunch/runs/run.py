@@ -159,7 +159,9 @@ class Run(RunFiles):
             job["asked"] = hide_arguments(job["asked"])
         if "script" in job:
             job["script"] = hide_arguments(job["script"])
-        return self.holding(job=job)
+        hidden = self.holding(job=job)
+        hidden.troubles_of["job"] = self.troubles_of.get("job", [])
+        return hidden
 
     @cached_property
     def cause(self) -> str | None:

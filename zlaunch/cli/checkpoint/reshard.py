@@ -32,7 +32,7 @@ def reshard(
 ) -> None:
     """Convert a checkpoint for other ranks, stage or offload.
 
-    Nothing is written if the job can load it as it is, or what was converted before. Otherwise this is
+    Writes nothing if the job can load the checkpoint, or an earlier conversion of it. Otherwise this is
     `universal`, with the steps of Adam in the form that the job needs. Exits with 65 if the conversion is not
     possible.
     """

@@ -10,7 +10,6 @@ from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
-from zlaunch.config.find_configs import find_configs
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.units import plural
@@ -82,6 +81,8 @@ def validate(
 
 def _found_here() -> list[str]:
     """Find the ds_configs of this directory, and say which; raise InputMissing if there is none."""
+    from zlaunch.config.find_configs import find_configs  # which guesses what a file is meant for
+
     names = [str(file) for file in find_configs(Path())]
     if not names:
         raise InputMissing(

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.workload import Workload
-from zlaunch.hosts.machine.probe import installed_stack
+from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.process import die_with_parent
 
 _TIMEOUT = 600

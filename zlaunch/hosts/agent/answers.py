@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import which
 
 from zlaunch import __version__
 from zlaunch.errors import Unavailable
@@ -141,6 +142,9 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
 
 
 def _not_reached(talk: Conversation, host: Host, reach: Reach) -> NoAnswer:
+    if is_remote(host, reach) and which(reach.value) is None:
+        hint = "`apt-get install openssh-client`" if reach is Reach.SSH else None
+        return NoAnswer(reach.value, f"this machine has no `{reach.value}`", hint)
     if reach is Reach.SRUN and is_remote(host, reach):
         return NoAnswer("srun", f"srun cannot start a task: {talk.last_line}", _trial(host, reach))
     failure = explain("timed out" if talk.is_too_late else talk.printed, host)

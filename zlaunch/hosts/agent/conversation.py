@@ -32,7 +32,7 @@ class Conversation:
 
     def __init__(self, name: str, argv: Sequence[str], seconds: float) -> None:
         """Start a command, which is ended after so many seconds."""
-        shell = ["sh", "-c", _HEAR_ALL, str(seconds), *argv]
+        shell = ["/bin/sh", "-c", _HEAR_ALL, str(seconds), *argv]
         self.name = name
         self.started = time.monotonic()
         self.process = start_with_pipes_at_once(shell)
@@ -109,7 +109,7 @@ def remote_words(program: Sequence[str]) -> str:
 
 def local_words(program: Sequence[str]) -> list[str]:
     """The command for this machine."""
-    return ["sh", "-c", f'echo {_REACHED.decode().strip()}; exec "$@"', "sh", *program]
+    return ["/bin/sh", "-c", f'echo {_REACHED.decode().strip()}; exec "$@"', "sh", *program]
 
 
 class Conversations:

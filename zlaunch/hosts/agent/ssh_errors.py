@@ -120,10 +120,6 @@ def _bad_config(_: SshTarget, printed: str) -> SshFailure:
     return SshFailure(line.strip(), "correct ~/.ssh/config")
 
 
-def _no_ssh(_: SshTarget, __: str) -> SshFailure:
-    return SshFailure("this machine has no `ssh`", "`apt-get install openssh-client`")
-
-
 _CAUSES: tuple[tuple[str, Callable[[SshTarget, str], SshFailure]], ...] = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", _changed_key),
     (r"UNPROTECTED PRIVATE KEY FILE", _open_key),
@@ -135,6 +131,5 @@ _CAUSES: tuple[tuple[str, Callable[[SshTarget, str], SshFailure]], ...] = (
     ("Could not resolve hostname|Name or service not known", _no_name),
     ("Bad configuration option", _bad_config),
     ("kex_exchange_identification|Connection (closed|reset) by", _dropped),
-    (r"failed to run command .?ssh|ssh: not found", _no_ssh),
 )
 """Pattern in what ssh says → its explanation; the first match counts."""

@@ -22,7 +22,7 @@ def allocated_hosts(environ: Mapping[str, str]) -> list[Host]:
     listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
     if not listed:
         raise Unavailable(
-            "`--slurm` examines the hosts of an allocation, and this is none",
+            "`--slurm` examines the hosts of an allocation, but zlaunch does not run in one",
             "`salloc --nodes=2 zlaunch doctor --slurm`, or call it in a batch script",
         )
     return [Host(name, ()) for name in expand(listed)]

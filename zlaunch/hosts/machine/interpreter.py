@@ -22,6 +22,7 @@ from typing import Any
 from zlaunch.errors import InputMissing, Unavailable
 from zlaunch.hosts.json_lines import answer, answers_in
 from zlaunch.job.module_files import find_module
+from zlaunch.job.stack import TESTED, SoftwareStack
 from zlaunch.job.trainer_releases import numbers_of
 from zlaunch.process import is_start_program, ours, words_of
 
@@ -153,6 +154,18 @@ def inspect_python(path: Path | None, names: Sequence[str] = ()) -> Interpreter:
     described = _ask_interpreter(path, "describe", *asked)
     packages = {name: one and Package(**one) for name, one in described["packages"].items()}
     return Interpreter(**{**described, "packages": packages, "executable": str(path)})
+
+
+def stack_of(python: Interpreter) -> SoftwareStack:
+    """The releases of the packages that a job runs with."""
+    torch = python.packages["torch"]
+    return SoftwareStack(python.versions(tuple(TESTED)), None if torch is None else Path(torch.folder))
+
+
+@cache
+def installed_stack() -> SoftwareStack:
+    """The releases in zlaunch's own environment."""
+    return stack_of(inspect_python(None))
 
 
 @contextmanager

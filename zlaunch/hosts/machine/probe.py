@@ -9,12 +9,11 @@ import resource
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 
 from zlaunch.errors import Unavailable
 from zlaunch.files import nearest
-from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
+from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.resources import (
     Cgroup,
     Disk,
@@ -26,7 +25,6 @@ from zlaunch.hosts.machine.resources import (
     has_fp16_kernels,
     tightest,
 )
-from zlaunch.job.stack import TESTED, SoftwareStack
 
 
 def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
@@ -100,18 +98,6 @@ def trainer_arguments(python: Interpreter) -> dict[str, str]:
     files = (folder / name for name in ("training_args.py", "training_args_seq2seq.py"))
     text = "".join(file.read_text("utf-8") for file in files)
     return dict(re.findall(r"^    (\w+): ([^=\n]+)", text, re.MULTILINE))
-
-
-def stack_of(python: Interpreter) -> SoftwareStack:
-    """The releases of the packages that a job runs with."""
-    torch = python.packages["torch"]
-    return SoftwareStack(python.versions(tuple(TESTED)), None if torch is None else Path(torch.folder))
-
-
-@cache
-def installed_stack() -> SoftwareStack:
-    """The releases in zlaunch's own environment."""
-    return stack_of(inspect_python(None))
 
 
 def _gpus() -> tuple[list[Gpu], Driver | None]:

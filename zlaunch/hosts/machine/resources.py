@@ -119,9 +119,7 @@ def weakest(machines: Sequence[Machine]) -> Machine:
     """The common resources of all machines; raise Unavailable if only some have GPUs."""
     without = [machine.hostname for machine in machines if not machine.gpus]
     if without and len(without) < len(machines):
-        raise Unavailable(
-            f"some hosts have GPUs, but not {', '.join(without)}", "remove them from the hostfile"
-        )
+        raise Unavailable(f"some hosts have GPUs, but not {', '.join(without)}", "leave them out")
     return replace(
         min(machines, key=_weakest_gpu),
         num_cores=min(machine.num_cores for machine in machines),

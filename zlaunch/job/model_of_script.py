@@ -4,6 +4,7 @@ from pathlib import Path
 
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.hub import fetch_model
 from zlaunch.job.model import HUB_ID, ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import Script
@@ -33,8 +34,6 @@ def find_model(script: Script, typed: ScriptArgs) -> tuple[ModelConfig | None, Z
             return None, None
         if not HUB_ID.fullmatch(name):
             raise InputMissing(f"there is no model directory `{name}`")
-        from zlaunch.job.hub import fetch_model  # many models are directories
-
         model = fetch_model(name)
         is_lost = isinstance(model.hub_error, InputMissing)
         return model, None if is_lost and not is_certain else model.hub_error

@@ -1,6 +1,5 @@
 """What a job is started in: one machine, a Slurm allocation, or a zlaunch on every node."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -153,11 +152,8 @@ class Surroundings:
             return replace(likely, hosts=tuple(hosts)), others
         if self.rendezvous is None:
             return likely, {}
-        from zlaunch.hosts.cluster.rendezvous import MemberFacts  # one of several members needs it alone
-
-        member = self.rendezvous.member
-        mine = MemberFacts(os.uname().nodename, _devices_of_member(member, choice, here.machine), here)
-        return self.rendezvous.join(mine, run_directory)
+        devices = _devices_of_member(self.rendezvous.member, choice, here.machine)
+        return self.rendezvous.join(self.rendezvous.facts_here(devices, here), run_directory)
 
 
 NOWHERE = Surroundings()

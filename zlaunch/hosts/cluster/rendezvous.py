@@ -108,6 +108,11 @@ class Rendezvous:
         """Whether this is the leader."""
         return self.member.number == 0
 
+    @staticmethod
+    def facts_here(devices: tuple[int, ...], here: MachineFacts) -> "MemberFacts":
+        """Describe this member to the others, with the devices of its ranks."""
+        return MemberFacts(os.uname().nodename, devices, here)
+
     def join(self, mine: MemberFacts, run_directory: str) -> tuple[Topology, dict[str, MachineFacts]]:
         """Meet all members; return the hosts in their order, and the facts of the others by name.
 

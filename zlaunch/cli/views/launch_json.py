@@ -22,6 +22,7 @@ def plan_json(plan: LaunchPlan) -> str:
         **plan_record(plan),
         "argv": list(plan.argv),
         "within": plan.facts.surroundings.source,
+        # As in the ds_config: what the Trainer fills in is "auto" here, and unknown in the record.
         "micro_batch": plan.values[MICRO],
         "grad_accum": plan.values[ACCUMULATION],
         "train_batch_size": plan.values[TOTAL],

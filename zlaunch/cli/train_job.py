@@ -9,8 +9,9 @@ from typing import Any
 from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.option_table import members, read
-from zlaunch.cli.train_options import OutputOptions, ZeroOptions
+from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
@@ -91,7 +92,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     read_otherwise: dict[str, Any] = {
         "script": _script_file(given["script"], given["module"], given["python"]),
         "args": args,
-        **read(ZeroOptions, given).job_members,
+        **read(ConfigOptions, given).job_members,
         "ds_config": ds_config,
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],

@@ -58,9 +58,13 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if output.dry_run:
         show_plan(_inspected(job, given, launch, view), launch, view)
         return 0
-    from zlaunch.cli.run_job import run_job  # a dry run needs none of what runs a job
+    from zlaunch.cli.views.launch import LaunchView  # a dry run needs none of what runs a job
+    from zlaunch.launch.run import run
 
-    return run_job(lambda view: _inspected(job, given, launch, view), launch, as_json=output.as_json)
+    launch_view = LaunchView(as_json=output.as_json)
+    status = run(_inspected(job, given, launch, launch_view), launch, launch_view)
+    launch_view.print_json()
+    return status
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:

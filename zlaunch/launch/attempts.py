@@ -99,7 +99,7 @@ def _restart(
     """Start again as the policy allows; None if it does not, or nothing that may help can start."""
     for job, lineage, note in _retries(first, attempt, failures, reporter):
         run_dir = _restart_directory(preflight.options.run_dir, len(failures))
-        options = replace(preflight.options, run_dir=run_dir, origin=lineage)
+        options = replace(preflight.options, run_dir=run_dir, origin=lineage, auto_stage=False)
         heed_signals()
         try:
             facts = prepare(job, options, reporter, first.surroundings)

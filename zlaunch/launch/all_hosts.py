@@ -81,7 +81,7 @@ def _check_runner(plan: LaunchPlan) -> None:
             f"DeepSpeed's launcher starts the ranks of a hostfile with {starter}, which is not installed",
             f"use `--launcher torchrun`, or install {starter} (Debian: `apt-get install {package}`)",
         )
-    if odd := [word for word in plan.programs if not is_safe_word(word)]:
+    if odd := [word for word in plan.start_words if not is_safe_word(word)]:
         raise Unavailable(
             f"DeepSpeed's launcher does not quote `{odd[0]}`, so other hosts could not start it",
             "use `--launcher torchrun`, or an environment in a directory without spaces and quotes",
@@ -102,7 +102,7 @@ def _check_other_hosts(plan: LaunchPlan) -> Iterator[HostResult]:
     # With a launcher on each host, hosts that do not share the run directory send their part of it.
     question = plan.facts.question
     run = None if plan.on_each_host else next(iter(question.identified), None)
-    own = (Path(plan.script[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
+    own = (Path(plan.script_words[0]).absolute(), *(swap.parent for swap in plan.swap_dirs))
     shared = SharedPaths(
         run=run,
         own=tuple(path for path in dict.fromkeys(own) if path in question.paths),

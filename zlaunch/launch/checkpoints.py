@@ -18,7 +18,7 @@ def with_checkpoint(facts: JobFacts, reporter: StepReporter) -> JobFacts:
         reporter.note(no_checkpoint_yet(facts.job, facts.script), "resume")
         return replace(facts, job=replace(facts.job, resume=None))
     folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
-    return replace(facts, job=replace(facts.job, resume=folder), resume=resumption)
+    return replace(facts, job=replace(facts.job, resume=folder), resumption=resumption)
 
 
 def with_conversion(facts: JobFacts) -> JobFacts:
@@ -29,4 +29,4 @@ def with_conversion(facts: JobFacts) -> JobFacts:
         return facts
     if not training.loads_universal:
         job = replace(job, overrides=(*job.overrides, (dotted(LOAD_UNIVERSAL), True)))
-    return replace(facts, job=job, resume=resumption)
+    return replace(facts, job=job, resumption=resumption)

@@ -65,7 +65,7 @@ class Preflight:
     def check(self, plan: LaunchPlan) -> list[Finding]:
         """Report what is short; raise Refused if the job cannot work, or return why if it starts anyway."""
         findings = list(_check_access(plan.facts))
-        if plan.resume is not None:
+        if plan.data_position is not None:
             from zlaunch.resume.check_resume import check_resume  # few jobs resume
 
             findings += check_resume(plan.training)

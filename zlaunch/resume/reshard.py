@@ -31,9 +31,9 @@ def universal_resumption(training: PlannedTraining) -> Resumption | None:
     None if the job needs none.
     """
     target = target_of(training)
-    if training.resume is None or target is None:
+    if training.data_position is None or target is None:
         return None
-    resumption = training.resume.resumption
+    resumption = training.data_position.resumption
     fit = can_resume(resumption.saved, target)
     if fit.way is not ResumeWay.UNIVERSAL:
         return None

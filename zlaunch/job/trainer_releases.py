@@ -6,7 +6,7 @@ Each row names the first release with the change, from the last patch of each mi
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zlaunch.errors import Finding
 
@@ -106,8 +106,7 @@ def is_before(version: str | None, release: str) -> bool:
     return version is not None and numbers_of(version) < numbers_of(release)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerRelease:
+class TrainerRelease(NamedTuple):
     """The installed packages that TrainingArguments depend on; None counts as the newest."""
 
     transformers: str | None = None

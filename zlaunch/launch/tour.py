@@ -308,7 +308,7 @@ def job_of(experiment: Experiment, mode: ZeroMode, output: Path, nvme: Path | No
         gpus=GpuChoice(count=experiment.world_size),
         overrides=overrides_of(experiment, mode),
         may_ask=False,
-        wishes=RunOptions(show_ranks="none"),
+        run_options=RunOptions(show_ranks="none"),
     )
 
 

@@ -20,7 +20,8 @@ from zlaunch.hosts.agent.python_of_host import is_here, own_program
 from zlaunch.hosts.agent.remote import host_command
 from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.topology import Host, Reach
-from zlaunch.launch.build_program import ORDER, BuildOrder
+from zlaunch.json_lines import plain
+from zlaunch.launch.build_program import BuildOrder
 from zlaunch.launch.op_build import NotBuilt, WantedOps, build_missing, build_wanted
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import BuildReporter
@@ -119,7 +120,7 @@ class _HostBuild:
         self.program = PipedProgram(argv, os.environ, self.errors)
         streams = self.program.take_streams()
         self.channel = Channel(*streams, first=START_SECONDS, silence=SILENCE_SECONDS)
-        self.channel.send({"build": ORDER.dump_python(_order(self.plan, self.host), mode="json")})
+        self.channel.send({"build": plain(_order(self.plan, self.host))})
 
     def hear(self, *, shows_progress: bool) -> None:
         """Show what it does; raise what it failed with."""

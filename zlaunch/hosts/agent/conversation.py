@@ -11,7 +11,7 @@ from typing import Any
 
 from zlaunch.hosts.agent.channel import Channel, wait_for_any
 from zlaunch.hosts.agent.remote import GREETING
-from zlaunch.hosts.json_lines import ANSWER
+from zlaunch.json_lines import ANSWER
 from zlaunch.process import PipedProgram
 
 ANSWER_SECONDS = 60.0

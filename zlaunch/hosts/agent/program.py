@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.json_lines import answer
 from zlaunch.hosts.machine.facts import Failure
 from zlaunch.hosts.machine.network import measure_mtu, source_towards
 from zlaunch.hosts.machine.question import read_question
 from zlaunch.hosts.machine.survey import survey
+from zlaunch.json_lines import answer
 
 TRY_SECONDS = 5.0
 """How long to try to connect to an address of the first host."""

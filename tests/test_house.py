@@ -133,7 +133,10 @@ PLANS_JOBS = ("zlaunch.config", "zlaunch.dsconfig", "zlaunch.launch.facts", "psu
         (["train", "--help"], (*RUNS_JOBS, *PLANS_JOBS, "pydantic")),
         (["train", "--dry-run"], RUNS_JOBS),
         (["config", "validate", "configs/zero3.json"], (*RUNS_JOBS, "zlaunch.launch", "psutil", "pynvml")),
-        (["runs", "list"], (*sorted({*RUNS_JOBS} - {"zlaunch.diagnosis", "zlaunch.runs"}), *PLANS_JOBS)),
+        (
+            ["runs", "list"],
+            (*sorted({*RUNS_JOBS} - {"zlaunch.diagnosis", "zlaunch.runs"}), *PLANS_JOBS, "pydantic"),
+        ),
     ],
     ids=" ".join,
 )

@@ -11,7 +11,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
 
@@ -32,6 +32,16 @@ _SPACE = "\ue000"
 
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of what moves the cursor, colours or reverses text, or has no encoding."""
+
+
+class StepReporter(Protocol):
+    """Shows steps that precede a start, or do without one."""
+
+    def note(self, text: str, label: str | None = None) -> None:
+        """Show a sentence; `label` is the row of a plan's summary that it belongs to."""
+
+    def busy(self, what: str, elapsed: str) -> None:
+        """Show that a slow step continues."""
 
 
 def say(*lines: str) -> None:

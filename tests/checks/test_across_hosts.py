@@ -9,10 +9,10 @@ import pytest
 from tests.checks.recorded import cpu_host, gpu_host, with_packages
 from tests.making import CPU_MACHINE, gpu, machine
 from zlaunch.checks.across_hosts import compare, gpus_used_twice
-from zlaunch.checks.findings import findings_of_hosts
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import Files, MachineFacts
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.launch.all_hosts import findings_of_hosts
 
 SCRIPT = Path("/home/train.py")
 

@@ -8,7 +8,6 @@ import pytest
 from tests.checks.recorded import all_recorded, machine_facts
 from zlaunch.checks.across_hosts import compare
 from zlaunch.checks.disks import HERE, TEMPORARY
-from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
 from zlaunch.checks.report import judge
 from zlaunch.checks.requirements import ANY_JOB, RUN_BYTES, Amount, DiskUse, Requirements, Tracker
@@ -20,6 +19,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING
 from zlaunch.hosts.machine.resources import weakest
 from zlaunch.job.args import ScriptArgs
+from zlaunch.launch.all_hosts import findings_of, findings_of_hosts
 
 GIB = 1 << 30
 HOME = Path("/home/me")

@@ -10,13 +10,13 @@ import pytest
 from tests.checks.recorded import changed, machine_facts
 from tests.making import PYTHON
 from zlaunch.checks.across_hosts import HostResult
-from zlaunch.checks.findings import findings_of, findings_of_hosts
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import DiskUse, Requirements
 from zlaunch.checks.shared_paths import SharedPaths, check_paths
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import Files, MachineFacts
 from zlaunch.hosts.machine.resources import Disk, FreeResources
+from zlaunch.launch.all_hosts import findings_of, findings_of_hosts
 
 RUNS, SCRIPT = Path("/home/runs"), Path("/home/train.py")
 SHARED = SharedPaths(RUNS, (SCRIPT,), {RUNS: (7, 1)})

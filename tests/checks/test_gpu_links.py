@@ -2,7 +2,7 @@
 
 import pytest
 
-from zlaunch.checks.gpu_links import read_matrix, slow_pairs, unreachable_pairs
+from zlaunch.checks.gpus import read_matrix, slow_pairs, unreachable_pairs
 
 DGX_A100 = """\t\x1b[4mGPU0\tGPU1\tGPU2\tmlx5_0\tCPU Affinity\tNUMA Affinity\x1b[0m
 GPU0\t X \tNV12\tNV12\tPXB\t48-63,176-191\t3

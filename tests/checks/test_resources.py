@@ -13,7 +13,6 @@ from tests.checks.recorded import changed, machine_facts
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, PYTHON, gpu, local, machine, over_ssh, script
-from zlaunch.checks.findings import findings_of
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import REPORTERS
@@ -28,6 +27,7 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.all_hosts import findings_of
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.requirements import requirements_of, trains_all
 

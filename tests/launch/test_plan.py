@@ -82,12 +82,12 @@ def test_deepspeed_reads_the_hosts_from_the_run_directory() -> None:
 
 def test_the_script_gets_its_own_arguments_first() -> None:
     plan = make_plan(_asked(DEFAULTS, "--lr", "1", precision="fp32"))
-    assert plan.script == ("train.py", "--lr", "1", "--deepspeed", str(LAYOUT.ds_config))
+    assert plan.script_words == ("train.py", "--lr", "1", "--deepspeed", str(LAYOUT.ds_config))
 
 
 def test_the_launcher_runs_the_script_with_all_its_arguments() -> None:
     plan = make_plan(DEFAULTS)
-    assert plan.argv[-len(plan.script) :] == plan.script
+    assert plan.argv[-len(plan.script_words) :] == plan.script_words
 
 
 def test_zlaunch_watches_each_rank() -> None:
@@ -184,23 +184,23 @@ def _named_by(flag: str, source: str, interface: ConfigInterface) -> JobFacts:
 
 def test_a_script_with_a_flag_for_the_ds_config_gets_it_even_if_accelerate_reads_it() -> None:
     named = _named_by("--deepspeed", "add('--deepspeed')", ConfigInterface.ACCELERATE)
-    assert make_plan(named).script[1:] == ("--deepspeed", str(LAYOUT.ds_config))
+    assert make_plan(named).script_words[1:] == ("--deepspeed", str(LAYOUT.ds_config))
 
 
 def test_a_script_without_deepspeed_keeps_what_the_user_typed() -> None:
     named = _named_by("--deepspeed", "add('--deepspeed')", ConfigInterface.NONE)
-    assert make_plan(named).script[1:] == ("--deepspeed", "ds.json")
+    assert make_plan(named).script_words[1:] == ("--deepspeed", "ds.json")
 
 
 def test_a_script_without_a_flag_for_the_ds_config_gets_none() -> None:
-    assert make_plan(_named_by("--deepspeed", "", ConfigInterface.ACCELERATE)).script[1:] == ()
+    assert make_plan(_named_by("--deepspeed", "", ConfigInterface.ACCELERATE)).script_words[1:] == ()
 
 
 @each("interface", [one for one in ConfigInterface if one is not ConfigInterface.TRAINER])
 def test_a_flag_of_the_script_is_no_argument_of_the_trainer(interface: ConfigInterface) -> None:
     argv = ("--learning_rate", "auto", "--max_steps", "1e5", "--bf16", "--fp16")
     plan = make_plan(replace(_asked(DEFAULTS, *argv), script=script(interface=interface)))
-    assert plan.script[1:][: len(argv)] == argv
+    assert plan.script_words[1:][: len(argv)] == argv
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
@@ -222,7 +222,7 @@ def test_a_plan_has_no_auto_left() -> None:
 
 def test_a_batch_size_that_the_users_file_implies_is_passed_on() -> None:
     plan = make_plan(_with_file('{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4}'))
-    assert plan.script[1:5] == (
+    assert plan.script_words[1:5] == (
         "--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "8",
     )  # fmt: skip
 

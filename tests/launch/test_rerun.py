@@ -144,7 +144,7 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     again = make_plan(replace(given, job=spec))
     assert (spec.run_options, spec.args.words) == (run_options, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
-    assert again.script[1:] == plan.script[1:]
+    assert again.script_words[1:] == plan.script_words[1:]
     hosts = given.topology.hosts
     assert plan.topology == (
         choose_slots(hosts, spec.devices) if spec.hostfile else assign_ranks(given.machine, spec.devices)
@@ -165,7 +165,7 @@ def test_a_directory_that_was_moved_is_still_repeated(tmp_path: Path) -> None:
     plan = recorded(given)
     moved = plan.layout.root.rename(tmp_path / "moved")
     again = moved_plan(RunFiles(moved), replace(given, layout=RunDir(tmp_path / "second")))
-    assert str(tmp_path / "second" / "ds_config.json") in again.script
+    assert str(tmp_path / "second" / "ds_config.json") in again.script_words
 
 
 def test_a_script_that_has_learned_to_read_the_variable_is_shown_without_one(tmp_path: Path) -> None:
@@ -255,9 +255,9 @@ def test_a_repeated_run_goes_on_from_the_same_tag_whatever_latest_names_by_then(
 ) -> None:
     base = Path(shutil.copytree(saved / "zero2", tmp_path / "base"))
     told = resumption(base, LOOP)
-    first = recorded(replace(inputs(tmp_path), script=LOOP, resume=told))
+    first = recorded(replace(inputs(tmp_path), script=LOOP, resumption=told))
     assert first.environment["ZLAUNCH_RESUME"].value == str(base)
     (base / "latest").write_text("another")
-    again = repeated(first, replace(inputs(tmp_path), script=LOOP, resume=told))
+    again = repeated(first, replace(inputs(tmp_path), script=LOOP, resumption=told))
     assert again.environment["ZLAUNCH_RESUME"].value == str(again.layout.resume)
     assert (again.layout.resume / "latest").read_text() == "global_step3"

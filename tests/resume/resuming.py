@@ -42,7 +42,7 @@ def inputs(resume: object, told: Script = TRAINER, ranks: int = 2, *argv: str, *
         layout=LAYOUT,
         environ={},
         python=PYTHON,
-        resume=resumption(resume, told, *argv),
+        resumption=resumption(resume, told, *argv),
     )
 
 

@@ -44,7 +44,7 @@ def test_without_a_complete_checkpoint_the_newest_is_taken_and_its_damage_told(
 def test_a_trainer_script_gets_the_checkpoint_as_its_argument(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
     plan = planned(five)
-    assert plan.script[1:3] == (RESUME, str(five))
+    assert plan.script_words[1:3] == (RESUME, str(five))
     assert findings(plan) == []
 
 
@@ -105,7 +105,7 @@ def test_the_end_of_a_run_recalls_what_was_forced(saved: Path, tmp_path: Path) -
 def test_a_script_that_may_be_told_in_another_module_is_not_refused(saved: Path, tmp_path: Path) -> None:
     plan = planned(trainers(tmp_path, 5, saved / "zero2"), script("trainer.train()", has_other_modules=True))
     assert only(plan).severity is Severity.ADVICE
-    assert plan.script[1] == RESUME
+    assert plan.script_words[1] == RESUME
 
 
 def test_the_command_that_makes_a_checkpoint_fit_is_told(
@@ -152,7 +152,7 @@ def test_a_key_that_looks_for_the_other_kind_of_checkpoint_is_refused(saved: Pat
     assert hint == "add `--set checkpoint.load_universal=true`"
     fits = planned(tmp_path / "moved", ranks=4, stage=3, overrides=universal)
     assert refused(fits) == []
-    assert fits.script[1:3] == (RESUME, str(tmp_path / "moved"))
+    assert fits.script_words[1:3] == (RESUME, str(tmp_path / "moved"))
 
 
 def test_a_trainer_does_not_resume_from_what_no_trainer_saved(saved: Path, tmp_path: Path) -> None:

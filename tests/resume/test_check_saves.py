@@ -8,7 +8,6 @@ import pytest
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
-from zlaunch.checks.findings import findings_of
 from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import DiskUse, Requirements
 from zlaunch.dsconfig.text.parser import parse
@@ -17,6 +16,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Disk, FreeResources
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.launch.all_hosts import findings_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.resume.check_saves import check_saves

@@ -62,10 +62,10 @@ def test_allow_reshard_needs_the_checkpoint_to_be_named_to_zlaunch(tmp_path: Pat
 def test_the_disk_for_the_conversion_is_checked_before_the_start(saved: Path, tmp_path: Path) -> None:
     five = trainers(tmp_path, 5, saved / "zero2")
     job = converting(inputs(five, stage=3))
-    assert job.resume is not None
+    assert job.resumption is not None
     needs = requirements_of(make_plan(job), CPU_MACHINE.hostname)
     asked = {one.path: one.num_bytes for one in needs.writes}
-    assert asked[five / "global_step3_universal"] == disk_need_of(job.resume.saved.checkpoint).certain > 0
+    assert asked[five / "global_step3_universal"] == disk_need_of(job.resumption.saved.checkpoint).certain > 0
 
 
 def test_what_is_in_the_way_of_the_conversion_is_refused(saved: Path, tmp_path: Path) -> None:

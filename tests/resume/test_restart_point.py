@@ -63,8 +63,8 @@ def test_lost_steps_count_from_where_the_next_attempt_begins(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     job = inputs(trainers(tmp_path, 5, saved / "zero2"), TRAINER)
-    assert job.resume is not None
-    five = job.resume.saved
+    assert job.resumption is not None
+    five = job.resumption.saved
     newer = replace(five, step=6)
 
     def start(checkpoint: Summary | None, reached: int) -> str:

@@ -31,10 +31,10 @@ def test_what_is_seen_again_follows_from_both_batches(
     five = trainers(tmp_path / f"skips-{skipped}", 5, saved / "zero2")
     arguments = SimpleNamespace(per_device_train_batch_size=8, gradient_accumulation_steps=1)
     torch.save(arguments, five / "training_args.bin")
-    position = planned(five, TRAINER, 2, *argv).resume
+    position = planned(five, TRAINER, 2, *argv).data_position
     assert position is not None
     assert (position.seen, position.skipped, position.ignores) == (seen, skipped, False)
-    again = planned(five, TRAINER, 2, "--ignore_data_skip", *argv).resume
+    again = planned(five, TRAINER, 2, "--ignore_data_skip", *argv).data_position
     assert again is not None
     assert again.ignores
 

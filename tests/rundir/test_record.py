@@ -92,7 +92,7 @@ def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> No
     files = RunFiles(old / name)
     again = moved_plan(files, replace(GIVEN, layout=RunDir(old / "again")))
     ds_config = str(old / "again" / "ds_config.json")
-    assert again.script == (*files.job["script"][:-1], ds_config)
+    assert again.script_words == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config
     spec = recorded_job(files)
     assert (list(spec.args.words), spec.run_options.policy.max_restarts) == (

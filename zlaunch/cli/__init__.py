@@ -120,21 +120,7 @@ def zlaunch(
     """Make ZeRO runs work the first time."""
 
 
-def _skip_absent(option: Any) -> None:
-    """Read no absent value: Typer would import pydantic for it, which takes half the time of a `--help`."""
-    process = option.process_value
-
-    def process_value(context: typer.Context, value: Any) -> Any:
-        if value is None:
-            return None
-        return process(context, value)
-
-    option.process_value = process_value
-
-
 program: Any = get_command(app)
-for parameter in program.params:
-    _skip_absent(parameter)
 for command in COMMANDS:
     program.add_command(command)
 

@@ -17,8 +17,8 @@ import typer
 
 from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand, find_job_file
+from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.lazy import LazyCommand
-from zlaunch.cli.train_options import ZeroOptions
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
@@ -105,14 +105,14 @@ def job_at_hand() -> JobSpec | None:
     context = typer.Context(train)
     words = translate(read_job_file(file), CommandLine({}, ()), train, context)
     given, _, _ = train.make_parser(context).parse_args(args=[*words.options])
-    about_zero = {member.name for member in fields(ZeroOptions)}
-    options = [option for option in train.params if option.name in about_zero]
-    zero = ZeroOptions(
+    about_config = {member.name for member in fields(ConfigOptions)}
+    options = [option for option in train.params if option.name in about_config]
+    config = ConfigOptions(
         **{option.name: option.process_value(context, given.get(option.name)) for option in options}
     )
-    args, ds_config = ds_config_of(ScriptArgs(words.args), zero.ds_config)
+    args, ds_config = ds_config_of(ScriptArgs(words.args), config.ds_config)
     script = Path(given.get("script") or "train.py")
-    return JobSpec(script=script, args=args, ds_config=ds_config, **zero.job_members)
+    return JobSpec(script=script, args=args, ds_config=ds_config, **config.job_members)
 
 
 def typed_line(command: Any, given: Mapping[str, Any], rest: Sequence[str]) -> CommandLine:

@@ -1,10 +1,11 @@
 """Options that several commands about a job share, with parsers that other commands need not import."""
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import typer
 
-from zlaunch.estimate.workload import Lora, parse_lora
+from zlaunch.cli import options
 from zlaunch.job import spec
 
 Offload = Annotated[
@@ -16,12 +17,30 @@ Offload = Annotated[
     ),
 ]
 
-LowRank = Annotated[
-    Lora | None,
-    typer.Option(
-        "--lora",
-        metavar="RANK[:MODULES]",
-        parser=parse_lora,
-        help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
-    ),
-]
+
+@dataclass(frozen=True)
+class ConfigOptions:
+    """The ds_config."""
+
+    stage: Annotated[
+        Literal["0", "1", "2", "3", "auto"] | None,
+        typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
+    ] = None
+    offload: Offload = None
+    nvme: options.Nvme = None
+    precision: options.Precision = None
+    ds_config: options.DsConfig = None
+    overrides: options.Overrides = None
+
+    @property
+    def job_members(self) -> dict[str, Any]:
+        """The members of a JobSpec that these options set, beside the ds_config itself."""
+        members: dict[str, Any] = {
+            "stage": spec.STAGES.get(self.stage or ""),
+            "offload": self.offload,
+            "precision": self.precision,
+            "overrides": tuple(map(spec.parse_override, self.overrides or ())),
+        }
+        if self.nvme is not None:
+            members["nvme_dir"] = self.nvme.absolute()
+        return members

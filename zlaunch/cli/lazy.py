@@ -8,14 +8,19 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from zlaunch.cli.defaults import DeclaredDefaults
 from zlaunch.errors import WrongUsage
+
+
+class PlainCommand(DeclaredDefaults, TyperCommand):
+    """A command with options alone."""
 
 
 class LazyCommand(TyperCommand):
     """The name and the help line of a command, and where to import it from."""
 
     def __init__(
-        self, path: str, help_line: str, cls: type[TyperCommand] = TyperCommand, **settings: bool
+        self, path: str, help_line: str, cls: type[TyperCommand] = PlainCommand, **settings: bool
     ) -> None:
         """Take the path as `module[:function]` below `zlaunch.cli`; the command is named like its module.
 
@@ -51,15 +56,8 @@ _OTHER_NAMES: Mapping[str, str] = {
 """What other programs call a command → the command."""
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(DeclaredDefaults, TyperGroup):
     """Lists and completes its commands without importing them."""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return `--help` with a default: to read an absent value, Typer would import pydantic."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.default = False
-        return option
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Find the command that the arguments name, and import it."""

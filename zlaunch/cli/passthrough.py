@@ -9,11 +9,12 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from zlaunch.cli.defaults import DeclaredDefaults
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
 
-class ScriptCommand(TyperCommand):
+class ScriptCommand(DeclaredDefaults, TyperCommand):
     """Parses its own options anywhere before `--`; unknown options go to the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

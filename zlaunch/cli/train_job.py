@@ -9,8 +9,9 @@ from typing import Any
 from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
+from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.option_table import members, read
-from zlaunch.cli.train_options import OutputOptions, ZeroOptions
+from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
@@ -57,9 +58,13 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if output.dry_run:
         show_plan(_inspected(job, given, launch, view), launch, view)
         return 0
-    from zlaunch.cli.run_job import run_job  # a dry run needs none of what runs a job
+    from zlaunch.cli.views.launch import LaunchView  # a dry run needs none of what runs a job
+    from zlaunch.launch.run import run
 
-    return run_job(lambda view: _inspected(job, given, launch, view), launch, as_json=output.as_json)
+    launch_view = LaunchView(as_json=output.as_json)
+    status = run(_inspected(job, given, launch, launch_view), launch, launch_view)
+    launch_view.print_json()
+    return status
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:
@@ -91,7 +96,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     read_otherwise: dict[str, Any] = {
         "script": _script_file(given["script"], given["module"], given["python"]),
         "args": args,
-        **read(ZeroOptions, given).job_members,
+        **read(ConfigOptions, given).job_members,
         "ds_config": ds_config,
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],

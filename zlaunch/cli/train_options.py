@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import typer
 
-from zlaunch.cli import job_options, options
+from zlaunch.cli import options
+from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.option_table import OptionPanel
 from zlaunch.job.spec import (
-    STAGES,
     STEP_PATIENCE_SECONDS,
     Debug,
     GpuChoice,
@@ -20,7 +20,6 @@ from zlaunch.job.spec import (
     OnStall,
     parse_debug,
     parse_gpus,
-    parse_override,
     parse_time_limit,
 )
 from zlaunch.launch.backends import launchers
@@ -68,37 +67,15 @@ class ProgramOptions:
 
 
 @dataclass(frozen=True)
-class ZeroOptions:
+class ZeroOptions(ConfigOptions):
     """The ds_config, and whether it fits."""
 
-    stage: Annotated[
-        Literal["0", "1", "2", "3", "auto"] | None,
-        typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
-    ] = None
-    offload: job_options.Offload = None
-    nvme: options.Nvme = None
-    precision: options.Precision = None
-    ds_config: options.DsConfig = None
-    overrides: options.Overrides = None
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="First run two steps of DeepSpeed on fake tensors.")
     ] = False
     force: Annotated[
         bool, typer.Option("--force", help="Start even if memory or other resources are short.")
     ] = False
-
-    @property
-    def job_members(self) -> dict[str, Any]:
-        """The members of a JobSpec that these options set, beside the ds_config itself."""
-        members: dict[str, Any] = {
-            "stage": STAGES.get(self.stage or ""),
-            "offload": self.offload,
-            "precision": self.precision,
-            "overrides": tuple(map(parse_override, self.overrides or ())),
-        }
-        if self.nvme is not None:
-            members["nvme_dir"] = self.nvme.absolute()
-        return members
 
 
 @dataclass(frozen=True)

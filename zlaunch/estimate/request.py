@@ -51,7 +51,7 @@ class EstimateRequest:
     nodes: int | None = None
     on: str | None = None
     optimizer: str | None = None
-    trusts_code: bool = False
+    trust_remote_code: bool = False
 
 
 def resolve_request(request: EstimateRequest) -> EstimateQuery:
@@ -66,9 +66,9 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.args, request.options)
-    if request.trusts_code and "auto_map" in model.value:
+    if request.trust_remote_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
-    of_model = check_model(model, model_types(python), training.seq_len.value, request.trusts_code)
+    of_model = check_model(model, model_types(python), training.seq_len.value, request.trust_remote_code)
     findings += [*absent_arguments(job.args, stack.trainer), *of_model]
     fatal = tuple(finding for finding in findings if finding.severity in FATAL)
     remarks = tuple(finding for finding in findings if finding.severity not in FATAL)

@@ -33,11 +33,11 @@ class _Attempt:
     @property
     def failure(self) -> FailedAttempt:
         """Its failure, as the restart policy judges it."""
-        ranks, resume = self.ended.evidence.ranks, self.plan.facts.resume
+        ranks, resumption = self.ended.evidence.ranks, self.plan.facts.resumption
         return FailedAttempt(
             self.ended.outcome,
             max((rank.step for rank in ranks), default=0),
-            0 if resume is None else resume.saved.step or 0,
+            0 if resumption is None else resumption.saved.step or 0,
         )
 
 
@@ -99,7 +99,7 @@ def _restart(
     """Start again as the policy allows; None if it does not, or nothing that may help can start."""
     for job, lineage, note in _retries(first, attempt, failures, reporter):
         run_dir = _restart_directory(preflight.options.run_dir, len(failures))
-        options = replace(preflight.options, run_dir=run_dir, origin=lineage)
+        options = replace(preflight.options, run_dir=run_dir, origin=lineage, auto_stage=False)
         heed_signals()
         try:
             facts = prepare(job, options, reporter, first.surroundings)
@@ -125,8 +125,8 @@ def _retries(
         if following is None:
             reporter.restarting(f"not tried, {proposal.why}: there is no checkpoint to resume from")
             continue
-        if newest is None and first.resume is not None:
-            newest = first.resume.saved
+        if newest is None and first.resumption is not None:
+            newest = first.resumption.saved
         start = restart_point(asked, first.script, newest, failures[-1].step)
         lineage = Lineage(len(failures) + 1, continues=plan.layout.root.name, why=proposal.why)
         yield following, lineage, f"{proposal.why}; {start}"

@@ -19,7 +19,7 @@ from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.channel import Channel
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.op_cache import OpCache
-from zlaunch.launch.op_build import NotBuilt, WantedOps, build_wanted
+from zlaunch.launch.op_build import NotBuilt, OpBuild
 from zlaunch.process import signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
 from zlaunch.worker.node import own_streams
@@ -76,8 +76,9 @@ def main(channel: Channel) -> None:
 def _build(order: BuildOrder, logs: RunDir, teller: _Teller) -> Mapping[str, object]:
     """Return what went wrong; nothing if all is ready."""
     try:
-        wanted = WantedOps([OPS[name] for name in order.ops], inspect_python(order.python), order.cache, logs)
-        stopped_by = build_wanted(wanted, {**os.environ, **order.environment}, teller, if_killed=())
+        ops, environment = [OPS[name] for name in order.ops], {**os.environ, **order.environment}
+        build = OpBuild(ops, inspect_python(order.python), order.cache, logs, environment, teller)
+        stopped_by = build.run()
     except NotBuilt as error:
         said = error.log.read_text("utf-8", "replace")
         return {"message": error.message, "hint": error.advice, "log": said, "name": error.log.name}

@@ -1,37 +1,32 @@
-"""The checkpoint that a job resumes from, and those that it saves."""
+"""The checkpoint that a job resumes from."""
 
 from dataclasses import replace
 
+from zlaunch.console import StepReporter
 from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.reporter import PlanReporter
-from zlaunch.resume.check_resume import check_resume
-from zlaunch.resume.check_saves import check_saves
 from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 from zlaunch.resume.reshard import universal_resumption
 
-__all__ = ["check_resume", "check_saves", "with_checkpoint", "with_conversion"]
 
-
-def with_checkpoint(facts: JobFacts, reporter: PlanReporter) -> JobFacts:
+def with_checkpoint(facts: JobFacts, reporter: StepReporter) -> JobFacts:
     """Find the checkpoint that a job resumes from."""
     resumption = find_resumption(facts.job, facts.script)
     if resumption is None:
         reporter.note(no_checkpoint_yet(facts.job, facts.script), "resume")
         return replace(facts, job=replace(facts.job, resume=None))
     folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
-    return replace(facts, job=replace(facts.job, resume=folder), resume=resumption)
+    return replace(facts, job=replace(facts.job, resume=folder), resumption=resumption)
 
 
 def with_conversion(facts: JobFacts) -> JobFacts:
     """Let a job load a universal checkpoint, one that has to be made first, if no other fits it."""
-    training = make_plan(facts).training
+    job, training = facts.job, make_plan(facts).training
     resumption = universal_resumption(training)
     if resumption is None:
         return facts
-    job = facts.job
     if not training.loads_universal:
         job = replace(job, overrides=(*job.overrides, (dotted(LOAD_UNIVERSAL), True)))
-    return replace(facts, job=job, resume=resumption)
+    return replace(facts, job=job, resumption=resumption)

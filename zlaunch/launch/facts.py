@@ -71,7 +71,7 @@ class JobFacts:
     deepspeed_env: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     surroundings: Surroundings = NOWHERE
-    resume: "Resumption | None" = None
+    resumption: "Resumption | None" = None
     """The checkpoint that the job resumes from."""
     repeats: "RunFiles | None" = None
     """The run whose plan is repeated."""
@@ -142,9 +142,9 @@ class JobFacts:
     def trainer_flags(self) -> ScriptArgs:
         """The arguments of the script as flags of the Trainer."""
         flags = self.script.trainer_flags(self.job.args)
-        if self.resume is None:
+        if self.resumption is None:
             return flags
-        return flags.followed_by(self.resume.words(self.layout))
+        return flags.followed_by(self.resumption.words(self.layout))
 
     def read_args(self) -> tuple[TrainerArgs, list[Finding]]:
         """Read the arguments of the Trainer; return them with findings."""

@@ -44,7 +44,7 @@ def make_plan(facts: JobFacts) -> LaunchPlan:
     position, preempt = _position(plan), facts.job.run_options.preempt
     return replace(
         plan,
-        resume=position,
+        data_position=position,
         saves=plan_saves(facts.script, facts.job.args, position),
         limit=time_limit(preempt, facts.environ, process_started),
         shielded=shields_ranks(preempt, facts.environ),
@@ -61,9 +61,9 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
     words, handed = _handed_over(facts, config)
     variables = {**_op_cache(facts), **handed}
-    if facts.resume is not None:
-        words = (*facts.resume.words(facts.layout), *words)
-        variables |= facts.resume.variables(facts.layout)
+    if facts.resumption is not None:
+        words = (*facts.resumption.words(facts.layout), *words)
+        variables |= facts.resumption.variables(facts.layout)
     written = resolved.values
     if script.reported is not None:
         written = _left_to_program(written, config)
@@ -90,14 +90,14 @@ def _plan(facts: JobFacts) -> LaunchPlan:
 def _position(plan: LaunchPlan) -> "DataPosition | None":
     """Where a resumed training continues in its data; None if it starts at step 0."""
     facts = plan.facts
-    if facts.resume is None:
+    if facts.resumption is None:
         return None
     from zlaunch.resume.resumed_data import data_position  # only a checkpoint needs what reads one
 
     micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
     batch = micro * pieces * facts.topology.world_size if micro and pieces else None
     ignores = bool(facts.trainer_flags.is_on("ignore_data_skip"))
-    return data_position(facts.resume, facts.script.interface, batch, ignores)
+    return data_position(facts.resumption, facts.script.interface, batch, ignores)
 
 
 def _ops(facts: JobFacts, config: ResolvedConfig) -> tuple[NativeOp, ...]:

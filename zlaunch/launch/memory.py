@@ -15,10 +15,13 @@ from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, 
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.splits import split_by_script
 from zlaunch.estimate.strategies import available, compare_strategies
+from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.model import ModelConfig, model_flag
 from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.requirements import trains_all
 from zlaunch.units import memory
 
@@ -27,6 +30,31 @@ MOST_HINTS = 3
 
 _ELSE = ("search with `zlaunch plan MODEL`", "use a smaller model, or fewer ranks: `--gpus 1`")
 """Hints if no single change helps: with GPUs, and without."""
+
+
+def with_memory(
+    facts: JobFacts, options: LaunchOptions, reporter: PlanReporter, *, must_fit: bool
+) -> JobFacts:
+    """Choose a stage if that is asked for, and estimate the memory, in one rehearsal process.
+
+    Raises Refused for a job that cannot fit.
+    """
+    with Estimator(python=python_here(facts.hostfile, facts.job.python)) as estimator:
+        if options.auto_stage:
+            job, why = choose_stage(facts, estimator)
+            reporter.note(why, "stage")
+            facts = replace(facts, job=job)
+        if not must_fit:
+            return facts
+        try:
+            estimate = check_memory(facts, estimator)
+        except Unavailable as error:
+            if options.rehearse:
+                raise
+            reporter.note(error.message)  # the job may well work: it starts
+            return facts
+    reporter.warn(estimate.remarks)
+    return replace(facts, estimate=estimate)
 
 
 def query_for(facts: JobFacts) -> EstimateQuery | None:

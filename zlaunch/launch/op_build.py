@@ -9,8 +9,10 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from zlaunch.console import StepReporter
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.errors import Unavailable
@@ -18,7 +20,6 @@ from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache, extensions_dir, is_stale, lock_holder
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import RELAYED, Foreground, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
@@ -51,79 +52,77 @@ class NotBuilt(Unavailable):
 
 
 def build_missing(
-    plan: LaunchPlan, environment: Mapping[str, str], reporter: BuildReporter, if_killed: Sequence[str]
+    plan: LaunchPlan, environment: Mapping[str, str], reporter: StepReporter, if_killed: Sequence[str]
 ) -> signal.Signals | None:
-    """Make the ops of a plan ready; return the signal that ended it, if one did.
-
-    `if_killed` is run if zlaunch is killed meanwhile. Raises NotBuilt with the compiler's first error if an
-    op cannot be built.
-    """
-    if plan.facts.here.op_cache is None:
+    """Make the ops of a plan ready on this machine, as `OpBuild.run` does."""
+    cache = plan.facts.here.op_cache
+    if cache is None:
         return None
-    wanted = WantedOps(plan.ops, plan.python, plan.facts.here.op_cache, plan.layout)
-    return build_wanted(wanted, environment, reporter, if_killed)
+    return OpBuild(plan.ops, plan.python, cache, plan.layout, environment, reporter, if_killed).run()
 
 
 @dataclass(frozen=True)
-class WantedOps:
-    """Native ops that something needs."""
+class OpBuild:
+    """Makes native ops ready for an interpreter."""
 
     ops: Sequence[NativeOp]
     python: Interpreter
     cache: OpCache
     layout: RunDir
     """Where the output of the compiler is kept."""
-
-
-def build_wanted(
-    wanted: WantedOps, environment: Mapping[str, str], reporter: BuildReporter, if_killed: Sequence[str]
-) -> signal.Signals | None:
-    """Make ops ready, as `build_missing` does."""
-    cache = wanted.cache
-    folder = extensions_dir(wanted.python, environment)  # a repeated run keeps the one that was recorded
-    ops = CompiledOps(folder, wanted.python, cache.key, environment.get("PATH"))
-    if folder == cache.folder != cache.standard and (adopted := ops.adopt(cache.standard)):
-        reporter.note(f"copied {', '.join(adopted)} from {cache.standard}")
-    missing = {op: why for op in wanted.ops if (why := ops.why_not_ready(op)) is not None}
-    if missing:
-        verb = "checking" if all(map(ops.is_compiled, missing)) else "compiling"
-        reporter.note(f"{verb} {plural(len(missing), 'native op')}, once; kept in {folder}")
-    build = _Build(ops, environment, wanted.layout, reporter, if_killed)
-    for number, (op, why) in enumerate(missing.items(), start=1):
-        title = f"{op.name} ({number} of {len(missing)})"
-        reporter.note(f"{title}: {'; '.join(filter(None, [op.why, why]))}")
-        stopped_by = build(op, title)
-        if stopped_by is not None:
-            return stopped_by
-    return None
-
-
-@dataclass(frozen=True)
-class _Build:
-    ops: CompiledOps
     environment: Mapping[str, str]
-    layout: RunDir
-    reporter: BuildReporter
-    if_killed: Sequence[str]
+    """Variables of the ranks."""
+    reporter: StepReporter
+    if_killed: Sequence[str] = ()
+    """Run if zlaunch is killed meanwhile."""
 
-    def __call__(self, op: NativeOp, title: str) -> signal.Signals | None:
-        locks = [self.ops.folder / name / "lock" for name in (op.name, *op.along)]
+    @cached_property
+    def compiled(self) -> CompiledOps:
+        """The ops that are there; a repeated run keeps the directory that was recorded."""
+        folder = extensions_dir(self.python, self.environment)
+        return CompiledOps(folder, self.python, self.cache.key, self.environment.get("PATH"))
+
+    def run(self) -> signal.Signals | None:
+        """Build what is missing; return the signal that ended it, if one did.
+
+        Raises NotBuilt with the compiler's first error if an op cannot be built.
+        """
+        compiled, standard = self.compiled, self.cache.standard
+        if compiled.folder == self.cache.folder != standard and (adopted := compiled.adopt(standard)):
+            self.reporter.note(f"copied {', '.join(adopted)} from {standard}")
+        missing = {op: why for op in self.ops if (why := compiled.why_not_ready(op)) is not None}
+        if missing:
+            verb = "compiling"
+            if all(map(compiled.is_compiled, missing)):
+                verb = "checking"
+            count = plural(len(missing), "native op")
+            self.reporter.note(f"{verb} {count}, once; kept in {compiled.folder}")
+        for number, (op, why) in enumerate(missing.items(), start=1):
+            title = f"{op.name} ({number} of {len(missing)})"
+            self.reporter.note(f"{title}: {'; '.join(filter(None, [op.why, why]))}")
+            stopped_by = self._build(op, title)
+            if stopped_by is not None:
+                return stopped_by
+        return None
+
+    def _build(self, op: NativeOp, title: str) -> signal.Signals | None:
+        locks = [self.compiled.folder / name / "lock" for name in (op.name, *op.along)]
         for lock in locks:
             await_lock(lock, self.reporter)
-        self.ops.delete_others(op)
+        self.compiled.delete_others(op)
         try:
-            stopped_by = self._run(op, title)
+            stopped_by = self._compile(op, title)
         finally:
             for lock in filter(is_stale, locks):
                 lock.unlink(missing_ok=True)
         if stopped_by is None:
-            self.ops.mark(op)
+            self.compiled.mark(op)
         return stopped_by
 
-    def _run(self, op: NativeOp, title: str) -> signal.Signals | None:
-        started, folder = time.time(), self.ops.folder / op.name
+    def _compile(self, op: NativeOp, title: str) -> signal.Signals | None:
+        started, folder = time.time(), self.compiled.folder / op.name
         with self.layout.build_log(op.name).open("wb") as log:
-            argv = ours("zlaunch.worker.build_op", op.builder, python=self.ops.python.executable)
+            argv = ours("zlaunch.worker.build_op", op.builder, python=self.python.executable)
             environment = {**self.environment, "PYTHONUNBUFFERED": "1"}
             child = Foreground(argv, environment, log, GRACE_SECONDS, if_killed=self.if_killed)
         returncode = child.wait(lambda: self.reporter.busy(*_so_far(title, folder, started)))
@@ -150,7 +149,7 @@ def _is_newer(file: Path, when: float) -> bool:
     return file.exists() and file.stat().st_mtime > when
 
 
-def await_lock(lock: Path, reporter: BuildReporter) -> None:
+def await_lock(lock: Path, reporter: StepReporter) -> None:
     """Wait for another build of the same op, or remove the lock that a killed build has left behind."""
     name, is_told, began = lock.parent.name, False, time.monotonic()
     while lock.exists():

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from zlaunch.console import StepReporter
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.python_of_host import is_here, own_program
@@ -22,9 +23,8 @@ from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.json_lines import plain
 from zlaunch.launch.build_program import BuildOrder
-from zlaunch.launch.op_build import NotBuilt, WantedOps, build_missing, build_wanted
+from zlaunch.launch.op_build import NotBuilt, OpBuild, build_missing
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.reporter import BuildReporter
 from zlaunch.process import PipedProgram, Stopped, heed_signals
 from zlaunch.rundir.layout import RunDir
 
@@ -38,7 +38,7 @@ _END_SECONDS = 10.0
 
 
 def build_everywhere(
-    plan: LaunchPlan, environment: Mapping[str, str], reporter: BuildReporter, if_killed: Sequence[str]
+    plan: LaunchPlan, environment: Mapping[str, str], reporter: StepReporter, if_killed: Sequence[str]
 ) -> signal.Signals | None:
     """Make the ops of a plan ready on this machine, if it has ranks, then on the others.
 
@@ -78,19 +78,19 @@ def _cache_of(plan: LaunchPlan, host: Host) -> object | None:
     return None if cache is None else (cache.folder, cache.identity or host.name)
 
 
-def build_as_member(plan: LaunchPlan, number: int, reporter: BuildReporter) -> None:
+def build_as_member(plan: LaunchPlan, number: int, reporter: StepReporter) -> None:
     """Make the ops of a plan ready for a node that starts its own ranks, unless a node before it does.
 
     Raises NotBuilt with the compiler's first error, Stopped for a signal.
     """
-    caches = [_cache_of(plan, host) for host in plan.topology.hosts]
-    if plan.facts.here.op_cache is None or caches.index(caches[number]) != number:
+    caches, cache = [_cache_of(plan, host) for host in plan.topology.hosts], plan.facts.here.op_cache
+    if cache is None or caches.index(caches[number]) != number:
         return
     variables = {name: variable.value for name, variable in plan.environment.items()}
+    environment = {**without_cluster_variables(os.environ), **variables}
     logs = RunDir(Path(tempfile.mkdtemp(prefix="zlaunch-build-")))  # the run directory is that of node 0
     logs.logs.mkdir()
-    wanted = WantedOps(plan.ops, plan.python, plan.facts.here.op_cache, logs)
-    stopped_by = build_wanted(wanted, {**without_cluster_variables(os.environ), **variables}, reporter, ())
+    stopped_by = OpBuild(plan.ops, plan.python, cache, logs, environment, reporter).run()
     shutil.rmtree(logs.root)
     if stopped_by is not None:
         raise Stopped(stopped_by)
@@ -109,7 +109,7 @@ class _HostBuild:
 
     plan: LaunchPlan
     host: Host
-    reporter: BuildReporter
+    reporter: StepReporter
     errors: IO[bytes]
     is_over: bool = False
     program: PipedProgram = field(init=False)

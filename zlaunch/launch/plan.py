@@ -75,7 +75,7 @@ class LaunchPlan:
     """None if the script decides."""
     warnings: tuple[Finding, ...] = ()
     """Parts of the user's ds_config that DeepSpeed silently ignores or changes."""
-    resume: "DataPosition | None" = None
+    data_position: "DataPosition | None" = None
     """The checkpoint that it resumes from, and where in its data."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
@@ -95,7 +95,7 @@ class LaunchPlan:
         return self.facts.python
 
     @property
-    def program(self) -> Script:
+    def script(self) -> Script:
         """The training script."""
         return self.facts.script
 
@@ -141,9 +141,9 @@ class LaunchPlan:
         return {"PATH": path}
 
     @property
-    def script(self) -> tuple[str, ...]:
+    def script_words(self) -> tuple[str, ...]:
         """The script and all its arguments; of a module, its file."""
-        return (str(self.program.path), *self.args.words)
+        return (str(self.script.path), *self.args.words)
 
     @property
     def backend(self) -> Backend:
@@ -165,7 +165,7 @@ class LaunchPlan:
     @property
     def _target(self) -> Target:
         return Target(
-            self.module or str(self.program.path),
+            self.module or str(self.script.path),
             self.args.words,
             "script" if self.module is None else "module",
             self.passes_local_rank,
@@ -180,8 +180,8 @@ class LaunchPlan:
         return self._argv(Target(program, tuple(args), "program"))
 
     @property
-    def programs(self) -> tuple[str, ...]:
-        """The programs that start a rank on each host."""
+    def start_words(self) -> tuple[str, ...]:
+        """The words that start a rank on each host."""
         return (self.python.executable, *ours(RANK_PROGRAM)[:2])
 
     def node_argv(self, node: int, watched: bool = True) -> tuple[str, ...]:
@@ -201,7 +201,7 @@ class LaunchPlan:
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
         is_passed = self.backend.is_of_deepspeed or self.topology.reach.is_inside_job
-        return self.program.wants_local_rank and is_passed
+        return self.script.wants_local_rank and is_passed
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         if self.topology.spans_hosts:
@@ -213,12 +213,12 @@ class LaunchPlan:
     def training(self) -> PlannedTraining:
         """What of it concerns checkpoints."""
         return PlannedTraining(
-            self.program,
+            self.script,
             self.args,
             self.values,
             self.precision,
             self.topology.world_size,
-            self.resume,
+            self.data_position,
             self.saves,
         )
 

@@ -86,11 +86,11 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
         "accelerator": plan.accelerator,
         "python": plan.python.executable,
         "module": plan.module,
-        "script": list(plan.script),
+        "script": list(plan.script_words),
         "argv": list(plan.watched_argv),
         "precision": plan.precision,
-        "interface": plan.program.interface.value,
-        "handover": plan.program.handover.value,
+        "interface": plan.script.interface.value,
+        "handover": plan.script.handover.value,
         "debug": None if plan.debug is None else cast("DebugRecord", asdict(plan.debug)),
         "passes_local_rank": plan.passes_local_rank,
         "shielded": plan.shielded,
@@ -106,7 +106,7 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],
-        "resumed_step": None if plan.resume is None else plan.resume.resumption.saved.step,
+        "resumed_step": None if plan.data_position is None else plan.data_position.resumption.saved.step,
     }
 
 
@@ -118,9 +118,9 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
     job, old = files.job, RunDir(recorded_root(files))
     moved = {str(old.ds_config): str(facts.layout.ds_config)}
     resumed, variables = dict[str, str](), dict[str, Variable]()
-    if facts.resume is not None:
-        variables = facts.resume.variables(facts.layout)
-        if option := facts.resume.words(facts.layout):
+    if facts.resumption is not None:
+        variables = facts.resumption.variables(facts.layout)
+        if option := facts.resumption.words(facts.layout):
             resumed = dict([option])
     with enough_is_recorded(files):
         expected = _values(files, files.provenance.get("expected", files.config))

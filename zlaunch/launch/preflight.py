@@ -4,11 +4,9 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, Unavailable, WrongUsage
+from zlaunch.errors import FATAL, Finding, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.files import nearest
-from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.script import RESUME, ConfigInterface
 from zlaunch.launch.all_hosts import check_all_hosts
 from zlaunch.launch.facts import JobFacts
@@ -18,11 +16,6 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.requirements import likely_checkpoint_bytes
 
-if TYPE_CHECKING:  # often nothing is estimated
-    from types import ModuleType
-
-    from zlaunch.estimate.estimator import Estimator
-
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
@@ -31,57 +24,31 @@ class Preflight:
     options: LaunchOptions
     reporter: PlanReporter
 
-    def complete(self, facts: JobFacts, auto_stage: bool = False) -> JobFacts:
+    def complete(self, facts: JobFacts) -> JobFacts:
         """Add the checkpoint, its conversion, and the memory estimate; refuse a job that cannot fit."""
-        facts = self._estimate(self._with_checkpoint(facts), auto_stage)
+        if facts.job.resume is None:
+            if facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not facts.job.args.has(RESUME):
+                text = "Slurm has requeued this job, which restarts at step 0 without `--resume latest`"
+                self.reporter.note(text, "resume")
+            return self._estimate(facts)
+        from zlaunch.launch.checkpoints import with_checkpoint, with_conversion  # few jobs resume
+
+        facts = self._estimate(with_checkpoint(facts, self.reporter))
         if facts.job.allow_reshard:
-            facts = _checkpoints().with_conversion(facts)
+            facts = with_conversion(facts)
         return facts
 
-    def _with_checkpoint(self, facts: JobFacts) -> JobFacts:
-        """Find the checkpoint that a job resumes from."""
-        job = facts.job
-        if job.resume is not None:
-            facts = _checkpoints().with_checkpoint(facts, self.reporter)
-        elif facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not job.args.has(RESUME):
-            self.reporter.note(
-                "Slurm has requeued this job, which restarts at step 0 without `--resume latest`", "resume"
-            )
-        return facts
-
-    def _estimate(self, facts: JobFacts, auto_stage: bool) -> JobFacts:
-        """Choose a stage and estimate the memory in one rehearsal process; refuse a job that cannot fit."""
+    def _estimate(self, facts: JobFacts) -> JobFacts:
+        """Choose a stage and estimate the memory; refuse a job that cannot fit."""
         if facts.model_error is not None:
             self.reporter.note(f"{facts.model_error.message}{_instead(facts)}", "model")
-        if not (auto_stage or self._must_fit(facts)):
-            return facts
-        from zlaunch.estimate.estimator import Estimator
-        from zlaunch.launch.memory import choose_stage
-
-        with Estimator(python=python_here(facts.hostfile, facts.job.python)) as estimator:
-            if auto_stage:
-                job, why = choose_stage(facts, estimator)
-                self.reporter.note(why, "stage")
-                facts = replace(facts, job=job)
-            return self._with_memory(facts, estimator) if self._must_fit(facts) else facts
-
-    def _must_fit(self, facts: JobFacts) -> bool:
-        """Whether to estimate a job: if that was asked for, or if there are GPUs it must fit."""
         has_gpus, has_model = bool(facts.machine.gpus), facts.model is not None
-        return self.options.rehearse or (has_gpus and has_model and not self.options.force)
-
-    def _with_memory(self, facts: JobFacts, estimator: "Estimator") -> JobFacts:
-        from zlaunch.launch.memory import check_memory
-
-        try:
-            estimate = check_memory(facts, estimator)
-        except Unavailable as error:
-            if self.options.rehearse:
-                raise
-            self.reporter.note(error.message)  # the job may well work: it starts
+        must_fit = self.options.rehearse or (has_gpus and has_model and not self.options.force)
+        if not (self.options.auto_stage or must_fit):
             return facts
-        self.reporter.warn(estimate.remarks)
-        return replace(facts, estimate=estimate)
+        from zlaunch.launch.memory import with_memory  # often nothing is estimated
+
+        return with_memory(facts, self.options, self.reporter, must_fit=must_fit)
 
     def plan(self, facts: JobFacts) -> LaunchPlan:
         """Plan a job, and estimate the disk that its checkpoints take."""
@@ -98,11 +65,15 @@ class Preflight:
     def check(self, plan: LaunchPlan) -> list[Finding]:
         """Report what is short; raise Refused if the job cannot work, or return why if it starts anyway."""
         findings = list(_check_access(plan.facts))
-        if plan.resume is not None:
-            findings += _checkpoints().check_resume(plan.training)
+        if plan.data_position is not None:
+            from zlaunch.resume.check_resume import check_resume  # few jobs resume
+
+            findings += check_resume(plan.training)
         findings += check_all_hosts(plan)
         if plan.saves is not None or plan.args.has("output_dir"):
-            findings += _checkpoints().check_saves(plan.training)
+            from zlaunch.resume.check_saves import check_saves  # many jobs save nothing
+
+            findings += check_saves(plan.training)
         wrong = [finding for finding in findings if finding.severity in FATAL]
         if wrong and not self.options.force:
             self.reporter.warn([finding for finding in findings if finding not in wrong])
@@ -114,18 +85,11 @@ class Preflight:
 def show_plan(facts: JobFacts, options: LaunchOptions, reporter: PlanReporter) -> None:
     """Show the plan of a job, and what is short for it; raise a ZlaunchError if it cannot work."""
     preflight = Preflight(options, reporter)
-    facts = preflight.complete(facts, options.auto_stage)
+    facts = preflight.complete(facts)
     plan = preflight.plan(facts)
     reporter.dry_run(plan, _why_unchecked(facts))
     if not facts.surroundings.is_offline:
         preflight.check(plan)
-
-
-def _checkpoints() -> "ModuleType":
-    """Import what reads checkpoints: many jobs neither have nor save one."""
-    from zlaunch.launch import checkpoints
-
-    return checkpoints
 
 
 def _why_unchecked(facts: JobFacts) -> str | None:

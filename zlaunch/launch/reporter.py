@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from zlaunch.console import StepReporter
 from zlaunch.errors import Finding
 
 if TYPE_CHECKING:  # a dry run runs and diagnoses nothing
@@ -15,17 +16,7 @@ if TYPE_CHECKING:  # a dry run runs and diagnoses nothing
     from zlaunch.rundir.record import HeartbeatRecord
 
 
-class BuildReporter(Protocol):
-    """Shows what precedes a start."""
-
-    def note(self, text: str, label: str | None = None) -> None:
-        """Show a sentence; `label` is the row of the plan's summary it belongs to."""
-
-    def busy(self, what: str, elapsed: str) -> None:
-        """A slow step before the start."""
-
-
-class PlanReporter(BuildReporter, Protocol):
+class PlanReporter(StepReporter, Protocol):
     """Shows the plan of a job, and what is found before it starts."""
 
     def warn(self, findings: Sequence[Finding]) -> None:

@@ -46,7 +46,7 @@ class _Job:
 
     @property
     def is_trainer(self) -> bool:
-        return self.plan.program.interface is ConfigInterface.TRAINER
+        return self.plan.script.interface is ConfigInterface.TRAINER
 
     def at_least(self, num_bytes: float) -> int:
         """Reduce an expected amount where the closed form may have miscounted the parameters."""
@@ -106,7 +106,7 @@ def _job_to_check(plan: LaunchPlan, ranks: int) -> _Job:
 
 def _is_countable(plan: LaunchPlan) -> bool:
     """Whether each rank holds what ZeRO leaves to it of the whole model."""
-    script, args = plan.program, plan.facts.trainer_flags
+    script, args = plan.script, plan.facts.trainer_flags
     split = split_by_config(plan.values, script.interface) or split_by_arguments(args)
     return trains_all(script, args) and not (split or split_by_script(script))
 
@@ -176,7 +176,8 @@ def _locked(job: _Job) -> int:
 
 def _writes(job: _Job) -> Iterator[DiskUse]:
     yield DiskUse(job.plan.layout.root, RUN_BYTES, "the run directory", "`--run-dir DIR`")
-    if job.plan.facts.resume is not None and (conversion := job.plan.facts.resume.conversion) is not None:
+    resumption = job.plan.facts.resumption
+    if resumption is not None and (conversion := resumption.conversion) is not None:
         where = "`zlaunch checkpoint reshard DIR OUT`"
         yield DiskUse(conversion.folder, conversion.disk.certain, "the converted checkpoint", where)
     if job.expected is None:

@@ -35,7 +35,7 @@ def run(facts: JobFacts, options: LaunchOptions, reporter: Reporter) -> int:
     """
     preflight, rendezvous = Preflight(options, reporter), facts.surroundings.rendezvous
     try:
-        facts = preflight.complete(facts, options.auto_stage)
+        facts = preflight.complete(facts)
         if rendezvous is None:
             return run_attempts(facts, preflight, reporter).exit_status
         return _take_part(facts, preflight, reporter, rendezvous)

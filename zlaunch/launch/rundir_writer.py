@@ -92,8 +92,8 @@ def write_run_files(
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
-    if plan.resume is not None:
-        plan.resume.resumption.link(run_dir)
+    if plan.data_position is not None:
+        plan.data_position.resumption.link(run_dir)
     if plan.facts.estimate is not None:
         write_forecast(run_dir, plan.facts.estimate.forecast)
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
@@ -167,7 +167,7 @@ def _job_record(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
         "nodes": node_plans(plan),
         "control_port": control_port(plan),
         "spec": options_record(plan.facts.job),
-        "script_sha256": file_sha256(plan.program.path),
+        "script_sha256": file_sha256(plan.script.path),
         "inherited": inherited(os.environ),
     }
     return {**started, **plan_record(plan)}

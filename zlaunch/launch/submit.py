@@ -125,7 +125,7 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
     options = replace(options, dry_run=True, run_dir=None)
     preflight = Preflight(options, reporter)
     facts = prepare(replace(job, gpus=None), options, reporter, surroundings)
-    reporter.warn(preflight.plan(preflight.complete(facts, options.auto_stage)).warnings)
+    reporter.warn(preflight.plan(preflight.complete(facts)).warnings)
 
 
 def _facts(sources: Sources, python: Interpreter) -> JobFacts:

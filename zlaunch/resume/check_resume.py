@@ -31,7 +31,7 @@ _LOADERS = {
 
 def check_resume(training: PlannedTraining) -> Iterator[Finding]:
     """Find every reason for which the job would not resume from its checkpoint, and what surprises then."""
-    position = training.resume
+    position = training.data_position
     if position is None:
         return
     resumption = position.resumption

@@ -5,7 +5,6 @@ The conversion is planned before all checks, and done after them, when the job s
 
 import time
 from dataclasses import replace
-from typing import Protocol
 
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.universal import (
@@ -14,6 +13,7 @@ from zlaunch.checkpoint.universal import (
     universal_folder,
     write_universal,
 )
+from zlaunch.console import StepReporter
 from zlaunch.errors import Unavailable
 from zlaunch.resume.fit import ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import Conversion, Resumption
@@ -25,25 +25,15 @@ class NotConverted(Unavailable):
     """A checkpoint cannot be converted."""
 
 
-class ConversionReporter(Protocol):
-    """Shows a conversion."""
-
-    def note(self, text: str) -> None:
-        """Show a sentence."""
-
-    def busy(self, what: str, elapsed: str) -> None:
-        """Show that a slow step continues."""
-
-
 def universal_resumption(training: PlannedTraining) -> Resumption | None:
     """Resume from a universal checkpoint, one that has to be made first, if no other fits the job.
 
     None if the job needs none.
     """
     target = target_of(training)
-    if training.resume is None or target is None:
+    if training.data_position is None or target is None:
         return None
-    resumption = training.resume.resumption
+    resumption = training.data_position.resumption
     fit = can_resume(resumption.saved, target)
     if fit.way is not ResumeWay.UNIVERSAL:
         return None
@@ -55,7 +45,7 @@ def universal_resumption(training: PlannedTraining) -> Resumption | None:
     return replace(resumption, conversion=conversion)
 
 
-def convert(resumption: Resumption | None, python: str, reporter: ConversionReporter) -> None:
+def convert(resumption: Resumption | None, python: str, reporter: StepReporter) -> None:
     """Convert the checkpoint of a job, if it needs that; raise NotConverted if that is impossible."""
     if resumption is None or resumption.conversion is None:
         return

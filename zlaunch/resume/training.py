@@ -28,7 +28,7 @@ class PlannedTraining:
     precision: str | None
     """None if the script decides."""
     world_size: int
-    resume: "DataPosition | None" = None
+    data_position: "DataPosition | None" = None
     """Where it continues in its data; None if it starts at step 0."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
@@ -48,7 +48,7 @@ class PlannedTraining:
     @property
     def resumption(self) -> "Resumption | None":
         """The checkpoint that it resumes from, and how its script gets it."""
-        return None if self.resume is None else self.resume.resumption
+        return None if self.data_position is None else self.data_position.resumption
 
     @property
     def takes_ds_config(self) -> bool:

@@ -56,7 +56,7 @@ def test_the_plan_says_how_much_of_the_disk_checkpoints_take(changed: dict[str, 
 def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
     plan = replace(make_plan(INPUTS), saves=None)
     assert row(plan) == "no checkpoints"
-    recipe = replace(plan, facts=replace(plan.facts, script=replace(plan.program, path=default_recipe())))
+    recipe = replace(plan, facts=replace(plan.facts, script=replace(plan.script, path=default_recipe())))
     assert row(recipe) == "the model at the end; `--save DIR` adds checkpoints"
 
 

@@ -14,10 +14,8 @@ from zlaunch.dsconfig.read import read
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
-from zlaunch.launch.nvme.merge import merge_aio
-from zlaunch.launch.nvme.tune import FILES, NUM_MEASUREMENTS, TuneRequest, check_drive
-from zlaunch.launch.nvme.tune import tune as tune_drive
-from zlaunch.launch.reporter import BuildReporter
+from zlaunch.launch.nvme import FILES, NUM_MEASUREMENTS, TuneRequest, check_drive, merge_aio
+from zlaunch.launch.nvme import tune as tune_drive
 from zlaunch.process import Stopped, end_like
 from zlaunch.units import memory
 
@@ -41,14 +39,14 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-class TuneView(BuildReporter):
+class TuneView(console.StepReporter):
     """Shows the build of `async_io`, and how much is measured."""
 
     def __init__(self) -> None:
         """Prepare to show progress."""
         self._line = console.ProgressLine()
 
-    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in BuildReporter
+    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
         self._line.clear()
         console.say(text)
 

@@ -9,9 +9,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, DryRun, RunName, RunsDir
-from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch import LaunchView
-from zlaunch.cli.views.run import members
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.preflight import show_plan
@@ -62,9 +60,7 @@ def rerun(
         show_plan(facts, options, view)
         return
     status = launch(facts, options, view)
-    if as_json and view.run is not None:
-        new = {**members(load_run(view.run)), "repeats": repeated.id, "changed": [*changed, *variables]}
-        console.data(to_json(new, indent=None))
+    view.print_json(repeats=repeated.id, changed=[*changed, *variables])
     raise typer.Exit(status)
 
 

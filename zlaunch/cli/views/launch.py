@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zlaunch import console
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
-from zlaunch.cli.views.run import saved_rows, tracker_rows
+from zlaunch.cli.views.run import members, saved_rows, tracker_rows
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.stall import StallEvidence, stall_lines
@@ -18,6 +19,7 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.run import State
+from zlaunch.runs.store import load_run
 from zlaunch.runs.why import HEADS
 from zlaunch.units import duration
 
@@ -106,6 +108,11 @@ class LaunchView(PlanView, Reporter):
         if verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists():
             lines += console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
+
+    def print_json(self, **more: object) -> None:
+        """With --json, print the record of the last run that was started."""
+        if self._as_json and self.run is not None:
+            console.data(to_json({**members(load_run(self.run)), **more}, indent=None))
 
 
 def _log_note(plan: LaunchPlan, rank: int) -> str:

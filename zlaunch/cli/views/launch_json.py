@@ -17,7 +17,7 @@ def plan_json(plan: LaunchPlan) -> str:
 
     Values of secret variables are left out.
     """
-    estimate, resume = plan.facts.estimate, plan.resume
+    estimate, position = plan.facts.estimate, plan.data_position
     members: Json = {
         **plan_record(plan),
         "argv": list(plan.argv),
@@ -33,7 +33,7 @@ def plan_json(plan: LaunchPlan) -> str:
             name: {"value": variable.shown(name), "why": variable.why}
             for name, variable in plan.environment.items()
         },
-        "resume": None if resume is None else resume.resumption.saved.checkpoint.folder,
+        "resume": None if position is None else position.resumption.saved.checkpoint.folder,
         "time_limit": plan.limit,
         "warnings": findings_json(plan.warnings),
         "estimate": None if estimate is None else {"fit": estimate.fit, **asdict(estimate.need)},

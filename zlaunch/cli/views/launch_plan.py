@@ -38,7 +38,7 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "job", _job(plan)
-    yield "script", shlex.join(plan.script[:1]) if plan.module is None else f"-m {plan.module}"
+    yield "script", shlex.join(plan.script_words[:1]) if plan.module is None else f"-m {plan.module}"
     if plan.python.executable != sys.executable:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
@@ -49,14 +49,14 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield from batch_rows(plan.values)
     for who in dict.fromkeys(plan.left.values()):
         yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
-    match plan.program.handover:
+    match plan.script.handover:
         case Handover.VARIABLE if "ZLAUNCH_DS_CONFIG" in plan.environment:  # a rerun has its record's
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
-        case Handover.ACCELERATE if not plan.program.is_sure:
+        case Handover.ACCELERATE if not plan.script.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
     yield from _save_rows(plan)
-    if plan.resume is not None:
-        yield from _resume_rows(plan.resume)
+    if plan.data_position is not None:
+        yield from _resume_rows(plan.data_position)
     if plan.debug is not None:
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}"
         if plan.topology.spans_hosts:
@@ -66,7 +66,7 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 
 def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    if plan.program.interface is ConfigInterface.TRAINER:
+    if plan.script.interface is ConfigInterface.TRAINER:
         yield "saves", _saves(plan)
     if plan.limit is not None:
         training = plan.training
@@ -75,7 +75,7 @@ def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 
 def _job(plan: LaunchPlan) -> str:
-    program = plan.program
+    program = plan.script
     if program.interface is ConfigInterface.NONE:
         if not program.without_deepspeed:
             return "no DeepSpeed"
@@ -93,7 +93,7 @@ _WHEN = {"epoch": "after each epoch", "best": "when the metric is best"}
 def _saves(plan: LaunchPlan) -> str:
     saves = plan.saves
     if saves is None:
-        recipe = recipe_of(plan.program.path)
+        recipe = recipe_of(plan.script.path)
         if recipe is not None and recipe.saves_model_only:
             return "the model at the end; `--save DIR` adds checkpoints"
         return "no checkpoints"
@@ -155,7 +155,7 @@ def _ranks(plan: LaunchPlan) -> str:
     count = plural(plan.topology.world_size, "rank")
     if plan.accelerator == "cpu" and not plan.topology.spans_hosts:
         without = f"{count} on the CPU: no accelerator was found"
-        if plan.program.interface is ConfigInterface.NONE:
+        if plan.script.interface is ConfigInterface.NONE:
             return without
         return f"{without}, so DeepSpeed's CPU accelerator is used"
     kind = "GPU" if plan.accelerator == "cuda" else "slot"
@@ -170,7 +170,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.ds_config != plan.values:
         yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
     command = f"\ncommand for {plan.launcher}"
-    if plan.program.handover is not Handover.NOT:
+    if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command
     yield f"  {shlex.join(plan.argv)}"
@@ -213,7 +213,7 @@ def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:
     if listener.host not in local_names(socket.gethostname()):
         tunnel = f"ssh -N -L {listener.port}:{LOOPBACK}:{listener.port} {listener.host}"
         yield f"on the machine of your editor, keep this tunnel open: `{tunnel}`"
-    name = plan.module or plan.script[0].rpartition("/")[2]
+    name = plan.module or plan.script_words[0].rpartition("/")[2]
     yield "paste into `configurations` of .vscode/launch.json, which nvim-dap reads too:"
     configuration = {
         "name": f"zlaunch: rank {listener.rank} of {name}",

@@ -233,8 +233,7 @@ def _read_result(file: IO[str], status: int) -> Result:
 
 def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
     """Rehearse; an exception of DeepSpeed or the model becomes part of the forecast."""
-    from zlaunch.estimate.rehearsal import steps
-    from zlaunch.estimate.rehearsal.model import NotRehearsed
+    from zlaunch.estimate.rehearsal import model, steps
 
     began, rehearsal = time.monotonic(), steps.Rehearsal(report=report)
     try:
@@ -243,7 +242,7 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
             steps.train(task.workload, rehearsal, task.checkpoint)
         else:
             steps.resume(task.workload, rehearsal, task.checkpoint)
-    except NotRehearsed as error:
+    except model.NotRehearsed as error:
         return {error.why: str(error)}
     except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it
         message = _one_line(error)

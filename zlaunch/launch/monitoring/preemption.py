@@ -195,7 +195,7 @@ class SaveAndStop:
         elif last <= first.get("first_step", last):
             self._cannot(request, "it had not taken its first step, so there was nothing to save")
         elif (directory := self._directory()) is None:
-            advice = self._plan.program.how_to_save
+            advice = self._plan.script.how_to_save
             self._cannot(request, "it is not known where its script saves", advice)
         else:
             step, not_before, looked = self._seen

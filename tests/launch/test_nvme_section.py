@@ -6,7 +6,7 @@ import pytest
 
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Refused
-from zlaunch.launch.nvme.merge import merge_aio, merged_aio
+from zlaunch.launch.nvme import merge_aio, merged_aio
 
 SECTION = '{"block_size": 8388608, "single_submit": false}'
 AIO: dict[str, object] = {"block_size": 8388608, "single_submit": False}

@@ -12,7 +12,7 @@ from tests.making import CPU_MACHINE
 from zlaunch.dsconfig.schema.storage import Aio
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.op_cache import VARIABLE, find_op_cache
-from zlaunch.launch.nvme.tune import NUM_MEASUREMENTS, PROGRAM, in_folder, read_result
+from zlaunch.launch.nvme import NUM_MEASUREMENTS, PROGRAM, in_folder, read_result
 
 PRINTED = """Running DeepNVMe performance tuning on ['.']
 Best performance (GB/sec): read =  0.79, write =  1.63

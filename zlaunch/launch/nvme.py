@@ -1,4 +1,4 @@
-"""Find the fastest settings of `aio` for a drive with DeepSpeed's own `ds_nvme_tune`."""
+"""The fastest settings of `aio` for a drive, by DeepSpeed's own `ds_nvme_tune`: find and write them."""
 
 import json
 import os
@@ -10,18 +10,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from zlaunch.console import StepReporter
 from zlaunch.dsconfig.native_ops import OPS
-from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.dsconfig.text.edit import add_member, fix_text
+from zlaunch.dsconfig.text.parser import parse
+from zlaunch.errors import Finding, Fix, FixKind, InputMissing, Refused, Unavailable
+from zlaunch.files import write_back
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages
 from zlaunch.hosts.machine.op_cache import VARIABLE, find_op_cache
 from zlaunch.hosts.machine.probe import disk_of
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.launch.op_build import WantedOps, build_wanted
-from zlaunch.launch.reporter import BuildReporter
+from zlaunch.launch.op_build import OpBuild
 from zlaunch.process import Foreground, Stopped, signals_as_exceptions
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import memory
 
+AIO: Final = "aio"
 PROGRAM: Final = "ds_nvme_tune"
 PREFIX: Final = ".zlaunch-nvme-"
 SPARE_BYTES: Final = 1 << 30
@@ -80,7 +86,7 @@ def check_drive(request: TuneRequest) -> None:
     check_packages(request.python, ("torch", "deepspeed"))
 
 
-def tune(request: TuneRequest, reporter: BuildReporter, measured: Callable[[int], None]) -> Tuning:
+def tune(request: TuneRequest, reporter: StepReporter, measured: Callable[[int], None]) -> Tuning:
     """Build `async_io` if needed, measure, and delete all files, also if a signal ends it.
 
     `measured` gets the number of measurements so far. Raises Stopped for a signal, Unavailable if the drive
@@ -95,7 +101,7 @@ def tune(request: TuneRequest, reporter: BuildReporter, measured: Callable[[int]
         return _sweep(request, folder, environment, measured)
 
 
-def _environment(request: TuneRequest, reporter: BuildReporter, folder: Path) -> dict[str, str]:
+def _environment(request: TuneRequest, reporter: StepReporter, folder: Path) -> dict[str, str]:
     """The environment of a rank, in which `async_io` is compiled."""
     path = os.pathsep.join([*request.python.not_on_path(os.environ), os.environ.get("PATH", os.defpath)])
     environment = {**os.environ, "PATH": path}
@@ -105,8 +111,8 @@ def _environment(request: TuneRequest, reporter: BuildReporter, folder: Path) ->
     environment[VARIABLE] = str(cache.folder)
     logs = RunDir(folder / "build")
     logs.logs.mkdir(parents=True)
-    wanted = WantedOps((OPS["async_io"],), request.python, cache, logs)
-    stopped_by = build_wanted(wanted, environment, reporter, if_killed=())
+    build = OpBuild((OPS["async_io"],), request.python, cache, logs, environment, reporter)
+    stopped_by = build.run()
     if stopped_by is not None:
         raise Stopped(stopped_by)
     return environment
@@ -171,3 +177,35 @@ def _tuning_failure(logs: list[Path]) -> Unavailable:
     if "lock" in last and "memory" in last.lower():
         hint = "raise the limit of locked memory: `ulimit -l unlimited`"
     return Unavailable(f"DeepSpeed cannot measure this directory: {last}", hint)
+
+
+def merge_aio(file: Path, aio: Mapping[str, object]) -> Path | None:
+    """Set the keys of `aio` in a file, and return the copy of the old one; None if nothing changes.
+
+    Raises InputMissing or Refused for a file that cannot be read, Unavailable if it cannot be written.
+    """
+    document = read(file)
+    merged = merged_aio(document, aio)
+    if merged.text == document.text:
+        return None
+    return write_back(file, merged.text, keep=True)
+
+
+def merged_aio(document: Document, aio: Mapping[str, object]) -> Document:
+    """Set the keys in a document; other keys of the section stay."""
+    section = document.value.get(AIO)
+    if section is None and AIO not in document.value:
+        return _edited(document, add_member(document, (), AIO, dict(aio)))
+    if not isinstance(section, dict):
+        finding = Finding("bad-type", "`aio` must be an object", 'write `"aio": {}`', where=AIO)
+        raise Refused([document.locate(finding)])
+    for key, value in aio.items():
+        if key not in document.value[AIO]:
+            document = _edited(document, add_member(document, (AIO,), key, value))
+        elif document.value[AIO][key] != value:
+            document = _edited(document, fix_text(document, (AIO, key), Fix(FixKind.WRITE, value)))
+    return document
+
+
+def _edited(document: Document, text: str) -> Document:
+    return parse(text, document.file)

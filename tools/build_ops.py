@@ -18,7 +18,7 @@ from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, find_op_cache, lock_holder
 from zlaunch.hosts.machine.probe import probe_machine
 
-NAMES = ("async_io", "cpu_adam", "fused_adam", "cpu_lion", "deepspeed_shm_comm")
+NAMES = ("async_io", "cpu_adam", "fused_adam", "deepspeed_shm_comm")
 """What takes longest comes first."""
 
 

@@ -44,6 +44,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "docs/learn/": ("tests/test_learn.py",),
     "recipes/": ("tests/jobs/test_recipes.py", "tests/jobs/test_tour.py", "tests/jobs/test_training.py"),
     "zlaunch/checkpoint/": ("tests/checkpoint/", "tests/resume/"),
+    "zlaunch/config/": ("tests/contract/test_late_rules.py",),
     "zlaunch/diagnosis/": ("tests/deaths/",),
     "zlaunch/estimate/": ("tests/estimate/", "tests/program/test_plan.py", "tests/test_learn.py"),
     "zlaunch/hosts/": ("tests/cluster/",),

@@ -136,25 +136,44 @@ def is_start_program(argv: Sequence[str]) -> bool:
 
 
 def start_with_pipes(
-    argv: Sequence[str], environment: Mapping[str, str], errors: int | IO[bytes] = subprocess.DEVNULL
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    errors: int | IO[bytes] = subprocess.DEVNULL,
+    *,
+    ends_with_stdin: bool = False,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program that reads stdin and writes stdout; its stderr is discarded, or goes to a file."""
+    """Start a program that reads stdin and writes stdout; its stderr is discarded, or goes to a file.
+
+    It dies with this process, unless it ends by itself when its stdin is closed. Then nothing is run between
+    fork and exec, so Python uses vfork: a child need not wait for a core first, which takes 0.1 s for each of
+    many programs on busy cores.
+    """
+    begin = None
+    if not ends_with_stdin:
+        begin = partial(die_with_parent, os.getpid())
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,
         env=dict(environment),
-        preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - no threads here
+        preexec_fn=begin,  # noqa: PLW1509 - no threads here
     )
 
 
 class PipedProgram:
-    """A program that gets messages on its stdin and sends some on its stdout; it dies with this process."""
+    """A program that gets messages on its stdin and sends some on its stdout."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> None:
-        """Start it; its stderr goes to a file."""
-        self._process = start_with_pipes(argv, environment, errors)
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        errors: int | IO[bytes] = subprocess.DEVNULL,
+        *,
+        ends_with_stdin: bool = False,
+    ) -> None:
+        """Start it as `start_with_pipes` does."""
+        self._process = start_with_pipes(argv, environment, errors, ends_with_stdin=ends_with_stdin)
 
     def take_streams(self) -> tuple[int, int]:
         """Return the descriptors to read its stdout and to write its stdin; the caller closes them."""
@@ -176,16 +195,6 @@ class PipedProgram:
         """End it at once."""
         self._process.kill()
         self._process.wait()
-
-
-def start_with_pipes_at_once(argv: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a program as `start_with_pipes` does, but one that ends by itself when its stdin is closed.
-
-    Nothing is run between fork and exec, so Python uses vfork: a child need not wait for a core first, which
-    takes 0.1 s for each of many programs on busy cores.
-    """
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=nothing)
 
 
 def die_with_parent(parent: int) -> None:

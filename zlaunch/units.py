@@ -1,5 +1,6 @@
 """Reading numbers, and formatting amounts for people."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,11 @@ def narrowed(value: "float | Fraction") -> int | float:
     if -_TOO_LARGE < value < _TOO_LARGE and value == int(value):
         return int(value)
     return float(value)
+
+
+def numbers_of(version: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version; no numbers for a text without any."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def duration(seconds: float) -> str:

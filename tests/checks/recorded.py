@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from zlaunch.hosts.json_lines import plain
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Package
 from zlaunch.hosts.machine.question import FOR_DOCTOR, FOR_TRAINING, Question
 from zlaunch.hosts.machine.survey import survey
+from zlaunch.json_lines import plain
 
 FOLDER = Path(__file__).with_name("machines")
 GIB = 1 << 30

@@ -19,7 +19,7 @@ from tests.cluster.conftest import require
 from tests.cluster.network import missing
 from tests.launchers import FIRST_OF_EACH
 from tests.running import zlaunch
-from zlaunch.hosts.agent.conversation import remote_words
+from zlaunch.hosts.agent.remote import GREETING
 from zlaunch.hosts.agent.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.secrets import is_secret
@@ -87,12 +87,15 @@ def line(folder: Path, name: str, variable: str, arguments: list[str]) -> Line:
     return Line(argv, variable, b"\0".join(map(os.fsencode, [str(directory), variable, *arguments])))
 
 
-def of_a_job(argv: list[str]) -> str:
-    return remote_line(with_python_variables(argv), str(Path.cwd()))
+def of_a_job(argv: list[str], greeting: str | None = None) -> str:
+    return remote_line(with_python_variables(argv), str(Path.cwd()), greeting)
+
+
+def of_doctor(argv: list[str]) -> str:
+    return of_a_job(argv, GREETING)
 
 
 SHELLS = ("sh", "bash", "zsh", "tcsh", "fish")
-GREETING = b"zlaunch asks\n"
 
 
 @settings(SAME_EVERY_TIME, max_examples=20)
@@ -104,14 +107,14 @@ def test_every_login_shell_passes_words_on(
 ) -> None:
     require("login shells", missing(SHELLS))
     asked = line(tmp_path, name, variable, arguments)
-    job, doctor = asked.written(of_a_job), asked.written(remote_words)
+    job, doctor = asked.written(of_a_job), asked.written(of_doctor)
     for shell in SHELLS:
         environment = {"PATH": os.environ["PATH"], "HOME": str(Path.home())}  # sshd sets no locale
         found = [
             subprocess.run([shell, "-c", one], env=environment, stdout=subprocess.PIPE, check=False).stdout
             for one in (job, doctor)
         ]
-        assert found == [asked.expected, GREETING + asked.expected], shell
+        assert found == [asked.expected, f"{GREETING}\n".encode() + asked.expected], shell
 
 
 @settings(SAME_EVERY_TIME, max_examples=8)

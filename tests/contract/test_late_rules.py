@@ -79,11 +79,13 @@ def test_the_exceptions_are_rules() -> None:
     assert NOT_HERE.keys() <= {rule.code for rule in RULES if rule.severity is Severity.FAILS_LATER}
 
 
+@pytest.mark.full
 @each_rule
 def test_the_engine_fails_with_what_a_late_rule_is_about(rule: Rule, outcomes: dict[str, str]) -> None:
     assert outcomes[f"broken {rule.code}"] != TRAINED
 
 
+@pytest.mark.full
 @each_rule
 def test_the_engine_trains_with_the_repair(rule: Rule, outcomes: dict[str, str]) -> None:
     assert outcomes[f"mended {rule.code}"] == TRAINED

@@ -8,7 +8,12 @@ import pytest
 
 from tests.each import each
 from zlaunch.hosts.machine.interpreter import inspect_python
-from zlaunch.hosts.machine.probe import model_types, trainer_arguments, trainer_optimizers, trainer_schedules
+from zlaunch.hosts.machine.transformers_source import (
+    model_types,
+    trainer_arguments,
+    trainer_optimizers,
+    trainer_schedules,
+)
 from zlaunch.job.model_checks import PADDED, TABLED
 
 SMALL: dict[str, Any] = {

@@ -7,10 +7,10 @@ import pytest
 from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
-from zlaunch.hosts.json_lines import ANSWER, plain
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import JobSpec
+from zlaunch.json_lines import ANSWER, plain
 
 A100 = Gpu(0, "NVIDIA A100-SXM4-80GB", "GPU-1", 80 << 30, (8, 0))
 RTX_4090 = Gpu(0, "NVIDIA GeForce RTX 4090", "GPU-2", 24 << 30, (8, 9))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.running import ROOT
 from zlaunch.job.stack import TESTED, SoftwareStack
-from zlaunch.job.trainer_releases import numbers_of
+from zlaunch.units import numbers_of
 
 MEASURED = re.findall(
     r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|",

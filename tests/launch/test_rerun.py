@@ -136,13 +136,13 @@ def test_the_files_of_a_repetition_differ_by_what_names_the_directory_alone(
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, tmp_path: Path) -> None:
-    wishes = RunOptions("1", "stop", 5.0, RestartPolicy(3, "retry"))
+    run_options = RunOptions("1", "stop", 5.0, RestartPolicy(3, "retry"))
     given = cases(tmp_path)[case]
-    given = replace(given, job=replace(given.job, wishes=wishes))
+    given = replace(given, job=replace(given.job, run_options=run_options))
     plan = recorded(given)
     spec = recorded_job(RunFiles(plan.layout.root))
     again = make_plan(replace(given, job=spec))
-    assert (spec.wishes, spec.args.words) == (wishes, ARGS)
+    assert (spec.run_options, spec.args.words) == (run_options, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script_words[1:] == plan.script_words[1:]
     hosts = given.topology.hosts

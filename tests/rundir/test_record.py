@@ -95,7 +95,10 @@ def test_a_run_of_the_release_before_can_be_repeated(name: str, old: Path) -> No
     assert again.script_words == (*files.job["script"][:-1], ds_config)
     assert again.values.config() == files.config
     spec = recorded_job(files)
-    assert (list(spec.args.words), spec.wishes.policy.max_restarts) == (files.job["spec"]["script_args"], 0)
+    assert (list(spec.args.words), spec.run_options.policy.max_restarts) == (
+        files.job["spec"]["script_args"],
+        0,
+    )
 
 
 @pytest.mark.job

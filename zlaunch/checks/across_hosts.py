@@ -12,7 +12,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.stack import TESTED
-from zlaunch.job.trainer_releases import numbers_of
+from zlaunch.units import numbers_of
 
 MUST_AGREE = ("torch", "deepspeed")
 """Ranks with other releases of these may wait for each other forever, without any error."""

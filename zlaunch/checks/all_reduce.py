@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from zlaunch.hosts.json_lines import answer
+from zlaunch.json_lines import answer
 
 START_SECONDS = 180.0
 """Another rank may still read torch over a network file system."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from zlaunch.checks.across_hosts import HostResult
 from zlaunch.checks.all_reduce import LARGE_BYTES
 from zlaunch.checks.result import CheckResult, Status
-from zlaunch.hosts.agent.answers import is_remote, starting
 from zlaunch.hosts.agent.conversation import Conversation, conversations
 from zlaunch.hosts.agent.examination import Examined
 from zlaunch.hosts.agent.python_of_host import own_program
+from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -63,7 +63,7 @@ def all_reduce(
         if len(hosts) == 1:
             title = f"rank {rank.number}"
         program = rank.program(facts[name].python.executable, reach)
-        commands[title] = starting(rank.host, program, reach)
+        commands[title] = host_command(rank.host, program, reach, GREETING)
     seconds = 2 * SECONDS + _START_SECONDS
     with conversations(commands, seconds) as talks:
         talks.wait_for(1, seconds, waiting=waiting)

@@ -9,8 +9,7 @@ from zlaunch.checks.result import CheckResult, Status, judged
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, GpuProcess
-from zlaunch.job.trainer_releases import numbers_of
-from zlaunch.units import gib, memory
+from zlaunch.units import gib, memory, numbers_of
 
 _CELL = re.compile(r"NV\d+|X|PIX|PXB|PHB|NODE|SYS|N/A")
 
@@ -85,7 +84,7 @@ def _another(gpu: Gpu, facts: MachineFacts, needs: Requirements) -> str:
         words.append(f"`kill {' '.join(pids)}` ends your processes")
     used = needs.devices or ()
     idle = [other.index for other in facts.machine.gpus if not other.is_busy and other.index not in used]
-    if used and len(idle) >= len(used) and not needs.over_ssh:
+    if used and len(idle) >= len(used) and not needs.spans_hosts:
         devices = ",".join(map(str, idle[: len(used)]))
         words.append(f"`--gpus {devices}{',' * (len(used) == 1)}` uses idle GPUs")
     return ", ".join(words) or "wait until `nvidia-smi` shows that it is free"

@@ -108,7 +108,7 @@ def _too_small(needs: Requirements, shm: Disk, free: FreeResources) -> Finding:
         f"{shm.free_bytes // _MIB} of {shm.total_bytes // _MIB} are free"
     )
     hint = f"`mount -o remount,size={size}m {SHM}`, `docker run --shm-size {size}m`"
-    if not needs.over_ssh:
+    if not needs.spans_hosts:
         hint += ", or `--launcher torchrun`"
     if free.shm_left_bytes:
         left = f"`rm {SHM}/deepspeed_allreduce_buffer_*` frees {mib(free.shm_left_bytes)}"

@@ -77,8 +77,10 @@ class Requirements:
     """Bytes that each rank locks with mlock, regardless of `pin_memory`."""
     uses_infiniband: bool = False
     """Whether NCCL sends over it if there is any."""
-    over_ssh: bool = False
+    spans_hosts: bool = False
+    """Whether ranks may run on other hosts, even if a filter leaves a single one."""
     crosses_hosts: bool = False
+    """Whether ranks of this machine communicate with other hosts."""
     socket_variables: Mapping[str, str] = field(default_factory=dict)
     """Variables that choose an interface, where the job sets its own."""
     writes: tuple[DiskUse, ...] = ()

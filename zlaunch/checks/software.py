@@ -10,8 +10,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, stack_of
 from zlaunch.hosts.machine.op_states import OpState
 from zlaunch.job.stack import TESTED
-from zlaunch.job.trainer_releases import numbers_of
-from zlaunch.units import duration
+from zlaunch.units import duration, numbers_of
 
 SHOWN = ("huggingface_hub", "safetensors", "tokenizers", "bitsandbytes", "flash_attn", "mpi4py", "triton")
 """Packages that are shown if they are there, besides those that every description of a Python covers."""

@@ -35,7 +35,7 @@ def submit_job(
     note_secrets(job.args.words, "what is submitted", reporter)
     nodes = _nodes(asked.nodes, job, output.on)
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
-    preempt, time_limit = job.wishes.preempt, None
+    preempt, time_limit = job.run_options.preempt, None
     if preempt.time_limit is not None:
         time_limit = round(preempt.time_limit)
     request = scheduler.request(

@@ -101,7 +101,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
         "config_flags": config_flags,
-        "wishes": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
+        "run_options": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
 

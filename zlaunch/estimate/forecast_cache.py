@@ -16,11 +16,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
-
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.files import write_whole
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import inspect_python
 
 MOST_BYTES: Final = 64 << 20
@@ -65,8 +64,8 @@ class ForecastCache:
             read = json.loads(file.read_bytes())
             if read["key"] != key:
                 return None
-            forecast: Forecast = TypeAdapter(Forecast).validate_python({**read["forecast"], "kept": True})
-        except (OSError, ValueError, TypeError, KeyError, RecursionError, ValidationError):
+            forecast: Forecast = adapter_of(Forecast).validate_python({**read["forecast"], "kept": True})
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
         with contextlib.suppress(OSError):
             os.utime(file)  # so that it is not the oldest any more

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import TypeAdapter
-
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, start_with_pipes
@@ -228,7 +227,7 @@ def too_large(workload: Workload) -> str | None:
 
 def _forecast(workload: Workload, reply: _Reply) -> Rehearsed:
     if "forecast" in reply:
-        forecast: Forecast = TypeAdapter(Forecast).validate_python(reply["forecast"])
+        forecast: Forecast = adapter_of(Forecast).validate_python(reply["forecast"])
         return forecast
     if "unknown_model" in reply:
         return Refused([Finding("unknown-model", reply["unknown_model"], "fix the model's config.json")])

@@ -25,8 +25,9 @@ from zlaunch.hosts.machine.interpreter import (
     inspect_python,
     stack_of,
 )
-from zlaunch.hosts.machine.probe import model_types, probe_machine, trainer_optimizers
+from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
+from zlaunch.hosts.machine.transformers_source import model_types, trainer_optimizers
 from zlaunch.job.hub import fetch_code, fetch_model
 from zlaunch.job.model import HUB_ID, ModelConfig, read_model
 from zlaunch.job.model_checks import check_model

@@ -205,7 +205,7 @@ class JobSpec:
     """The interpreter of the ranks; None for the one that runs zlaunch."""
     env: tuple[str, ...] = ()
     """Variables for the ranks: `NAME=VALUE`, or `NAME` for the value that zlaunch itself has."""
-    wishes: RunOptions = field(default_factory=RunOptions)
+    run_options: RunOptions = field(default_factory=RunOptions)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Where `zlaunch.yaml` has the options that it set: `stage`, `set.gradient_clipping` → file and line."""
     asked: tuple[str, ...] = field(default=(), compare=False)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zlaunch.dsconfig.releases import Release, nearest
-from zlaunch.job.trainer_releases import TrainerRelease, is_before, numbers_of
+from zlaunch.job.trainer_releases import TrainerRelease, is_before
+from zlaunch.units import numbers_of
 
 TESTED: Mapping[str, tuple[str, str]] = {
     "torch": ("2.13", "2.13"),

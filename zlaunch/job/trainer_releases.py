@@ -4,11 +4,11 @@ Each row names the first release with the change, from the last patch of each mi
 `make matrix` compares several releases with contract tests.
 """
 
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from zlaunch.errors import Finding
+from zlaunch.units import numbers_of
 
 Value = bool | int | float | str
 
@@ -94,11 +94,6 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "use_cache": ("5.0", "remove it"),
 }
 """Argument → the first release with it, and what to type in an older one."""
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """Return the first two numbers of a version; no numbers for a text without any."""
-    return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
 
 
 def is_before(version: str | None, release: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
-from zlaunch.hosts.machine.probe import trainer_arguments, trainer_optimizers, trainer_schedules
+from zlaunch.hosts.machine.transformers_source import trainer_arguments, trainer_optimizers, trainer_schedules
 from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script

@@ -56,7 +56,7 @@ def run_attempts(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> O
 
 def _start(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> _Attempt:
     debugged = None if facts.job.debug is None else facts.job.debug.rank
-    monitor = facts.job.wishes.monitor_options(
+    monitor = facts.job.run_options.monitor_options(
         facts.topology.world_size, preflight.options.interactive, debugged
     )
     plan = _reserve(facts, preflight)
@@ -117,7 +117,8 @@ def _retries(
 ) -> Iterator[tuple[JobSpec, Lineage, str]]:
     """List the jobs to try next, their lineage, and a note for the user."""
     plan, asked = attempt.plan, first.job
-    for proposal in propose_retries(plan.facts.job, attempt.ended.evidence, failures, asked.wishes.policy):
+    policy = asked.run_options.policy
+    for proposal in propose_retries(plan.facts.job, attempt.ended.evidence, failures, policy):
         newest = _newest_checkpoint(plan, proposal)
         folder = None if newest is None else newest.checkpoint.folder
         following = resumed(asked, proposal, folder, plan.training.loads_universal)

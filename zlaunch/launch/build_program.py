@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import ZlaunchError
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.channel import Channel
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.op_cache import OpCache
@@ -40,9 +39,6 @@ class BuildOrder:
     cache: OpCache
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of the ranks; they may be secret, so they are in no command line."""
-
-
-ORDER = TypeAdapter(BuildOrder)
 
 
 class _Teller:
@@ -69,7 +65,7 @@ def main(channel: Channel) -> None:
     message = channel.wait_for("build", ORDER_SECONDS)
     if message is None:
         return
-    order = ORDER.validate_python(message["build"])
+    order: BuildOrder = adapter_of(BuildOrder).validate_python(message["build"])
     with tempfile.TemporaryDirectory() as folder:
         logs = RunDir(Path(folder))
         logs.logs.mkdir()

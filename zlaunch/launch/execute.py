@@ -114,10 +114,10 @@ def _run(
     *,
     run: Run,
 ) -> Evidence:
-    layout, over_ssh = plan.layout, plan.topology.spans_hosts
+    layout, spans_hosts = plan.layout, plan.topology.spans_hosts
     guard = ours("zlaunch.worker.guard", str(layout.root), *plan.watched_argv)
     # DeepSpeed's runner would answer a signal by killing every job of this user on all hosts, by name.
-    tell = partial(control.write_stop, layout) if over_ssh or plan.shielded else None
+    tell = partial(control.write_stop, layout) if spans_hosts or plan.shielded else None
     killed_before = oom_kills()
     if_killed = _if_killed(plan, environment)
     token = new_token()

@@ -68,7 +68,7 @@ class JobFacts:
     hostfile: tuple[HostLine, ...] = ()
     model_error: ZlaunchError | None = None
     """Why the model's config.json could not be fetched; InputMissing if the script cannot load the model."""
-    given: Mapping[str, Variable] = field(default_factory=dict)
+    deepspeed_env: Mapping[str, Variable] = field(default_factory=dict)
     """Variables that DeepSpeed's runner would read in this directory, where it does not run."""
     surroundings: Surroundings = NOWHERE
     resumption: "Resumption | None" = None

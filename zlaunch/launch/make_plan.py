@@ -41,7 +41,7 @@ def make_plan(facts: JobFacts) -> LaunchPlan:
         from zlaunch.launch.plan_record import moved_plan  # only a rerun has a recorded plan
 
         plan = moved_plan(facts.repeats, facts)
-    position, preempt = _position(plan), facts.job.wishes.preempt
+    position, preempt = _position(plan), facts.job.run_options.preempt
     return replace(
         plan,
         data_position=position,
@@ -77,7 +77,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         left=resolved.left,
         args=job.args.followed_by(words),
         environment={
-            **facts.given,
+            **facts.deepspeed_env,
             **job_environment(facts.machine, topology, facts.environ, variables, facts.python),
             **asked_variables(job.env, facts.environ),
         },

@@ -1,10 +1,9 @@
 """Start the node program of a host: here, over ssh, or as a step of the Slurm job."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from zlaunch.hosts.agent.python_of_host import is_here, own_program
-from zlaunch.hosts.agent.remote import remote_command
+from zlaunch.hosts.agent.remote import host_command
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.launch.plan import LaunchPlan
@@ -51,4 +50,4 @@ def _start(plan: LaunchPlan, node: int) -> Sequence[str]:
         return ours(NODE_PROGRAM) if node == 0 else ()
     if is_here(host):
         return ours(NODE_PROGRAM)
-    return remote_command(host, own_program(host, NODE_PROGRAM), Path.cwd(), plan.topology.reach)
+    return host_command(host, own_program(host, NODE_PROGRAM), plan.topology.reach)

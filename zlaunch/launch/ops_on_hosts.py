@@ -18,10 +18,11 @@ from zlaunch.console import StepReporter
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.python_of_host import is_here, own_program
-from zlaunch.hosts.agent.remote import remote_command
+from zlaunch.hosts.agent.remote import host_command
 from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.topology import Host, Reach
-from zlaunch.launch.build_program import ORDER, BuildOrder
+from zlaunch.json_lines import plain
+from zlaunch.launch.build_program import BuildOrder
 from zlaunch.launch.op_build import NotBuilt, OpBuild, build_missing
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.process import PipedProgram, Stopped, heed_signals
@@ -115,13 +116,11 @@ class _HostBuild:
     channel: Channel = field(init=False)
 
     def __post_init__(self) -> None:
-        argv = remote_command(
-            self.host, own_program(self.host, PROGRAM), Path.cwd(), self.plan.topology.reach
-        )
+        argv = host_command(self.host, own_program(self.host, PROGRAM), self.plan.topology.reach)
         self.program = PipedProgram(argv, os.environ, self.errors)
         streams = self.program.take_streams()
         self.channel = Channel(*streams, first=START_SECONDS, silence=SILENCE_SECONDS)
-        self.channel.send({"build": ORDER.dump_python(_order(self.plan, self.host), mode="json")})
+        self.channel.send({"build": plain(_order(self.plan, self.host))})
 
     def hear(self, *, shows_progress: bool) -> None:
         """Show what it does; raise what it failed with."""

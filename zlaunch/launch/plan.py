@@ -14,7 +14,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, WrongUsage
 from zlaunch.files import as_safe_word
 from zlaunch.hosts.agent.python_of_host import own_program
-from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine import op_cache
 from zlaunch.hosts.machine.interpreter import Interpreter
@@ -200,8 +200,8 @@ class LaunchPlan:
     @property
     def passes_local_rank(self) -> bool:
         """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
-        is_started = self.topology.reach in (Reach.JOINED, Reach.SRUN)
-        return self.script.wants_local_rank and (self.backend.is_of_deepspeed or is_started)
+        is_passed = self.backend.is_of_deepspeed or self.topology.reach.is_inside_job
+        return self.script.wants_local_rank and is_passed
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         if self.topology.spans_hosts:

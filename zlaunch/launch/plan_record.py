@@ -31,7 +31,7 @@ from zlaunch.units import whole
 
 RECORDED_OPTIONS = {
     *("resume", "allow_reshard", "config_flags", "may_ask", "stage", "offload", "precision"),
-    *("ds_config", "overrides", "wishes"),
+    *("ds_config", "overrides", "run_options"),
 }
 """Options that the plan does not show."""
 
@@ -39,7 +39,7 @@ RECORDED_OPTIONS = {
 def options_record(job: JobSpec) -> dict[str, object]:
     """Write the options of a job that its plan does not show."""
     options = adapter_of(JobSpec).dump_python(job, mode="json", include=RECORDED_OPTIONS)
-    return {"script_args": list(job.args.words), **options}
+    return {"script_args": list(job.args.words), "wishes": options.pop("run_options"), **options}
 
 
 def recorded_job(files: RunFiles) -> JobSpec:
@@ -61,6 +61,7 @@ def recorded_job(files: RunFiles) -> JobSpec:
             {
                 **options,
                 **where,
+                "run_options": options.get("wishes", {}),
                 "args": ScriptArgs(adapter_of(tuple[str, ...]).validate_python(options["script_args"])),
                 "script": job["script"][0],
                 "python": job.get("python"),
@@ -165,18 +166,23 @@ def recorded_root(files: RunFiles) -> Path:
     return Path(files.job.get("run_directory", files.root))
 
 
+def reach_of(job: JobRecord) -> Reach:
+    """Read from a record how zlaunch reached the hosts; older releases recorded only whether it did."""
+    reach = Reach.HERE
+    if job["over_ssh"]:
+        reach = Reach.SSH
+    if "reach" in job:
+        reach = Reach(job["reach"])
+    return reach
+
+
 def topology_of(job: JobRecord) -> Topology:
     """Read from a record which ranks ran where."""
     hosts = [
         Host(name, tuple(slot["device"] for slot in slots))
         for name, slots in groupby(job["ranks"], key=lambda slot: slot["host"])
     ]
-    reach = Reach.HERE
-    if job["over_ssh"]:  # older releases recorded nothing else
-        reach = Reach.SSH
-    if "reach" in job:
-        reach = Reach(job["reach"])
-    return Topology(tuple(hosts), reach)
+    return Topology(tuple(hosts), reach_of(job))
 
 
 def _with_login(topology: Topology, now: Topology) -> Topology:

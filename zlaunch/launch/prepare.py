@@ -60,10 +60,10 @@ def prepare(
     with surroundings.reporting_failures():
         refuse_contradictions(job)
         surroundings.refuse_contradictions(job)
-        if surroundings.unheeded is not None and not job.names_hosts:
+        if surroundings.ignored_cluster is not None and not job.names_hosts:
             reporter.note(
-                f"{surroundings.unheeded}, but this job runs on one of them: name them with `--hosts`, or "
-                "start zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
+                f"{surroundings.ignored_cluster}, but this job runs on one of them: name them with "
+                "`--hosts`, or start zlaunch on each with NNODES, NODE_RANK and MASTER_ADDR"
             )
         sources = read_sources(job)
         layout = next(candidates(options.run_dir, job.name, options.beside))
@@ -115,9 +115,11 @@ def _inspect(
         others = surroundings.ask(topology.hosts, question)
     if surroundings.rendezvous is not None and not surroundings.rendezvous.leads:
         layout = RunDir(Path(surroundings.rendezvous.run_directory))
-    given: Mapping[str, Variable] = {}
+    deepspeed_env: Mapping[str, Variable] = {}
     if topology.spans_hosts and backend.starter is not None and not is_safe_word(str(Path.cwd())):
-        given = read_deepspeed_env(Path.cwd(), os.environ)  # the runner would not quote this directory
+        deepspeed_env = read_deepspeed_env(
+            Path.cwd(), os.environ
+        )  # the runner would not quote this directory
     return JobFacts(
         job=job,
         script=script,
@@ -131,7 +133,7 @@ def _inspect(
         hostfile=lines,
         layout=layout,
         environ=dict(os.environ),
-        given=given,
+        deepspeed_env=deepspeed_env,
         surroundings=surroundings,
     )
 
@@ -205,7 +207,9 @@ def check_facts(facts: JobFacts) -> None:
         raise Refused(wrong)
     _ = facts.machine  # raises if only some hosts have GPUs
     backend.check(topology)
-    ranks_to_show(job.wishes.show_ranks, topology.world_size, interactive=False)  # raises for a wrong rank
+    ranks_to_show(
+        job.run_options.show_ranks, topology.world_size, interactive=False
+    )  # raises for a wrong rank
     if job.debug is not None:
         _check_debugger(listener(job.debug, topology), facts)
 

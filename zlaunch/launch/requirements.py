@@ -55,8 +55,8 @@ class _Job(NamedTuple):
 
 def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
     """Work out what a job needs on one of its machines, by the name that its topology has for it."""
-    over_ssh = plan.topology.spans_hosts
-    hosts = [host for host in plan.topology.hosts if not over_ssh or host.name == name]
+    spans_hosts = plan.topology.spans_hosts
+    hosts = [host for host in plan.topology.hosts if not spans_hosts or host.name == name]
     job = _job_to_check(plan, sum(len(host.devices) for host in hosts))
     crosses_hosts = len(plan.topology.hosts) > 1 and bool(job.ranks)  # other hosts may have all ranks
     own = plan.environment
@@ -73,7 +73,7 @@ def requirements_of(plan: LaunchPlan, name: str) -> Requirements:
         shm_bytes=_shm_bytes(job),
         shm_users=tuple(_shm_users(job)) if job.ranks else (),
         locked_bytes=_locked(job) if job.ranks else 0,
-        over_ssh=over_ssh,
+        spans_hosts=spans_hosts,
         crosses_hosts=crosses_hosts,
         uses_infiniband=crosses_hosts and plan.accelerator == "cuda",
         socket_variables={name: own[name].value for name in SOCKET_VARIABLES if name in own},

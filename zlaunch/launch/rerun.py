@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from zlaunch.errors import Unavailable
-from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.plan_record import recorded_job
+from zlaunch.launch.plan_record import enough_is_recorded, reach_of, recorded_job
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.rundir_writer import environment_of, file_sha256
@@ -96,7 +95,9 @@ def what_changed(files: RunFiles, facts: JobFacts) -> list[Change]:
 def prepare_rerun(files: RunFiles, options: LaunchOptions, reporter: PlanReporter) -> JobFacts:
     """Prepare a run again, for a directory beside the old one unless another is given."""
     refuse_several(os.environ, "zlaunch runs rerun")
-    if files.job.get("reach") in (Reach.JOINED.value, Reach.SRUN.value):
+    with enough_is_recorded(files):
+        reach = reach_of(files.job)
+    if reach.is_inside_job:
         raise Unavailable(
             f"{files.root.name} ran on the nodes of a job that has ended",
             "start `zlaunch train` in a new one, with the same words: `zlaunch runs show` has them",

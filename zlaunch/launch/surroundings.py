@@ -58,7 +58,7 @@ class Surroundings:
     """The hosts that a dry run is for, instead of this one."""
     is_offline: bool = False
     """Whether no host is asked: all are taken for this one, or for those that are imagined."""
-    unheeded: str | None = None
+    ignored_cluster: str | None = None
     """What a scheduler that zlaunch does not obey says about several hosts."""
 
     @property
@@ -190,10 +190,10 @@ def find_surroundings(
         return _without_machines("--offline", dry_run, None)
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
-        unheeded = None
+        ignored_cluster = None
         if cluster is None or isinstance(cluster, Alone):
-            unheeded = says_several(environ)
-        return Surroundings(cluster, unheeded=unheeded)
+            ignored_cluster = says_several(environ)
+        return Surroundings(cluster, ignored_cluster=ignored_cluster)
     from zlaunch.hosts.cluster.rendezvous import Rendezvous  # as above
 
     return Surroundings(cluster, Rendezvous(cluster, timeout, reporter.note, environ.get(SECRET, "")))

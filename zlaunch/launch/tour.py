@@ -13,8 +13,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, TypeGuard
 
-from pydantic import TypeAdapter, ValidationError
-
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast, Pool
 from zlaunch.estimate.memory.communication import paper_volume, ring_bytes
@@ -22,6 +20,7 @@ from zlaunch.estimate.memory.model_states import ModelStates, model_states
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.rehearse import Rehearsed
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.cluster.placement import most_slots
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
@@ -308,7 +307,7 @@ def job_of(experiment: Experiment, mode: ZeroMode, output: Path, nvme: Path | No
         gpus=GpuChoice(count=experiment.world_size),
         overrides=overrides_of(experiment, mode),
         may_ask=False,
-        wishes=RunOptions(show_ranks="none"),
+        run_options=RunOptions(show_ranks="none"),
     )
 
 
@@ -345,8 +344,8 @@ def _read_measured(file: Path) -> MeasuredRank:
             for phase in written["phases"]
         ]
         members = {"phases": phases, "calls": written["traffic"], "losses": written["losses"]}
-        rank: MeasuredRank = TypeAdapter(MeasuredRank).validate_python(members)
-    except (OSError, ValueError, LookupError, TypeError, ValidationError) as error:
+        rank: MeasuredRank = adapter_of(MeasuredRank).validate_python(members)
+    except (OSError, ValueError, LookupError, TypeError) as error:
         raise Unavailable(f"`{file}` cannot be read: {error}") from None
     return rank
 

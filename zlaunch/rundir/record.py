@@ -121,6 +121,7 @@ class PlanRecord(TypedDict, total=False):
     """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     ranks: list[SlotRecord]
     over_ssh: bool
+    """Whether ranks may run on other hosts, however zlaunch reaches them."""
     reach: str
     """How zlaunch reached the hosts, a value of `Reach`."""
     rendezvous: list[str]

@@ -27,21 +27,6 @@ def write_record(
     write_whole(file, record_text(members, indent), mode)
 
 
-def as_json(members: Mapping[str, object]) -> dict[str, object]:
-    """Return a copy with text in place of what JSON does not have."""
-    return {str(key): _leaf(value) for key, value in members.items()}
-
-
-def _leaf(value: object) -> object:
-    if isinstance(value, Mapping):
-        return as_json(value)
-    if isinstance(value, list | tuple):
-        return [_leaf(member) for member in value]
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    return str(value)
-
-
 def write_ending(run_dir: RunDir, members: "EndingRecord") -> None:
     """Write how a run ended; on a full disk, in the space that was reserved for it."""
     run_dir.reserve.unlink(missing_ok=True)

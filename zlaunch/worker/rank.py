@@ -73,7 +73,7 @@ class _Attendant:
         self._run_dir = run_dir
         self._rank = rank
         self._depends_on = lifeline(job["zlaunch_pid"])
-        self._over_ssh = job["over_ssh"]
+        self._spans_hosts = job["over_ssh"]
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
@@ -126,7 +126,7 @@ class _Attendant:
 
     def _flush(self) -> None:
         """Make files of the script visible on other hosts: a network file system may delay that by 30 s."""
-        if not self._over_ssh:
+        if not self._spans_hosts:
             return
         files = [self._run_dir.rank_heartbeat(self._rank), self._run_dir.rank_stacks(self._rank)]
         if self._rank == 0:

@@ -16,7 +16,6 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.answers import ask_hosts, asking
 from zlaunch.hosts.cluster.topology import Host, Reach
-from zlaunch.hosts.json_lines import ANSWER, answers_in, plain
 from zlaunch.hosts.machine.facts import Compilers, Cuda, Failure, Files, GpuLinks, MachineFacts, Ports
 from zlaunch.hosts.machine.hub import Hub
 from zlaunch.hosts.machine.network import Connection, Interface, Network
@@ -34,6 +33,7 @@ from zlaunch.hosts.machine.resources import (
     Machine,
     weakest,
 )
+from zlaunch.json_lines import ANSWER, answers_in, plain
 from zlaunch.whereabouts import Whereabouts
 
 GPU = Gpu(0, "NVIDIA H100", "GPU-1", 80 << 30, (9, 0), 70 << 30, (GpuProcess(7, "python a.py", "bob", 1),))

@@ -8,7 +8,6 @@ from zlaunch.checks.report import MOST_NAMES, DoctorReport, merged
 from zlaunch.checks.result import CheckResult, Status
 from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
-from zlaunch.hosts.json_lines import plain
 from zlaunch.units import brief, listed, plural
 
 MOST_WAITING = 3
@@ -84,7 +83,7 @@ def as_json(report: DoctorReport) -> str:
         host.name: {
             "seconds": round(host.seconds, 3),
             "rows": [_check_members(row) for row in report.rows[host.name]],
-            "facts": None if host.facts is None else plain(host.facts),
+            "facts": host.facts,
         }
         for host in report.hosts
     }

@@ -1,11 +1,8 @@
 """Values as strict JSON: what `--json` prints."""
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
-from enum import Enum
-from pathlib import PurePath
+
+from zlaunch.json_lines import plain
 
 
 def to_json(value: object, indent: int | None = 2) -> str:
@@ -13,20 +10,5 @@ def to_json(value: object, indent: int | None = 2) -> str:
 
     Without an indent, it is one compact line.
     """
-    return json.dumps(dumped(value), indent=indent, separators=None if indent else (",", ":"))
-
-
-def dumped(value: object) -> object:
-    """Return what JSON has in place of a value."""
-    if is_dataclass(value):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): dumped(member) for name, member in value.items()}
-    if isinstance(value, list | tuple):
-        return [dumped(member) for member in value]
-    if isinstance(value, Enum):
-        return value.value
-    is_odd = isinstance(value, float) and not math.isfinite(value)
-    if is_odd or isinstance(value, PurePath):
-        return str(value)
-    return value
+    separators = None if indent else (",", ":")
+    return json.dumps(plain(value, strict=True), indent=indent, separators=separators)

@@ -20,10 +20,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import TypeAdapter
-
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.process import die_with_parent
 
@@ -111,7 +110,7 @@ class _WorkloadReader:
         """Return the task for the next line; None if no line has arrived."""
         if not self._lines:
             return None
-        workload = TypeAdapter(Workload).validate_python(json.loads(self._lines.pop(0)))
+        workload = adapter_of(Workload).validate_python(json.loads(self._lines.pop(0)))
         task = _Task(self._count, workload, self._checkpoints / str(self._count))
         self._count += 1
         return task

@@ -11,15 +11,9 @@ from shutil import which
 from zlaunch import __version__
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
-from zlaunch.hosts.agent.conversation import (
-    ANSWER_SECONDS,
-    Conversation,
-    conversations,
-    local_words,
-    remote_words,
-)
+from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, conversations
 from zlaunch.hosts.agent.python_of_host import is_here, own_program, path_here
-from zlaunch.hosts.agent.remote import shell_command
+from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
 from zlaunch.hosts.agent.ssh import CONNECT_SECONDS, destination
 from zlaunch.hosts.agent.ssh_errors import explain
 from zlaunch.hosts.cluster.topology import Host, Reach
@@ -46,16 +40,9 @@ class NoAnswer:
         return self.subject == "Python"
 
 
-def starting(host: Host, program: Sequence[str], reach: Reach) -> list[str]:
-    """Write the command line that starts a program on a host, on this machine without ssh."""
-    if not is_remote(host, reach):
-        return local_words(program)
-    return shell_command(host, remote_words(program), reach)
-
-
-def is_remote(host: Host, reach: Reach) -> bool:
-    """Whether a host is reached over ssh or srun; srun starts programs everywhere."""
-    return reach is Reach.SRUN or not is_here(host)
+def asking_command(host: Host, question: Question, reach: Reach) -> list[str]:
+    """Write the command line that asks a host."""
+    return host_command(host, asking(host, question, reach), reach, GREETING)
 
 
 def asking(host: Host, question: Question, reach: Reach) -> list[str]:
@@ -82,7 +69,7 @@ def ask_hosts(
     others = {host.name: host for host in hosts if not is_here(host)}
     if not others:
         return {}
-    commands = {name: starting(host, asking(host, question, reach), reach) for name, host in others.items()}
+    commands = {name: asking_command(host, question, reach) for name, host in others.items()}
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
     with conversations(commands, seconds) as talks:
         talks.wait_for(1, seconds, waiting=waiting)

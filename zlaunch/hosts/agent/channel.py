@@ -10,6 +10,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 Message = dict[str, object]
@@ -23,18 +24,25 @@ SILENCE_SECONDS = 15.0
 _READ_BYTES = 1 << 16
 _MOST_READS = 64
 """No peer may keep its reader from all others."""
+_MOST_PRINTED = 1000
 
 
 class Channel:
     """One end of a connection; it never blocks, and an error closes it."""
 
     def __init__(
-        self, reader: int, writer: int, *, first: float = SILENCE_SECONDS, silence: float = SILENCE_SECONDS
+        self,
+        reader: int,
+        writer: int,
+        *,
+        first: float = SILENCE_SECONDS,
+        silence: float = SILENCE_SECONDS,
+        alive: float = ALIVE_SECONDS,
     ) -> None:
         """Take over two file descriptors, which may be the same socket.
 
-        `first` is how long the peer may take to say something at all, in seconds, and `silence` how long it
-        may be silent after that.
+        `first` is how long the peer may take to say something at all, in seconds, `silence` how long it
+        may be silent after that, and `alive` after how long this end sends a sign of life.
         """
         self.reader, self.writer = reader, writer
         os.set_blocking(reader, False)
@@ -42,7 +50,9 @@ class Channel:
         self._open = {reader, writer}
         self._incoming, self._outgoing = bytearray(), bytearray()
         self._arrived: list[Message] = []
-        self._patience, self._silence = first, silence
+        self.printed: deque[bytes] = deque(maxlen=_MOST_PRINTED)
+        """The last lines that are no messages, such as those of a login shell."""
+        self._patience, self._silence, self._alive = first, silence, alive
         self._heard = self._said = time.monotonic()
         self._lock = threading.Lock()
         self.closed = False
@@ -61,7 +71,7 @@ class Channel:
             time.sleep(ALIVE_SECONDS / 2)
 
     def _send_sign_of_life(self) -> None:
-        if time.monotonic() - self._said > ALIVE_SECONDS:
+        if time.monotonic() - self._said > self._alive:
             self.send({})
 
     def send(self, message: Mapping[str, object]) -> None:
@@ -104,7 +114,15 @@ class Channel:
             self.closed = True
         if b"\n" in self._incoming:
             *lines, self._incoming = self._incoming.split(b"\n")
-            self._arrived += filter(None, map(_parse_message, lines))
+            for line in lines:
+                self._sort(line)
+
+    def _sort(self, line: bytes | bytearray) -> None:
+        message = _parse_message(line)
+        if message is None and line.strip():
+            self.printed.append(bytes(line))
+        elif message:
+            self._arrived.append(message)
 
     @property
     def unread_bytes(self) -> int:
@@ -173,7 +191,6 @@ def wait_for_any(channels: Sequence[Channel], seconds: float, *files: int) -> No
 
 
 def _parse_message(line: bytes | bytearray) -> Message | None:
-    """Read a line; what a login shell prints is no message."""
     with contextlib.suppress(ValueError, RecursionError):
         message = json.loads(line)
         if isinstance(message, dict):

@@ -3,28 +3,26 @@
 Every host is asked at the same moment, and answers are read as they come: nobody waits for another host.
 """
 
-import contextlib
-import json
 import os
-import selectors
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from zlaunch.hosts.agent.ssh import remote_line, with_python_variables
-from zlaunch.hosts.json_lines import answers_in
-from zlaunch.process import start_with_pipes_at_once
+from zlaunch.hosts.agent.channel import Channel, wait_for_any
+from zlaunch.hosts.agent.remote import GREETING
+from zlaunch.json_lines import ANSWER
+from zlaunch.process import PipedProgram
 
 ANSWER_SECONDS = 60.0
 """Python may have to be read over a network file system first."""
-_REACHED, _ENDED = b"zlaunch asks\n", b"zlaunch heard "
-_HEAR_ALL = f'timeout --foreground "$0" "$@" 2>&1; echo "{_ENDED.decode()}$?"'
+_ENDED = "zlaunch ended"
+_HEAR_ALL = f"""timeout --foreground "$0" "$@" 2>&1; printf '\\n{{"{_ENDED}": %d}}\\n' $?"""
 """The shell keeps the output however ssh ends; an ssh master process holds no pipe of ours."""
 _END_SECONDS = 1.0
 _TOO_LATE, _BROKEN = 124, 255
 """Exit statuses of `timeout`, and of ssh for an error of its own."""
+_NEVER = float("inf")
 
 
 class Conversation:
@@ -35,26 +33,23 @@ class Conversation:
         shell = ["/bin/sh", "-c", _HEAR_ALL, str(seconds), *argv]
         self.name = name
         self.started = time.monotonic()
-        self.process = start_with_pipes_at_once(shell)
-        self.text = b""
+        self.program = PipedProgram(shell, os.environ, ends_with_stdin=True)
+        streams = self.program.take_streams()
+        self.channel = Channel(*streams, first=_NEVER, silence=_NEVER, alive=_NEVER)
         self.answers: list[tuple[float, Any]] = []
         """When each came, and what it was."""
-
-    @property
-    def status(self) -> int | None:
+        self.status: int | None = None
         """The exit status of ssh, or of the program here; None while it runs."""
-        _, ended, rest = self.text.rpartition(_ENDED)
-        return int(rest) if ended and rest.endswith(b"\n") else None
 
     @property
     def is_over(self) -> bool:
         """Whether there will be no more answers."""
-        return self.status is not None or self.process.stdout is None or self.process.stdout.closed
+        return self.status is not None or self.channel.closed
 
     @property
     def has_reached(self) -> bool:
         """Whether a shell has started on the host."""
-        return _REACHED in self.text
+        return any(line.endswith(GREETING.encode()) for line in self.channel.printed)
 
     @property
     def is_too_late(self) -> bool:
@@ -68,8 +63,8 @@ class Conversation:
 
     @property
     def printed(self) -> str:
-        """All that ssh and the host have printed."""
-        return self.text.rpartition(_ENDED)[0].decode("utf-8", "replace").strip()
+        """What ssh and the host have printed, without the answers."""
+        return b"\n".join(self.channel.printed).decode("utf-8", "replace").strip()
 
     @property
     def last_line(self) -> str:
@@ -78,38 +73,16 @@ class Conversation:
 
     def hear(self) -> None:
         """Read what has come."""
-        assert self.process.stdout is not None
-        if not (chunk := os.read(self.process.stdout.fileno(), 1 << 16)):
-            self.process.stdout.close()
-            return
-        now, known = time.monotonic(), self.text.rfind(b"\n") + 1
-        self.text += chunk
-        complete = self.text[known : self.text.rfind(b"\n") + 1]
-        self.answers += [(now, answer) for answer in answers_in(complete.decode("utf-8", "replace"))]
+        for message in self.channel.receive():
+            if ANSWER in message:
+                self.answers.append((time.monotonic(), message[ANSWER]))
+            elif isinstance(status := message.get(_ENDED), int):
+                self.status = status
 
     def request(self, words: Sequence[object]) -> float:
         """Send a request; return when."""
-        assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.write(json.dumps(words).encode() + b"\n")
-            self.process.stdin.flush()
+        self.channel.send({"request": words})
         return time.monotonic()
-
-    def end(self) -> None:
-        """Close its stdin, which ends the program."""
-        with contextlib.suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-
-
-def remote_words(program: Sequence[str]) -> str:
-    """The line of shell that runs a program on a host, in this directory, like DeepSpeed's runner."""
-    return remote_line(with_python_variables(program), str(Path.cwd()), _REACHED.decode().strip())
-
-
-def local_words(program: Sequence[str]) -> list[str]:
-    """The command for this machine."""
-    return ["/bin/sh", "-c", f'echo {_REACHED.decode().strip()}; exec "$@"', "sh", *program]
 
 
 class Conversations:
@@ -117,10 +90,6 @@ class Conversations:
 
     def __init__(self, commands: Mapping[str, Sequence[str]], seconds: float) -> None:
         self.all = [Conversation(name, argv, seconds) for name, argv in commands.items()]
-        self._selector = selectors.DefaultSelector()
-        for talk in self.all:
-            assert talk.process.stdout is not None
-            self._selector.register(talk.process.stdout, selectors.EVENT_READ, talk)
 
     def wait_for(
         self,
@@ -136,15 +105,10 @@ class Conversations:
             waiting([talk.name for talk in silent])
             if (left := deadline - time.monotonic()) <= 0:
                 return
-            for key, _ in self._selector.select(min(left, 0.5)):
-                self._hear(key.data)
-
-    def _hear(self, talk: Conversation) -> None:
-        assert talk.process.stdout is not None
-        number = talk.process.stdout.fileno()
-        talk.hear()
-        if talk.is_over:
-            self._selector.unregister(number)
+            running = [talk for talk in self.all if not talk.is_over]
+            wait_for_any([talk.channel for talk in running], min(left, 0.5))
+            for talk in running:
+                talk.hear()
 
     def ask(
         self, requests: Mapping[str, Sequence[object]], seconds: float
@@ -160,19 +124,13 @@ class Conversations:
         return {talk.name: (talk.answers[-1][1], sent[talk.name], talk.answers[-1][0]) for talk in answered}
 
     def end(self) -> None:
-        """End all programs; those that stay are killed."""
+        """Close the stdin of all programs, which ends them; those that stay are killed."""
         for talk in self.all:
-            talk.end()
+            talk.channel.close()
         deadline = time.monotonic() + _END_SECONDS
         for talk in self.all:
-            with contextlib.suppress(Exception):
-                talk.process.wait(max(0.0, deadline - time.monotonic()))
-            if talk.process.poll() is None:
-                talk.process.kill()
-                talk.process.wait()
-            if talk.process.stdout is not None:
-                talk.process.stdout.close()
-        self._selector.close()
+            if talk.program.wait(max(0.0, deadline - time.monotonic())) is None:
+                talk.program.kill()
 
 
 @contextmanager

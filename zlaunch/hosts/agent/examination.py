@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from zlaunch.hosts.agent.answers import NoAnswer, answer_of, asking, starting
+from zlaunch.hosts.agent.answers import NoAnswer, answer_of, asking_command
 from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, Conversations, conversations
-from zlaunch.hosts.agent.program import CONNECT_SECONDS as REACH_SECONDS
+from zlaunch.hosts.agent.program import TRY_SECONDS
 from zlaunch.hosts.agent.ssh import CONNECT_SECONDS
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -82,9 +82,9 @@ def examine(
     not answered yet.
     """
     hosts, reach = {host.name: host for host in topology.hosts}, topology.reach
-    commands = {name: starting(host, asking(host, question, reach), reach) for name, host in hosts.items()}
+    commands = {name: asking_command(host, question, reach) for name, host in hosts.items()}
     seconds = CONNECT_SECONDS + ANSWER_SECONDS
-    with conversations(commands, seconds + 4 * REACH_SECONDS + 2 * PING_SECONDS) as talks:
+    with conversations(commands, seconds + 4 * TRY_SECONDS + 2 * PING_SECONDS) as talks:
         talks.wait_for(1, seconds, waiting=waiting)
         examined = {talk.name: _examined(talk, hosts[talk.name], reach) for talk in talks.all}
         facts = {name: known.facts for name, known in examined.items() if known.facts is not None}
@@ -122,7 +122,7 @@ def _reaches(
     """Have the first host listen, and all others connect to it."""
     if first.name not in facts:
         return {}
-    listening = talks.ask({first.name: ["listen", port]}, REACH_SECONDS).get(first.name)
+    listening = talks.ask({first.name: ["listen", port]}, TRY_SECONDS).get(first.name)
     if listening is None or "port" not in listening[0]:
         error = "no answer" if listening is None else listening[0]["error"]
         return {first.name: Reachability(port, {"": error}, None)}
@@ -131,7 +131,7 @@ def _reaches(
         return {}
     port = int(listening[0]["port"])
     asked = {name: ["connect", port, *addresses] for name in facts if name != first.name}
-    heard = talks.ask(asked, REACH_SECONDS * len(addresses) + 1)
+    heard = talks.ask(asked, TRY_SECONDS * len(addresses) + 1)
     works = {name: _working(answer) for name, (answer, _, _) in heard.items()}
     pinged = {name: ["mtu", address] for name, address in works.items() if address}
     measured = talks.ask(pinged, 2 * PING_SECONDS + 1)

@@ -1,7 +1,7 @@
 """The program on a host: `zlaunch.hosts.agent.program QUESTION`, which zlaunch starts over ssh or srun.
 
 First it answers with the facts of its machine, or with why there are none. Then it answers requests on stdin,
-JSON arrays of a name and its arguments, one a line, until there are no more.
+JSON objects whose `request` is a name and its arguments, one a line, until there are no more.
 """
 
 import json
@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zlaunch.errors import ZlaunchError
-from zlaunch.hosts.json_lines import answer
 from zlaunch.hosts.machine.facts import Failure
 from zlaunch.hosts.machine.network import measure_mtu, source_towards
 from zlaunch.hosts.machine.question import read_question
 from zlaunch.hosts.machine.survey import survey
+from zlaunch.json_lines import answer
 
-CONNECT_SECONDS = 5.0
+TRY_SECONDS = 5.0
+"""How long to try to connect to an address of the first host."""
 _LISTENING: list[socket.socket] = []
 """Keeps the sockets open on which this host listens."""
 
@@ -44,7 +45,7 @@ def _connect(port: int, *addresses: str) -> Mapping[str, Any]:
 
 def _try(address: str, port: int) -> str | None:
     try:
-        with socket.create_connection((address, port), timeout=CONNECT_SECONDS):
+        with socket.create_connection((address, port), timeout=TRY_SECONDS):
             return None
     except OSError as error:
         return error.strerror or str(error)
@@ -66,7 +67,7 @@ def main(text: str) -> None:
         answer({"failure": Failure(error.message, error.hint)})
         return
     for line in sys.stdin:
-        name, *arguments = json.loads(line)
+        name, *arguments = json.loads(line)["request"]
         answer(REQUESTS[name](*arguments))
 
 

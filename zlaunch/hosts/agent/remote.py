@@ -1,22 +1,31 @@
-"""The command that runs a program on another host: over ssh, or as a step of the Slurm job."""
+"""The command that runs a program on a host: here, over ssh, or as a step of the Slurm job."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from zlaunch.hosts.agent.python_of_host import is_here
 from zlaunch.hosts.agent.ssh import remote_line, ssh_command, with_python_variables
 from zlaunch.hosts.cluster.slurm import cpus_on
 from zlaunch.hosts.cluster.topology import Host, Reach
 
-
-def remote_command(host: Host, argv: Sequence[str], directory: Path, reach: Reach) -> list[str]:
-    """Run a program in a directory of a host, whose stdin and stdout are those of this command."""
-    return shell_command(host, remote_line(with_python_variables(argv), str(directory)), reach)
+GREETING = "zlaunch asks"
+"""A shell prints it on the host before the program that answers."""
 
 
-def shell_command(host: Host, line: str, reach: Reach) -> list[str]:
-    """Run a line of shell on a host."""
-    return srun_command(host, line) if reach is Reach.SRUN else ssh_command(host, line)
+def is_remote(host: Host, reach: Reach) -> bool:
+    """Whether a host is reached over ssh or srun; srun starts programs everywhere."""
+    return reach is Reach.SRUN or not is_here(host)
+
+
+def host_command(host: Host, argv: Sequence[str], reach: Reach, greeting: str | None = None) -> list[str]:
+    """Run a program on a host in this directory; its stdin and stdout are those of this command."""
+    line = remote_line(with_python_variables(argv), str(Path.cwd()), greeting)
+    if reach is Reach.SRUN:
+        return srun_command(host, line)
+    if is_here(host):
+        return ["/bin/sh", "-c", line]
+    return ssh_command(host, line)
 
 
 def srun_command(host: Host, line: str) -> list[str]:

@@ -28,6 +28,7 @@ from zlaunch.hosts.agent.handshake import (
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.json_lines import plain
 from zlaunch.secrets import SECRET
 from zlaunch.units import duration
 
@@ -128,11 +129,10 @@ class Rendezvous:
         self._meet(self._timeout)
         if self.leads:
             members = [mine, *map(self._facts_of, range(1, self.member.count))]
-            everyone = adapter_of(list[MemberFacts]).dump_python(members, mode="json")
-            self.tell({"everyone": everyone, "run_directory": run_directory})
+            self.tell({"everyone": plain(members), "run_directory": run_directory})
             self.run_directory = run_directory
         else:
-            self.tell({"hello": adapter_of(MemberFacts).dump_python(mine, mode="json")})
+            self.tell({"hello": plain(mine)})
             welcome = self._hear(0, "everyone", self._timeout)
             members = _read_message(list[MemberFacts], welcome["everyone"], self._who(0))
             self.run_directory = str(welcome["run_directory"])

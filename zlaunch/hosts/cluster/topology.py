@@ -99,6 +99,11 @@ class Reach(Enum):
     JOINED = "joined"
     """Each host has a zlaunch of its own, which takes part."""
 
+    @property
+    def is_inside_job(self) -> bool:
+        """Whether zlaunch runs on the nodes of a job that something else has started."""
+        return self in (Reach.SRUN, Reach.JOINED)
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import InputMissing, Unavailable
-from zlaunch.hosts.json_lines import answer, answers_in
 from zlaunch.job.module_files import find_module
 from zlaunch.job.stack import TESTED, SoftwareStack
-from zlaunch.job.trainer_releases import numbers_of
+from zlaunch.json_lines import answer, answers_in
 from zlaunch.process import is_start_program, ours, words_of
+from zlaunch.units import numbers_of
 
 OLDEST = (3, 10)
 NAMES = (

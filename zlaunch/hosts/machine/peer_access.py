@@ -3,7 +3,7 @@
 Runs in the Python of the ranks, in a process of its own: it makes a CUDA context.
 """
 
-from zlaunch.hosts.json_lines import answer
+from zlaunch.json_lines import answer
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zlaunch.hosts.json_lines import plain
+from zlaunch.json_lines import plain
 
 FOR_SLOTS = ("hardware",)
 FOR_TRAINING = ("hardware", "cuda", "free", "files", "op_cache", "ports", "network")

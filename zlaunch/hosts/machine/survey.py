@@ -16,7 +16,6 @@ from typing import Any
 
 from zlaunch.errors import ZlaunchError
 from zlaunch.files import identities
-from zlaunch.hosts.json_lines import answers_in
 from zlaunch.hosts.machine.facts import Compilers, Cuda, Failure, Files, GpuLinks, MachineFacts, Ports
 from zlaunch.hosts.machine.hub import reach_hub
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages, inspect_python
@@ -27,6 +26,7 @@ from zlaunch.hosts.machine.ports import free_port, free_port_near, why_taken
 from zlaunch.hosts.machine.probe import cuda_of_torch, free_resources, probe_machine
 from zlaunch.hosts.machine.question import Question
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.json_lines import answers_in
 from zlaunch.process import ours, output_of
 
 _VERSION = re.compile(r"\d+(?:\.\d+)+")

@@ -30,6 +30,6 @@ def launcher_of(asked: Launcher | None, script: Script, reach: Reach = Reach.HER
     """
     if asked is not None:
         return asked
-    if script.wants_local_rank and reach not in (Reach.JOINED, Reach.SRUN):
+    if script.wants_local_rank and not reach.is_inside_job:
         return "deepspeed"
     return "torchrun"

@@ -20,7 +20,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from zlaunch.rundir.write import as_json, write_record
+from zlaunch.json_lines import plain
+from zlaunch.rundir.write import write_record
 from zlaunch.secrets import is_secret
 from zlaunch.worker.hook.imports import ImportWatch
 from zlaunch.worker.hook.program_record import FSDP, PARALLEL
@@ -93,7 +94,7 @@ class _Answer:
     def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
         with _leaving():
-            answer = {**as_json(make(given)), "files": self._files()}
+            answer = {**plain(make(given)), "files": self._files()}
         self._remove_empty()
         with _leaving():
             write_record(self._file, answer, indent=None)  # this process may be killed from here on

@@ -8,7 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
-from zlaunch.rundir.write import as_json, write_record
+from zlaunch.json_lines import plain
+from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook.imports import unseen, without_first
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
     return {
         "kind": type(engine).__name__,
         "stage": int(engine.zero_optimization_stage()),
-        "ds_config": as_json(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
+        "ds_config": plain(engine._config._param_dict),  # noqa: SLF001 - there is no other way to it
         "optimizer": name,
         "micro_batch": int(engine.train_micro_batch_size_per_gpu()),
         "grad_accum": int(engine.gradient_accumulation_steps()),

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlaunch.errors import Finding
 from zlaunch.hosts.machine.resources import Gpu
@@ -16,8 +16,7 @@ RUN_BYTES: Final = 4 << 20
 """Disk space for zlaunch's own files in a run directory, and the first logs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(NamedTuple):
     """An amount in bytes: the minimum, the expected value, and the reason."""
 
     least: int
@@ -25,8 +24,7 @@ class Amount:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class DiskUse:
+class DiskUse(NamedTuple):
     """Disk space that a job needs in a directory."""
 
     path: Path
@@ -38,8 +36,7 @@ class DiskUse:
     """The bytes that several of it take until the end of the run; 0 if that is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tracker:
+class Tracker(NamedTuple):
     """A monitor that a job enables."""
 
     where: str

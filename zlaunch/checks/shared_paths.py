@@ -1,8 +1,8 @@
 """Checks of the paths that the hosts of a job must have or share."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zlaunch.checks.result import CheckResult, judged
 from zlaunch.errors import Finding, Severity
@@ -11,8 +11,7 @@ from zlaunch.hosts.machine.facts import Files, MachineFacts
 NOT_SHARED = "not-shared"
 
 
-@dataclass(frozen=True)
-class SharedPaths:
+class SharedPaths(NamedTuple):
     """Paths that hosts must have or share."""
 
     run: Path | None

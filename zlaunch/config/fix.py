@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
@@ -14,8 +15,7 @@ MOST = 1000
 """Most fixes in one file; more means that two of them undo each other."""
 
 
-@dataclass(frozen=True)
-class Deletion:
+class Deletion(NamedTuple):
     """A key that a fix deletes."""
 
     key: str

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import Deletion, fix_document
@@ -98,8 +99,7 @@ class ReportOptions:
     """The interpreter whose DeepSpeed is asked; None for the one that runs zlaunch."""
 
 
-@dataclass(frozen=True)
-class LoadedConfig:
+class LoadedConfig(NamedTuple):
     """A ds_config found by name."""
 
     document: Document | None

@@ -6,8 +6,7 @@ Two configs that DeepSpeed reads alike are equal here, except for defaults and k
 import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BeforeValidator
 
@@ -18,8 +17,7 @@ from zlaunch.dsconfig.text.document import KeyPath, leaves, put, value_at
 from zlaunch.units import narrowed
 
 
-@dataclass(frozen=True)
-class OldName:
+class OldName(NamedTuple):
     """The old and the new path of a key."""
 
     old: KeyPath

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import WrongUsage
@@ -113,8 +113,7 @@ ALL = tuple(map(Release, RELEASES))
 NEWEST = ALL[-1]
 
 
-@dataclass(frozen=True)
-class History:
+class History(NamedTuple):
     """How a key changed between releases."""
 
     known: tuple[str, ...]

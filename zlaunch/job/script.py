@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from zlaunch.errors import Finding, Place
 from zlaunch.job.args import ScriptArgs
@@ -67,8 +67,7 @@ def setting_of(interface: ConfigInterface, handover: Handover) -> Setting | None
     return None
 
 
-@dataclass(frozen=True)
-class OwnConfig:
+class OwnConfig(NamedTuple):
     """A ds_config that a script brings along."""
 
     where: str

@@ -7,7 +7,7 @@ installed `transformers.TrainingArguments`.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding
 from zlaunch.job.args import FALSE, TRUE, ScriptArgs
@@ -59,8 +59,7 @@ class TrainerArgs:
         return any(bool(self[name].value) for name in names)
 
 
-@dataclass(frozen=True)
-class Match:
+class Match(NamedTuple):
     """The arguments that the Trainer compares with a ds_config key."""
 
     names: tuple[str, ...]
@@ -68,8 +67,7 @@ class Match:
     """Computes the value that the Trainer expects; None if it depends on the dataset."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(NamedTuple):
     """A ds_config key that differs from the Trainer's arguments."""
 
     path: tuple[str, ...]

@@ -5,7 +5,7 @@ Each row names the first release with the change, from the last patch of each mi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zlaunch.errors import Finding
 from zlaunch.units import numbers_of
@@ -101,8 +101,7 @@ def is_before(version: str | None, release: str) -> bool:
     return version is not None and numbers_of(version) < numbers_of(release)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerRelease:
+class TrainerRelease(NamedTuple):
     """The installed packages that TrainingArguments depend on; None counts as the newest."""
 
     transformers: str | None = None

@@ -5,9 +5,8 @@ Sizes are lower bounds, so a job that is refused for them could not have worked.
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import reporters_of
@@ -35,8 +34,7 @@ _QUANTIZED = ("requires_grad", "requires_grad_", "BitsAndBytesConfig", "load_in_
 """Words in scripts that train adapters, and of those that freeze a part of a model or quantize it."""
 
 
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     plan: LaunchPlan
     settings: Settings
     rehearsed: Forecast | None

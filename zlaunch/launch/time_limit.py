@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zlaunch.job.spec import PreemptOptions
 from zlaunch.process import output_of
@@ -18,8 +18,7 @@ MOST_OF_ALL = 0.5
 """Maximum share of the time that is reserved for saving."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
+class TimeLimit(NamedTuple):
     """The time at which a run must have ended, and the source of this limit."""
 
     ends: float

@@ -6,10 +6,11 @@ depend on the length of the dataset stay "auto", each with the reason.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from fractions import Fraction
 from numbers import Rational
+from typing import NamedTuple
 
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
@@ -44,8 +45,7 @@ class OpenReason(str, Enum):
     __str__ = str.__str__
 
 
-@dataclass(frozen=True)
-class ResolvedAutos:
+class ResolvedAutos(NamedTuple):
     """A ds_config with every "auto" that can be known filled in."""
 
     values: Values
@@ -126,8 +126,7 @@ def resolve_autos(values: Values, context: Context) -> ResolvedAutos:
 _OURS = Source(SourceKind.ZLAUNCH_DEFAULT, "zlaunch's default")
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     values: Values
     context: Context
 

@@ -11,9 +11,8 @@ soon, as with activation checkpointing; it then fails with "already assigned swa
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate, chain, count
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlaunch.config.resolve.compose import REUSE
 from zlaunch.config.resolve.values import Values
@@ -40,8 +39,7 @@ _SPARE: Final = 2
 """Extra buffers; models need up to one more than is computed."""
 
 
-@dataclass(frozen=True, slots=True)
-class NvmeBuffers:
+class NvmeBuffers(NamedTuple):
     """Settings for swapping a model's parameters; sizes in elements."""
 
     buffer_count: int
@@ -51,8 +49,7 @@ class NvmeBuffers:
     """Whether the parameters of the model's type are known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParameterUse:
+class ParameterUse(NamedTuple):
     """One use of a parameter in a step."""
 
     parameter: int

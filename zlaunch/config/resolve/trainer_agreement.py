@@ -6,9 +6,8 @@ the job starts.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.text.document import dotted
@@ -26,8 +25,7 @@ PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
 
 
-@dataclass(frozen=True)
-class TrainerAgreement:
+class TrainerAgreement(NamedTuple):
     """The reconciled arguments, what to add to the command line, and what cannot be reconciled."""
 
     args: TrainerArgs

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, put
 from zlaunch.job.source import Source
@@ -10,8 +10,7 @@ from zlaunch.job.source import Source
 AUTO = "auto"
 
 
-@dataclass(frozen=True, slots=True)
-class Sourced:
+class Sourced(NamedTuple):
     """A value and where it comes from."""
 
     value: Any

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from zlaunch.dsconfig.batch import data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED
@@ -235,8 +235,7 @@ def _leaves(node: Section | Mapping[str, object], above: Keys) -> Iterator[tuple
             yield (*above, key), value, default
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(NamedTuple):
     """The result of a rule, without its code and severity."""
 
     where: str

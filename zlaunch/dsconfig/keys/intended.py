@@ -7,10 +7,9 @@ before what is similar: `micro_batch_size` is spelled like `train_batch_size`, b
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlaunch.dsconfig.keys.lookup import field_at, fields, known_keys, section_in
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -39,8 +38,7 @@ _BROAD = frozenset(
 """Sections whose keys have names that could mean anything at another place."""
 
 
-@dataclass(frozen=True, slots=True)
-class OtherNames:
+class OtherNames(NamedTuple):
     """Names that people write into ds_configs, and what each stands for."""
 
     keys_elsewhere: Mapping[str, KeyPaths]
@@ -73,8 +71,7 @@ def _paths(names: Mapping[str, str | list[str]]) -> dict[str, KeyPaths]:
     return paths
 
 
-@dataclass(frozen=True, slots=True)
-class Intention:
+class Intention(NamedTuple):
     """What was probably meant by an unknown key."""
 
     hint: str

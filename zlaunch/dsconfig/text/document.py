@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding, Place
 
@@ -11,8 +11,7 @@ KeyPath = tuple[str | int, ...]
 BYTE_ORDER_MARK = "\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Offsets into the text: where a key starts, and where its value starts and ends."""
 
     key: int
@@ -22,8 +21,7 @@ class Span:
     """Where the key ends; 0 for list items."""
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(NamedTuple):
     """Replacement of a piece of text."""
 
     start: int

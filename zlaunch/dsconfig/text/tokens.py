@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 TOKEN = re.compile(
     r"""(?P<space>[\s\ufeff]+)
@@ -19,8 +19,7 @@ TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text and where it starts."""
 
     kind: str

@@ -56,16 +56,14 @@ class Member:
         return "rank"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(NamedTuple):
     """A Slurm allocation of several nodes, in which zlaunch was started once."""
 
     hosts: tuple[str, ...]
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alone:
+class Alone(NamedTuple):
     """One node, as something other than a person has decided."""
 
     source: str

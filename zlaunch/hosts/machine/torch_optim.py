@@ -2,16 +2,14 @@
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["optimizer", "scheduler"]
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The arguments that a ds_config can give to a constructor."""
 
     names: frozenset[str]

@@ -1,7 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
@@ -27,6 +27,7 @@ from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
+from zlaunch.job.unused_arguments import unused_arguments
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,17 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
+    warnings += tuple(_unused(composed, given))
     left = {**resolved.left, **derived}
     return ResolvedConfig(composed, values, left, resolved.agreement, config, warnings)
+
+
+def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
+    """Find arguments of the Trainer that this ds_config makes dead."""
+    if given.interface is ConfigInterface.TRAINER:
+        written = {path: leaf.value for path, leaf in values.leaves.items()}
+        for finding in unused_arguments(written, given.args):
+            yield _located(finding, given.base)
 
 
 def _without_model_sizes(values: Values) -> Values:
@@ -125,6 +135,7 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     warnings = tuple(
         document.locate(finding) for finding in checked.findings if finding.severity is not Severity.ADVICE
     )
+    warnings += tuple(_unused(resolved.written, given))
     config = checked.config or DsConfig()
     return ResolvedConfig(
         resolved.written, resolved.values, resolved.left, resolved.agreement, config, warnings

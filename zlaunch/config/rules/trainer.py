@@ -16,10 +16,12 @@ from zlaunch.config.rules.rule import (
 )
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
+from zlaunch.job.unused_arguments import unused_arguments
 from zlaunch.units import plural
 
 _STAGE_2 = {"zero_optimization": {"stage": 2}}
@@ -133,6 +135,23 @@ def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
             f"`--optim {optim}` is replaced by DeepSpeedCPUAdam",
             'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`',
         )
+
+
+@ignored(
+    {**_AUTO, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}},
+    {"scheduler": None},
+    _told(lr_scheduler_type="cosine"),
+)
+def argument_without_effect(subject: Subject) -> Iterator[Violation]:
+    """With an `optimizer` or a `scheduler` section, the Trainer does not use its arguments for the same.
+
+    Nor does it use an argument for a key that such a section lacks: DeepSpeed takes its own default.
+    """
+    if not subject.for_trainer or subject.context.args is None:
+        return
+    written: dict[KeyPath, object] = dict(subject.written.items())
+    for finding in unused_arguments(written, subject.context.args):
+        yield Violation(finding.where, finding.message, finding.hint or "")
 
 
 @advice(

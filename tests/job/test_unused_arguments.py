@@ -80,7 +80,9 @@ def test_arguments_of_ddp_are_only_mentioned() -> None:
 
 def test_the_arguments_of_a_run_are_compared_with_what_its_engine_used() -> None:
     engine = {"gradient_clipping": 1.0, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
-    (message,) = unused_in_training(engine, {"weight_decay": 0.1, "optim": "adamw_torch", "seed": 3})
+    (message,) = unused_in_training(
+        engine, {"weight_decay": 0.1, "optim": "adamw_torch", "optim_args": "None"}
+    )
     assert message.startswith("`--weight_decay 0.1` has no effect")
 
 

@@ -88,10 +88,11 @@ def unused_in_training(ds_config: Mapping[str, object], reported: Mapping[str, o
     arguments = {}
     for name, value in reported.items():
         defaults = (DEFAULTS.get(name), OLDER_DEFAULTS.get(name, ({}, None))[1])
-        if name in DEFAULTS and isinstance(value, bool | int | float | str) and value not in defaults:
+        is_known = name in DEFAULTS and isinstance(value, bool | int | float | str)
+        if is_known and value not in (*defaults, "None"):  # the Trainer writes most values as text
             arguments[name] = Argument(value, Source.argument(name))
     findings = unused_arguments(dict(leaves(ds_config)), TrainerArgs(arguments))
-    return [finding.message for finding in findings]
+    return [f"{finding.message}; {finding.hint}" for finding in findings]
 
 
 def ddp_arguments(args: TrainerArgs) -> Iterator[Finding]:

@@ -11,10 +11,9 @@ from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.validate import validate_value
+from zlaunch.config.validate import key_findings, validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
-from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
@@ -90,7 +89,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     if given.handover is Handover.NOT:
         return _resolve_own(given)
     context = given.context
-    composed = compose(job, _checked(given.base, given.stack.deepspeed))
+    composed = compose(job, _checked(given.base, context))
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -142,10 +141,11 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     )
 
 
-def _checked(base: Document | None, release: Release) -> Document | None:
+def _checked(base: Document | None, context: Context) -> Document | None:
     """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
     if base is not None:
-        findings = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
+        keys = key_findings(check(base.value, context.release), base.value, context)
+        findings = [*base.remarks, *map(base.locate, keys)]
         if findings := [finding for finding in findings if finding.severity is not Severity.ADVICE]:
             raise Refused(findings)
     return base

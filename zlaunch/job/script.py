@@ -53,6 +53,8 @@ RANK_DIVIDERS = (
     "parallelism_config",
 )
 """Words of a script whose ranks are in groups: stages of a pipeline, or those that share a sequence."""
+_NO_DIVIDERS = re.compile(r"^\s*#.*$|\bmpu\s*=\s*None\b", re.MULTILINE)
+"""Where these words divide nothing: in a line that is a comment, and in the default of an argument."""
 
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
@@ -173,7 +175,8 @@ class Script:
     @property
     def divides_ranks(self) -> bool:
         """Whether it may decide itself which ranks share a batch."""
-        return any(map(self.mentions, RANK_DIVIDERS))
+        source = _NO_DIVIDERS.sub("", self.source)
+        return any(num_mentions(word, source) > 0 for word in RANK_DIVIDERS)
 
     def may_define(self, flag: str) -> bool:
         """Whether it may have a flag, also if argparse takes `flag` for an abbreviation of it."""

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zlaunch.config.resolve.autos import OpenReason
+from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
 from zlaunch.config.resolve.compose import as_written, compose
 from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
@@ -92,6 +92,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     composed = compose(job, _checked(given.base, given.stack.deepspeed))
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
+    composed, derived = leave_derived_sizes(composed, context)
     resolved = resolve_values(composed, context, given.machine, job.precision)
     values = fit_buffers(resolved.values, given.model, given.world_size)
     unfillable = [
@@ -101,7 +102,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
-    return ResolvedConfig(composed, values, resolved.left, resolved.agreement, config, warnings)
+    left = {**resolved.left, **derived}
+    return ResolvedConfig(composed, values, left, resolved.agreement, config, warnings)
 
 
 def _without_model_sizes(values: Values) -> Values:

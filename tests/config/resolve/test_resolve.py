@@ -20,7 +20,7 @@ from zlaunch.errors import Refused
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.job.spec import STAGES, JobSpec, Offload, Stage
 from zlaunch.job.trainer_args import TrainerArgs
 
 NVME: dict[str, Any] = {"offload": Offload("nvme"), "nvme_dir": Path("/nvme")}
@@ -186,3 +186,22 @@ def test_ranks_that_share_a_sequence_count_as_one_in_the_batch_of_a_script_of_it
     with pytest.raises(Refused) as refused:
         settled(file=wrong, interface=ConfigInterface.DEEPSPEED)
     assert [one.code for one in refused.value.findings] == ["batch-equation"]
+
+
+OFFLOADS = [
+    Offload("cpu"),
+    Offload("nvme"),
+    Offload("cpu", "cpu"),
+    Offload("none", "nvme"),
+    Offload("cpu", "nvme"),
+]
+
+
+@pytest.mark.parametrize("offload", OFFLOADS)
+@pytest.mark.parametrize("stage", STAGES.values())
+def test_a_finding_names_a_key_that_the_user_chose(stage: Stage, offload: Offload) -> None:
+    try:
+        settled(stage=stage, offload=offload, nvme_dir=Path("/nvme"))
+    except Refused as error:
+        sections = {finding.where.split(".")[1] for finding in error.findings}
+        assert sections <= {"offload_optimizer", "offload_param"}

@@ -88,8 +88,9 @@ def unused_in_training(ds_config: Mapping[str, object], reported: Mapping[str, o
     arguments = {}
     for name, value in reported.items():
         defaults = (DEFAULTS.get(name), OLDER_DEFAULTS.get(name, ({}, None))[1])
-        is_known = name in DEFAULTS and isinstance(value, bool | int | float | str)
-        if is_known and value not in (*defaults, "None"):  # the Trainer writes most values as text
+        if name not in DEFAULTS or value in (*defaults, "None"):  # the Trainer writes most values as text
+            continue
+        if isinstance(value, bool | int | float | str):
             arguments[name] = Argument(value, Source.argument(name))
     findings = unused_arguments(dict(leaves(ds_config)), TrainerArgs(arguments))
     return [f"{finding.message}; {finding.hint}" for finding in findings]

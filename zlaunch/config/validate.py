@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from zlaunch.config.rules import apply_rules
 from zlaunch.config.rules.rule import UNKNOWN, Context, Subject
-from zlaunch.dsconfig.keys.auto_keys import READ_BY_TRAINER
+from zlaunch.dsconfig.keys.auto_keys import FILLED, READ_BY_TRAINER
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO
@@ -153,15 +153,18 @@ def _stands_in(value: dict[str, object], finding: Finding) -> bool:
 
 def _about_text(document: Document, context: Context) -> list[Finding]:
     """Find what strict JSON readers do not accept, if one of them reads the file."""
+    is_filled = any(leaf == "auto" and path in FILLED for path, leaf in leaves(document.value))
     if context.interface is ConfigInterface.DEEPSPEED:
-        return [remark for remark in document.remarks if remark.severity is not Severity.ADVICE]
-    return [*(_for_reader(remark, context) for remark in document.remarks), *imprecise_numbers(document)]
+        return [remark for remark in document.remarks if is_filled or remark.severity is not Severity.ADVICE]
+    is_strict = context.strict_json or is_filled
+    judged = [_for_reader(remark, context, is_strict) for remark in document.remarks]
+    return [*judged, *imprecise_numbers(document)]
 
 
-def _for_reader(remark: Finding, context: Context) -> Finding:
-    """Judge a remark by the reader of the text; comments are only deleted if it surely refuses them."""
-    if context.strict_json and remark.severity is Severity.ADVICE:
-        return replace(remark, severity=Severity.FAILS_LATER)
-    if remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT:
+def _for_reader(remark: Finding, context: Context, is_strict: bool) -> Finding:
+    """Judge a remark by the reader of the text; comments are only deleted if the user named it."""
+    if is_strict and remark.severity is Severity.ADVICE:
+        remark = replace(remark, severity=Severity.FAILS_LATER)
+    if not context.strict_json and remark.fix is not None and remark.fix.kind is FixKind.UNCOMMENT:
         return replace(remark, fix=None)
     return remark

@@ -14,11 +14,10 @@ from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
-from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
-from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.errors import Finding, Refused, Severity, in_order
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
@@ -89,7 +88,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     if given.handover is Handover.NOT:
         return _resolve_own(given)
     context = given.context
-    composed = compose(job, _checked(given.base, given.stack.deepspeed))
+    composed = compose(job, given.base)
+    _refuse_mistakes(given.base, composed, replace(context, args=None), findings)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -131,13 +131,15 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     )
 
 
-def _checked(base: Document | None, release: Release) -> Document | None:
-    """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
-    if base is not None:
-        findings = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
-        if findings := [finding for finding in findings if finding.severity is not Severity.ADVICE]:
-            raise Refused(findings)
-    return base
+def _refuse_mistakes(
+    base: Document | None, composed: Values, context: Context, findings: Sequence[Finding]
+) -> None:
+    """Refuse a file with wrong keys or values, for all its findings: nothing can be filled into it."""
+    if base is None:
+        return
+    of_keys = [*base.remarks, *map(base.locate, check(base.value, context.release).findings)]
+    if any(finding.is_refused for finding in of_keys):
+        _judge(composed, base, context, findings)
 
 
 def _judge(
@@ -150,16 +152,16 @@ def _judge(
     """
     checked = validate_value(values.config(), context)
     located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
-    warnings = [
-        finding for finding in located if finding.severity is Severity.IGNORED and finding.place is not None
-    ]
-    wrong = [
-        finding for finding in located if finding.severity is not Severity.ADVICE and finding not in warnings
-    ]
+    if base is not None:
+        located = [*base.remarks, *located]
+    ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
+    warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
+    wrong = [finding for finding in located if finding.is_refused]
+    wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:
-        raise Refused([*(_located(finding, base) for finding in others), *wrong])
+        raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
 
 

@@ -439,6 +439,12 @@ def test_a_word_that_divides_no_ranks_leaves_the_batch_known(source: str) -> Non
     assert plan.values[TOTAL] == 4 * plan.topology.world_size
 
 
+def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
+    text = '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'
+    plan = make_plan(_with_file(text, "--optim", "sgd"))
+    assert [(one.code, one.place is not None) for one in plan.warnings] == [("argument-without-effect", True)]
+
+
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:
     raw = replace(_with_file(UNEVEN), script=script("", ConfigInterface.DEEPSPEED))
     assert [one.code for one in _findings(raw)] == ["batch-equation"]

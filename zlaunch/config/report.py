@@ -32,6 +32,7 @@ from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
+from zlaunch.job.unused_arguments import ddp_arguments
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ def _conflicts(
         yield from precision_conflicts(args)
     if interface is ConfigInterface.TRAINER:
         yield from fsdp_conflict(typed)
+        yield from ddp_arguments(args)
 
 
 def load_config(name: str) -> LoadedConfig:

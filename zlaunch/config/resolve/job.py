@@ -1,7 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
@@ -11,7 +11,7 @@ from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context
-from zlaunch.config.validate import validate_value
+from zlaunch.config.validate import key_findings, validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
@@ -26,6 +26,7 @@ from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
+from zlaunch.job.unused_arguments import unused_arguments
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
         return _resolve_own(given)
     context = given.context
     composed = compose(job, given.base)
-    _refuse_mistakes(given.base, composed, replace(context, args=None), findings)
+    _refuse_mistakes(given.base, composed, context, findings)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -102,8 +103,17 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
+    warnings += tuple(_unused(composed, given))
     left = {**resolved.left, **derived}
     return ResolvedConfig(composed, values, left, resolved.agreement, config, warnings)
+
+
+def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
+    """Find arguments of the Trainer that this ds_config makes dead."""
+    if given.interface is ConfigInterface.TRAINER:
+        written = {path: leaf.value for path, leaf in values.leaves.items()}
+        for finding in unused_arguments(written, given.args):
+            yield _located(finding, given.base)
 
 
 def _without_model_sizes(values: Values) -> Values:
@@ -125,6 +135,7 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     warnings = tuple(
         document.locate(finding) for finding in checked.findings if finding.severity is not Severity.ADVICE
     )
+    warnings += tuple(_unused(resolved.written, given))
     config = checked.config or DsConfig()
     return ResolvedConfig(
         resolved.written, resolved.values, resolved.left, resolved.agreement, config, warnings
@@ -137,9 +148,9 @@ def _refuse_mistakes(
     """Refuse a file with wrong keys or values, for all its findings: nothing can be filled into it."""
     if base is None:
         return
-    of_keys = [*base.remarks, *map(base.locate, check(base.value, context.release).findings)]
-    if any(finding.is_refused for finding in of_keys):
-        _judge(composed, base, context, findings)
+    of_keys = key_findings(check(base.value, context.release), base.value, context)
+    if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
+        _judge(composed, base, replace(context, args=None), findings)
 
 
 def _judge(

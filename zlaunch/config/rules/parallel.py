@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Subject, Violation, error, fails_later, ignored, zero
+from zlaunch.config.rules.rule import Context, Subject, Violation, advice, error, fails_later, ignored, zero
 from zlaunch.units import plural
 
 
@@ -63,14 +63,16 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@fails_later(
+@advice(
     {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}}, {zero("stage"): 1}
 )
 def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
-    """The pipeline engine asserts a ZeRO stage below 2."""
+    """Only a `PipelineModule` reads `pipeline`; its engine asserts a ZeRO stage below 2."""
     if subject.config.pipeline is not None and subject.stage in (2, 3):
         yield Violation(
-            "pipeline", f"pipeline parallelism does not work with stage {subject.stage}", "use stage 1"
+            "pipeline",
+            f"only a `PipelineModule` reads this section, and it does not train at stage {subject.stage}",
+            "use stage 1 for a `PipelineModule`; otherwise delete it",
         )
 
 

@@ -150,7 +150,7 @@ def _refuse_mistakes(
         return
     of_keys = key_findings(check(base.value, context.release), base.value, context)
     if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
-        _judge(composed, base, replace(context, args=None), findings)
+        _judge(composed, base, replace(context, args=None, is_named=True), findings)
 
 
 def _judge(

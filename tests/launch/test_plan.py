@@ -355,7 +355,7 @@ def test_an_auto_in_an_object_that_nobody_fills_in_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{\n"foo": 1, "zero_optimization": {}}', "ds.json:2:1"),
+        ('{\n"gradient_cliping": 1, "zero_optimization": {}}', "ds.json:2:1"),
         ('{"bf16": {},\n"bf16": {}}', "ds.json:2:1"),
         ('{"train_batch_size": 7,\n"zero_optimization": {"stage": 0,\n"offload_param": {"device": "cpu"}}}',
          "ds.json:1:2"),

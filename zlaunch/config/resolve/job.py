@@ -18,7 +18,7 @@ from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
-from zlaunch.errors import Finding, Refused, Severity, refuse_fatal
+from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
@@ -90,7 +90,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     if given.handover is Handover.NOT:
         return _resolve_own(given)
     context = given.context
-    composed = compose(job, _checked(given.base, context))
+    composed = compose(job, given.base)
+    _refuse_mistakes(given.base, composed, context, findings)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -150,14 +151,15 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     )
 
 
-def _checked(base: Document | None, context: Context) -> Document | None:
-    """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
-    if base is not None:
-        keys = key_findings(check(base.value, context.release), base.value, context)
-        findings = [*base.remarks, *map(base.locate, keys)]
-        if findings := [finding for finding in findings if finding.severity is not Severity.ADVICE]:
-            raise Refused(findings)
-    return base
+def _refuse_mistakes(
+    base: Document | None, composed: Values, context: Context, findings: Sequence[Finding]
+) -> None:
+    """Refuse a file with wrong keys or values, for all its findings: nothing can be filled into it."""
+    if base is None:
+        return
+    of_keys = key_findings(check(base.value, context.release), base.value, context)
+    if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
+        _judge(composed, base, replace(context, args=None, is_named=True), findings)
 
 
 def _judge(
@@ -170,16 +172,16 @@ def _judge(
     """
     checked = validate_value(values.config(), context)
     located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
-    warnings = [
-        finding for finding in located if finding.severity is Severity.IGNORED and finding.place is not None
-    ]
-    wrong = [
-        finding for finding in located if finding.severity is not Severity.ADVICE and finding not in warnings
-    ]
+    if base is not None:
+        located = [*base.remarks, *located]
+    ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
+    warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
+    wrong = [finding for finding in located if finding.is_refused]
+    wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:
-        raise Refused([*(_located(finding, base) for finding in others), *wrong])
+        raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
 
 

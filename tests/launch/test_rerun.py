@@ -14,9 +14,9 @@ from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
 from tests.resume.resuming import LOOP, resumption
 from zlaunch.cli.views.launch_plan import plan_lines
-from zlaunch.errors import Unavailable
+from zlaunch.errors import Place, Unavailable
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots
-from zlaunch.hosts.cluster.topology import Host
+from zlaunch.hosts.cluster.topology import Host, HostLine
 from zlaunch.hosts.environment import inherited
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
@@ -145,10 +145,12 @@ def test_what_is_asked_for_again_makes_the_plan_that_was_made_first(case: str, t
     assert (spec.run_options, spec.args.words) == (run_options, ARGS)
     assert (again.values.config(), again.watched_argv) == (plan.values.config(), plan.watched_argv)
     assert again.script_words[1:] == plan.script_words[1:]
-    hosts = given.topology.hosts
-    assert plan.topology == (
-        choose_slots(hosts, spec.devices) if spec.hostfile else assign_ranks(given.machine, spec.devices)
-    )
+    if spec.hostfile:
+        lines = [HostLine(host, Place("hosts", 1, 1)) for host in given.topology.hosts]
+        topology = choose_slots(lines, spec.devices)
+    else:
+        topology = assign_ranks(given.machine, spec.devices)
+    assert plan.topology == topology
 
 
 def test_a_ds_config_and_hosts_are_asked_for_as_they_were_recorded(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.agent.python_of_host import path_here
 from zlaunch.hosts.cluster.environment import DEFAULT_PORT, Member
-from zlaunch.hosts.cluster.placement import choose_slots
+from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import Topology, read_hosts
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.secrets import assigned_secrets
@@ -63,8 +63,8 @@ def _topology(job: JobSpec) -> Topology:
     if not job.names_hosts:
         raise WrongUsage("`--no-ssh` needs the hosts", "add `--hostfile FILE` or `--hosts node1:8,node2:8`")
     lines = read_hosts(job.hostfile, job.hosts)
-    if uncounted := [line.host.name for line in lines if not line.host.devices]:
-        name = uncounted[0]
-        said = f"without ssh, zlaunch cannot find out how many slots `{name}` has"
-        raise WrongUsage(said, f"write `{name}:8`")
-    return choose_slots([line.host for line in lines], job.devices)
+    if uncounted := uncounted_hosts(lines):
+        name = uncounted[0].name
+        message = f"without ssh, zlaunch cannot find out how many slots `{name}` has"
+        raise WrongUsage(message, f"write `{name}:8`")
+    return choose_slots(lines, job.devices)

@@ -14,11 +14,11 @@ from zlaunch.files import check_writable, is_safe_word, nearest
 from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.hosts.cluster.deepspeed_env import read_deepspeed_env
 from zlaunch.hosts.cluster.placement import (
-    assign_ranks,
     choose_slots,
     count_slots,
     most_slots,
     refuse_contradictions,
+    uncounted_hosts,
 )
 from zlaunch.hosts.cluster.topology import HostLine, beyond_deepspeed, too_many_slots
 from zlaunch.hosts.environment import Variable
@@ -31,7 +31,7 @@ from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.model_of_script import find_model
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.spec import DeviceChoice, JobSpec, ranks_to_show
+from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -101,7 +101,7 @@ def _inspect(
     topology = sources.hosts
     if topology is None and lines:
         lines = _counted(lines, job, machine, is_offline=surroundings.is_offline)
-        topology = choose_slots([line.host for line in lines], job.devices)
+        topology = choose_slots(lines, job.devices)
     likely = topology or surroundings.likely_topology(job.devices, machine)
     script = ask(job, sources.script, python, reporter, likely)
     backend = _backend(job, script)
@@ -156,13 +156,11 @@ def _counted(
     lines: tuple[HostLine, ...], job: JobSpec, machine: Machine, *, is_offline: bool
 ) -> tuple[HostLine, ...]:
     """Ask hosts for their devices if the hostfile does not say how many to use."""
+    uncounted = uncounted_hosts(lines)
     if is_offline:
-        likely = assign_ranks(machine, DeviceChoice(job.gpus)).hosts[0].devices
-        counted = [replace(line.host, devices=line.host.devices or likely) for line in lines]
-        return tuple(replace(line, host=host) for line, host in zip(lines, counted, strict=True))
+        return count_slots(lines, {host.name: machine for host in uncounted})
     from zlaunch.hosts.agent.answers import ask_machines  # a job on one machine asks no other
 
-    uncounted = [line.host for line in lines if not line.host.devices]
     return count_slots(lines, ask_machines(uncounted, machine, job.python))
 
 

@@ -8,7 +8,7 @@ from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage, ZlaunchError
-from zlaunch.hosts.cluster.placement import choose_slots
+from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
 from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.launching_source import starts_ranks_itself
@@ -48,8 +48,8 @@ def read_sources(job: JobSpec) -> Sources:
     topology: Topology | None = None
     if job.names_hosts:
         lines = read_hosts(job.hostfile, job.hosts)
-        if all(line.host.devices for line in lines):
-            topology = choose_slots([line.host for line in lines], job.devices)
+        if not uncounted_hosts(lines):
+            topology = choose_slots(lines, job.devices)
     if job.save is not None:
         words = save_arguments(job.save, job.args, script)
         job = replace(job, save=None, args=job.args.preceded_by(words))

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.making import CPU_MACHINE, gpu, machine
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.errors import Place, Unavailable, WrongUsage
 from zlaunch.hosts.cluster.placement import (
     assign_ranks,
     choose_slots,
     most_slots,
     refuse_contradictions,
 )
-from zlaunch.hosts.cluster.topology import Host, Reach, Topology
+from zlaunch.hosts.cluster.topology import Host, HostLine, Reach, Topology
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 
@@ -24,7 +24,9 @@ HOSTS = [Host("w0", (0, 1)), Host("w1", (0,))]
 
 def _place(on: Machine, hosts: list[Host] | None = None, **asked: Any) -> Topology:
     choice = DeviceChoice(**asked)
-    return assign_ranks(on, choice) if hosts is None else choose_slots(hosts, choice)
+    if hosts is None:
+        return assign_ranks(on, choice)
+    return choose_slots([HostLine(host, Place("hosts", 1, 1)) for host in hosts], choice)
 
 
 def _devices(on: Machine, **asked: Any) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from zlaunch.cli.options import AsJson, Hostfile, Hosts
 from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Allocation, ClusterEnvironment, Member, detect_cluster
-from zlaunch.hosts.cluster.placement import choose_slots
+from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import Host, Topology, read_hosts, select
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.spec import JobSpec
@@ -109,10 +109,10 @@ def _hosts(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]
         return select([Host(name, ()) for name in cluster.hosts], job.include, job.exclude)
     if not job.names_hosts:
         raise WrongUsage("there are no hosts to show", "add `--hostfile FILE` or `--hosts node1:8,node2:8`")
-    hosts = tuple(line.host for line in read_hosts(job.hostfile, job.hosts))
-    if not all(host.devices for host in hosts):
-        return hosts
-    return choose_slots(hosts, job.devices).hosts
+    lines = read_hosts(job.hostfile, job.hosts)
+    if uncounted_hosts(lines):
+        return tuple(line.host for line in lines)
+    return choose_slots(lines, job.devices).hosts
 
 
 def _address(host: Host) -> str:

@@ -1,6 +1,6 @@
 """Decide which ranks run where."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from zlaunch.errors import Unavailable, WrongUsage
@@ -25,9 +25,15 @@ def refuse_contradictions(job: JobSpec) -> None:
         raise WrongUsage("`--gpus` applies only to this machine", f"with `{flag}`, use `--include HOST:0,1`")
 
 
-def choose_slots(hosts: Sequence[Host], choice: DeviceChoice) -> Topology:
+def choose_slots(lines: Iterable[HostLine], choice: DeviceChoice) -> Topology:
     """Choose the slots of a hostfile that a job uses; raise WrongUsage for one that is not there."""
+    hosts = [line.host for line in lines]
     return Topology(select(hosts, choice.include, choice.exclude), reach=Reach.SSH)
+
+
+def uncounted_hosts(lines: Iterable[HostLine]) -> list[Host]:
+    """Return the hosts without a number of slots."""
+    return [line.host for line in lines if not line.host.devices]
 
 
 def count_slots(lines: Iterable[HostLine], machines: Mapping[str, Machine]) -> tuple[HostLine, ...]:

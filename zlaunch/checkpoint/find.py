@@ -11,6 +11,7 @@ from typing import Any
 
 from zlaunch.checkpoint.engine_files import EngineFiles, engine_files
 from zlaunch.errors import InputMissing
+from zlaunch.files import read_regular
 
 LATEST = "latest"
 """The file in which the engine names the newest tag."""
@@ -172,7 +173,7 @@ def checkpoint_parent(saved: Path) -> Path:
 def latest_tag(folder: Path, name: str = LATEST) -> str | None:
     """Read which tag is the newest; None if there is no such file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (folder / name).read_text("utf-8").strip()
+        return read_regular(folder / name).decode().strip()
     return None
 
 
@@ -185,7 +186,7 @@ def trainer_step(folder: Path) -> int | None:
 def trainer_state(folder: Path) -> Mapping[str, Any]:
     """Read what a Trainer has written about its course; nothing if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        state = json.loads((folder / TRAINER_STATE).read_text("utf-8"))
+        state = json.loads(read_regular(folder / TRAINER_STATE))
         return state if isinstance(state, dict) else {}
     return {}
 

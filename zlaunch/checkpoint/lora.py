@@ -19,6 +19,7 @@ from zlaunch.checkpoint.safetensors import SafetensorsFile
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.checkpoint.weights import StoredWeight
 from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.files import read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +112,7 @@ def _adapter_names(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
 def read_object(file: Path) -> Mapping[str, Any]:
     """Read a JSON object. Raise Unavailable if the file is damaged, or has another value."""
     try:
-        config = json.loads(file.read_text("utf-8"))
+        config = json.loads(read_regular(file))
         if isinstance(config, dict):
             return config
     except (OSError, ValueError, RecursionError):

@@ -36,10 +36,12 @@ class Summary:
     step: int | None
     stage: int | None
     dtype: str | None
-    """Type of most tensors of the model."""
+    """The type in which the model trained, or of most of its tensors."""
     has_optimizer: bool
     fits_all_stages: bool
     """Whether it is a universal one that stages 1, 2 and 3 can load."""
+    is_bf16: bool | None = None
+    """Whether the optimizer has the names of files of bf16; None if it has no names for it."""
     ranks: int | None = None
     """Ranks of data parallelism."""
     model_ranks: int | None = None
@@ -88,6 +90,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         dtype=_dtype(checkpoint, model),
         has_optimizer=shard is not None or is_universal or _has_optimizer(checkpoint, model),
         fits_all_stages=is_universal and files is not None and files.fits_all_stages,
+        is_bf16=None if files is None else files.is_bf16,
     )
     if shard is not None:
         summary = replace(
@@ -172,8 +175,7 @@ def _model_file(checkpoint: CheckpointFolder) -> ModelFile | None:
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
     if model is not None:
-        types = Counter(tensor.dtype for name, tensor in model.module.items() if name not in model.buffers)
-        return types.most_common(1)[0][0] if types else None
+        return model.dtype
     return next(filter(None, map(safetensors_dtype, sorted(checkpoint.folder.glob("*.safetensors")))), None)
 
 

@@ -26,7 +26,7 @@ from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, re
 from zlaunch.checkpoint.swap_files import partition_numel, swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, UnknownLayout
 from zlaunch.errors import Finding, Refused
-from zlaunch.files import read_from, typed
+from zlaunch.files import open_regular, read_from, read_regular, typed
 from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)
@@ -478,7 +478,7 @@ def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Probl
 def _weights(folder: Path) -> Iterator[Problem]:
     for index in sorted(folder.glob("*.index.json")):
         try:
-            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+            names = set(json.loads(read_regular(index))["weight_map"].values())
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             yield Problem(index, "it is damaged")
             continue
@@ -512,7 +512,7 @@ def safetensors_damage(file: Path) -> str | None:
 
 
 def _is_zip(file: Path) -> bool:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         return stream.read(2) == b"PK"
 
 

@@ -21,6 +21,7 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.files import open_regular
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
@@ -129,7 +130,7 @@ _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
     """Read the end of a log, and only what lies `after` so many bytes; empty if there is none."""
     try:
-        with file.open("rb") as log:
+        with open_regular(file) as log:
             log.seek(max(after, file.stat().st_size - num_bytes))
             return log.read().decode("utf-8", "replace")
     except OSError:

@@ -49,7 +49,7 @@ def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_but_a_file_is_opened_and_nothing_is_waited_for(kind: str, tmp_path: Path) -> None:
     KINDS[kind](tmp_path / "file")
-    with within(5), pytest.raises(OSError, match=""):
+    with within(5), pytest.raises(OSError):  # noqa: PT011 - each kind has its own
         read_regular(tmp_path / "file")
 
 

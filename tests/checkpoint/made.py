@@ -32,7 +32,10 @@ class T:
         return self.data or bytes(math.prod(self.shape) * ITEM_BYTES[self.dtype])
 
 
-class _Pickler(pickle._Pickler):  # type: ignore[name-defined, misc]
+_Plain: Any = getattr(pickle, "_Pickler")  # noqa: B009 - which the stubs do not know
+
+
+class _Pickler(_Plain):  # type: ignore[misc]
     """Writes what torch's pickler writes for a tensor, without importing it."""
 
     def __init__(self, stream: io.BytesIO) -> None:
@@ -47,10 +50,12 @@ class _Pickler(pickle._Pickler):  # type: ignore[name-defined, misc]
         strides = [math.prod(obj.shape[at + 1 :]) for at in range(len(obj.shape))]
         self.write(b"ctorch._utils\n_rebuild_tensor_v2\n(")
         self.write(b"(" + b"X\x07\x00\x00\x00storage" + f"ctorch\n{_STORAGES[obj.dtype]}\n".encode())
-        for part in (str(len(self.stored)), "cpu", math.prod(obj.shape)):
+        place: tuple[object, ...] = (str(len(self.stored)), "cpu", math.prod(obj.shape))
+        view: tuple[object, ...] = (0, obj.shape, tuple(strides), False)
+        for part in place:
             super().save(part)
         self.write(b"tQ")
-        for part in (0, obj.shape, tuple(strides), False):
+        for part in view:
             super().save(part)
         self.write(b"ccollections\nOrderedDict\n)RtR")
         self.stored.append(obj.content)
@@ -113,10 +118,10 @@ def engine(
     if stage < 3:
         share = math.ceil(sum(numels.values()) / 4) * 2
     groups = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
-    state = {groups: [T((share,))], "zero_stage": stage, "partition_count": 2}
+    state: dict[str, object] = {groups: [T((share,))], "zero_stage": stage, "partition_count": 2}
     prefix = "bf16_" if "bf16" in (config or {}) else ""
-    for rank in (0, 1):
-        file = folder / f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+    for number in (0, 1):
+        file = folder / f"{prefix}zero_pp_rank_{number}_mp_rank_00_optim_states.pt"
         torch_save({"optimizer_state_dict": state}, file)
     return folder
 

@@ -211,6 +211,7 @@ def _at(folder: Path) -> CheckpointFolder | None:
     # At its end a Trainer writes its state and the model into the directory of its checkpoints, too. At stage
     # 3 the model may be all that an engine saves.
     inner = [below.saved_by for below in map(_by_files, _folders(folder)) if below is not None]
+    inner = [writer for writer in inner if writer is not SavedBy.WEIGHTS]  # such as adapters by name
     if SavedBy.TRAINER not in inner and (not inner or checkpoint.engine is not None):
         return checkpoint
     return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None
@@ -240,7 +241,8 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in WEIGHTS)
+    names = (*WEIGHTS, *(file.name for file in weight_files(folder)))
+    return any((folder / name).is_file() for name in names)
 
 
 def _saved_by(folder: Path) -> SavedBy:

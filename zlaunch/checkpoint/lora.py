@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 ADAPTER_CONFIG = "adapter_config.json"
-_ADAPTER_MODEL = "adapter_model"
+ADAPTER_MODEL = "adapter_model"
 """How the names of files of an adapter begin."""
 
 _PREFIX = "base_model.model."
@@ -142,6 +142,12 @@ def _trained_biases(
         case "lora_only":
             return {f"{part['module']}.base_layer.bias" for part in parts.values()}
     return set()
+
+
+def name_in_file(name: str) -> str:
+    """Return the name that peft gives a parameter of an adapter in a file; empty for one of the model."""
+    part = _PART.fullmatch(name)
+    return "" if part is None else _name_in_file(part)
 
 
 def _name_in_file(part: re.Match[str]) -> str:
@@ -293,7 +299,7 @@ def most_common_type(weights: Sequence[StoredWeight]) -> str:
 
 
 def _weights_in(folder: Path) -> dict[str, StoredWeight]:
-    files = [file for file in weight_files(folder) if not file.name.startswith(_ADAPTER_MODEL)]
+    files = [file for file in weight_files(folder) if not file.name.startswith(ADAPTER_MODEL)]
     safe = [file for file in files if file.suffix == ".safetensors"]
     weights: dict[str, StoredWeight] = {}
     for path in safe:

@@ -11,9 +11,10 @@ from typing import TypeVar
 from zlaunch.checkpoint.dtypes import FLOATS
 from zlaunch.checkpoint.engine_files import ModelFile, OptimFile
 from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_step
+from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
-from zlaunch.checkpoint.verify import Problem, verify
+from zlaunch.checkpoint.verify import verify
 from zlaunch.files import typed
 
 State = TypeVar("State")
@@ -67,6 +68,11 @@ class Summary:
     """Why DeepSpeed cannot load it in any job, if that is certain."""
     obstacle: str | None = _OF_DEEPSPEED
     """Why it cannot be converted for other ranks and stages, if that is certain."""
+
+    @property
+    def obstructions(self) -> tuple[Problem, ...]:
+        """The problems that keep a training from resuming: not of the model beside an engine's files."""
+        return tuple(problem for problem in self.problems if not problem.of_model)
 
     @property
     def all_ranks(self) -> int | None:
@@ -197,7 +203,7 @@ def wrong_latest(checkpoints: Sequence[Summary]) -> Iterator[Problem]:
     tags = [saved for saved in checkpoints if saved.checkpoint.saved_by is SavedBy.ENGINE]
     for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
         asked = {saved.checkpoint.folder.name: saved for saved in beside}
-        complete = {name: saved for name, saved in asked.items() if not saved.problems}
+        complete = {name: saved for name, saved in asked.items() if not saved.obstructions}
         named, file = latest_tag(base), base / LATEST
         if named in complete or not file.exists():
             continue

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from zlaunch.checkpoint.pointer import pointer_in
 from zlaunch.files import open_regular
 
 if TYPE_CHECKING:
@@ -273,9 +274,12 @@ class Archive:
     def value(self) -> Any:
         """The structure: dicts, lists, numbers and texts as they are, tensors as `Tensor`."""
         try:
-            with open_regular(self.file) as opened, zipfile.ZipFile(opened) as archive:
-                with archive.open(f"{self._root}data.pkl") as stream:
-                    return _unpickled(stream)
+            with (
+                open_regular(self.file) as opened,
+                zipfile.ZipFile(opened) as archive,
+                archive.open(f"{self._root}data.pkl") as stream,
+            ):
+                return _unpickled(stream)
         except _DAMAGED_ZIP as error:
             raise _damaged(error) from None
 
@@ -371,6 +375,8 @@ def _is_of_old_torch(file: Path) -> bool:
 def _why_no_zip(file: Path, error: Exception) -> str:
     if not file.stat().st_size:
         return "it is empty"
+    if pointer := pointer_in(file):
+        return pointer
     with open_regular(file) as stream:
         begins_like_zip = stream.read(2) == b"PK"
     if begins_like_zip:

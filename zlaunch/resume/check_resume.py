@@ -35,7 +35,7 @@ def check_resume(training: PlannedTraining) -> Iterator[Finding]:
     if position is None:
         return
     resumption = position.resumption
-    if resumption.saved.problems:
+    if resumption.saved.obstructions:
         yield from _damage(resumption)
         return
     yield from _not_loaded(resumption, training.script)
@@ -52,7 +52,7 @@ def check_resume(training: PlannedTraining) -> Iterator[Finding]:
 def _damage(resumption: Resumption) -> Iterator[Finding]:
     folder = resumption.checkpoint.folder
     hint = f"`zlaunch checkpoint list {typed(folder.parent)}` shows which are complete"
-    for problem in resumption.saved.problems:
+    for problem in resumption.saved.obstructions:
         yield Finding("bad-checkpoint", f"{shown(problem.file)}: {problem.message}", hint, where=_OPTION)
 
 

@@ -251,9 +251,9 @@ def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
     def fit(way: ResumeWay, *reasons: str) -> CheckpointFit:
         return CheckpointFit(saved, target, way, reasons)
 
-    if saved.problems:
+    if saved.obstructions:
         return fit(
-            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.problems)
+            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.obstructions)
         )
     if saved.unknown:
         return fit(

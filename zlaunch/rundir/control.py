@@ -3,7 +3,6 @@
 import signal
 from pathlib import Path
 
-
 from zlaunch.files import read_regular, write_whole
 from zlaunch.rundir.layout import RunDir
 

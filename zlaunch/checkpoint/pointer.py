@@ -1,0 +1,24 @@
+"""Files that stand for others: what git has in their place until they are downloaded."""
+
+from pathlib import Path
+
+from zlaunch.files import open_regular
+
+_HEAD_BYTES = 400
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_ANNEX = (b"/annex/objects/", b"../.git/annex/objects/")
+
+
+def pointer_in(file: Path) -> str | None:
+    """Say that a file is a pointer of Git LFS or git-annex, and what downloads it; None for any other."""
+    try:
+        with open_regular(file) as opened:
+            head = opened.read(_HEAD_BYTES)
+    except OSError:
+        return None
+    if head.startswith(_LFS):
+        return "it is a Git LFS pointer, not the file itself; `git lfs pull` downloads it"
+    if head.startswith(_ANNEX):
+        return "it is a git-annex pointer, not the file itself; `git annex get` downloads it"
+    return None

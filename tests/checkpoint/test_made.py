@@ -1,6 +1,7 @@
 """Checkpoints of every kind, as they are judged from their files alone."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -161,3 +162,58 @@ def test_a_pointer_of_git_lfs_is_no_damage_but_a_file_to_download(name: str, tmp
     (problem,) = summarize(found).problems
     assert problem.file.name == name
     assert problem.message == "it is a Git LFS pointer, not the file itself; `git lfs pull` downloads it"
+
+
+SHAPES = {"first.weight": (4, 3), "last.weight": (5,)}
+
+
+def told_in_full(folder: Path) -> list[str]:
+    problems = summarize(checkpoint_at(folder), complete=True).problems
+    return [f"{problem.file.name}: {problem.message}" for problem in problems]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_bit_of_a_model_that_has_no_checksum_is_compared_with_the_engine(
+    stage: int, tmp_path: Path
+) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", SHAPES, stage, config=BF16)
+    file = folder / "model.safetensors"
+    safetensors({name: T(shape, "bfloat16") for name, shape in SHAPES.items()}, file)
+    assert told_in_full(folder) == []
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    message = "1 number of `last.weight` differs from what the engine saved: the file is damaged"
+    assert told_in_full(folder) == [f"model.safetensors: {message}"]
+
+
+def test_a_model_that_is_another_altogether_is_not_called_damaged(tmp_path: Path) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", SHAPES, 2, config=BF16)
+    average = {name: T(shape, "bfloat16", b"\1" * math.prod(shape) * 2) for name, shape in SHAPES.items()}
+    safetensors(average, folder / "model.safetensors")
+    assert told_in_full(folder) == []
+
+
+PIECES = b"\n\5abcde" * 3
+"""Field 1 of a protobuf message, of five bytes, three times."""
+
+
+@pytest.mark.parametrize(
+    ("name", "whole", "message"),
+    [
+        ("config.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
+        ("tokenizer.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
+        ("special_tokens_map.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
+        ("tokenizer.model", PIECES + b"\x12\2ab", "it is cut off, or not a model of SentencePiece"),
+    ],
+)
+def test_a_file_that_from_pretrained_reads_is_found_if_it_was_cut_off(
+    name: str, whole: bytes, message: str, tmp_path: Path
+) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", SHAPES, 2, config=BF16)
+    (folder / name).write_bytes(whole)
+    assert told_in_full(folder) == []
+    for length in range(len(whole)):
+        (folder / name).write_bytes(whole[:length])
+        assert told_in_full(folder) == [f"{name}: {message}"]
+    assert summarize(checkpoint_at(folder), complete=True).obstructions == ()

@@ -29,6 +29,12 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<ki
 
 _FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
 
+_JSON_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "chat_template.json"),
+    *("generation_config.json", "*processor*config.json"),
+)
+"""Files of JSON objects beside config.json that `from_pretrained` reads."""
+
 _CHOOSES_LAYERS = ("layers_to_transform", "exclude_modules", "layers_pattern", "layer_replication")
 """Settings of an adapter that may leave layers out."""
 
@@ -131,7 +137,7 @@ def safetensors_damage(file: Path) -> str | None:
     except IncompleteHeader:
         return pointer_in(file) or "its header is incomplete"
     except DAMAGED:
-        return pointer_in(file) or "its header is damaged"
+        return "its header is damaged" if size else "it is empty"
     return None if size == end else f"it has {size} bytes, and its header says {end}"
 
 
@@ -150,6 +156,52 @@ def _object(file: Path) -> tuple[Mapping[str, Any], list[Problem]]:
     if isinstance(value, dict):
         return value, []
     return {}, [Problem(file, "it is not a JSON object")]
+
+
+def text_problems(folder: Path) -> Iterator[Problem]:
+    """Find files of the tokenizer and the like that were cut off."""
+    for pattern in _JSON_FILES:
+        for file in sorted(folder.glob(pattern)):
+            yield from _object(file)[1]
+    for file in sorted(folder.glob("*.model")):
+        try:
+            is_whole = _ends_with_a_field(read_regular(file))
+        except OSError as error:
+            yield unreadable(file, error)
+            continue
+        if not is_whole:
+            yield Problem(file, pointer_in(file) or "it is cut off, or not a model of SentencePiece")
+
+
+def _ends_with_a_field(data: bytes) -> bool:
+    """Whether a message of protobuf ends where its last field does.
+
+    SentencePiece writes the pieces as field 1, and then its settings as field 2.
+    """
+    at, last = 0, 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        last, kind = tag >> 3, tag & 7
+        if kind not in _FIELD_BYTES or not last > 0:
+            return False
+        size, at = (_FIELD_BYTES[kind], at) if _FIELD_BYTES[kind] else _varint(data, at)
+        at += size if kind else 0
+    return at == len(data) and last > 1
+
+
+_FIELD_BYTES = {0: 0, 1: 8, 2: 0, 5: 4}
+"""Kind of a field → its bytes; 0 for one that begins with a number, which for kind 2 is its length."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number, and return where it ends; beyond the end of the data if it is cut off."""
+    value = shift = 0
+    while at < len(data):
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if not data[at - 1] & 0x80:
+            return value, at
+    return value, len(data) + 1
 
 
 def _indexes(folder: Path, by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:

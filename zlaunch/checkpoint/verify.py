@@ -22,8 +22,9 @@ from zlaunch.checkpoint.find import (
     weight_files,
 )
 from zlaunch.checkpoint.flat_groups import Shapes
-from zlaunch.checkpoint.model_files import model_problems, unreadable
+from zlaunch.checkpoint.model_files import model_problems, text_problems, unreadable
 from zlaunch.checkpoint.problem import Problem
+from zlaunch.checkpoint.same_numbers import damaged_numbers
 from zlaunch.checkpoint.swap_files import partition_numel, swap_files
 from zlaunch.checkpoint.torch_file import Archive, BadArchive
 from zlaunch.errors import Finding, Refused
@@ -62,7 +63,17 @@ def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem
     problems = list(_verified(checkpoint, complete))
     for file in checkpoint.files() if complete else ():
         problems += _read_whole(file)
-    return list(dict.fromkeys(problems))
+    folder = checkpoint.folder
+    of_model = list(model_problems(checkpoint, _trained_shapes(checkpoint)))
+    if complete:
+        of_model += text_problems(folder)
+    if complete and not problems:
+        of_model += damaged_numbers(checkpoint)
+    if checkpoint.engine is not None:
+        weights = weight_files(folder)
+        of_model = [replace(problem, of_model=True) for problem in of_model]
+        problems = [replace(problem, of_model=problem.file in weights) for problem in problems]
+    return list(dict.fromkeys((*problems, *of_model)))
 
 
 def _read_whole(file: Path) -> list[Problem]:
@@ -90,10 +101,6 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             yield from _missing_engine(checkpoint)
             yield from _structures(checkpoint.folder, _OF_ACCELERATE)
     yield from _partial_files(checkpoint)
-    trained = _trained_shapes(checkpoint)
-    has_engine = checkpoint.engine is not None
-    for problem in model_problems(checkpoint, trained):
-        yield replace(problem, of_model=has_engine)
     if checkpoint.engine is not None and checkpoint.saved_by is not SavedBy.UNIVERSAL:
         if checkpoint.saved_by is SavedBy.TRAINER:
             yield from _latest(checkpoint, LATEST)
@@ -145,7 +152,7 @@ def _partial_files(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     for file in checkpoint.files():
         if file.name.endswith((".tmp", ".partial", ".incomplete")):
             yield Problem(file, "it is left over from an interrupted save")
-        elif file.suffix in (".pt", ".pth", ".bin", ".safetensors") and not file.stat().st_size:
+        elif file.suffix in (".pt", ".pth", ".bin") and not file.stat().st_size:
             yield Problem(file, "it is empty")
 
 

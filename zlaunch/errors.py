@@ -123,6 +123,11 @@ class Finding:
     is_mistake: bool = False
     """Whether nobody means it, even if DeepSpeed ignores it: a misspelled or misplaced key."""
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether zlaunch refuses a ds_config with it, in every command."""
+        return self.severity in FATAL or self.is_mistake
+
 
 def in_order(finding: Finding) -> tuple[int, int]:
     """Sort key: the position in the file."""

@@ -126,6 +126,14 @@ def read_from(file: Path, offset: int) -> Iterator[bytes]:
             yield block
 
 
+def end_of(file: IO[bytes], num_bytes: int) -> str:
+    """Read the end of an open file, which may be deleted already; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
+        return file.read().decode("utf-8", "replace")
+    return ""
+
+
 def nearest(path: Path) -> Path:
     """Return the path if it exists, or its nearest existing parent."""
     existing = path.absolute()

@@ -9,6 +9,7 @@ import pytest
 from tests.each import each
 from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, TWO_GPUS, interpreter, local, over_ssh, script
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, OpenReason
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
@@ -354,7 +355,7 @@ def test_an_auto_in_an_object_that_nobody_fills_in_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{\n"foo": 1, "zero_optimization": {}}', "ds.json:2:1"),
+        ('{\n"gradient_cliping": 1, "zero_optimization": {}}', "ds.json:2:1"),
         ('{"bf16": {},\n"bf16": {}}', "ds.json:2:1"),
         ('{"train_batch_size": 7,\n"zero_optimization": {"stage": 0,\n"offload_param": {"device": "cpu"}}}',
          "ds.json:1:2"),
@@ -402,6 +403,53 @@ SPLITS = [
 def test_a_batch_is_not_refused_if_the_script_divides_the_ranks(source: str) -> None:
     raw = script(source, ConfigInterface.DEEPSPEED)
     assert make_plan(replace(_with_file(UNEVEN), script=raw)).values[("train_batch_size",)] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ('{"train_micro_batch_size_per_gpu": 4}', [None, 4, 1]),
+        ('{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}', [None, 8, 1]),
+        ('{"train_batch_size": 4}', [4, None, None]),
+        ('{"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}', [8, 2, None]),
+        ('{"train_batch_size": 8, "gradient_accumulation_steps": 2}', [8, None, 2]),
+    ],
+)
+def test_what_deepspeed_derives_from_the_ranks_of_the_script_is_left_to_it(
+    text: str, written: list[int | None]
+) -> None:
+    raw = script("net = PipelineModule(layers)", ConfigInterface.DEEPSPEED)
+    plan = make_plan(replace(_with_file(text), script=raw))
+    assert [plan.values[path] for path in (TOTAL, MICRO, ACCUMULATION)] == written
+    assert plan.left == dict.fromkeys(
+        (path[0] for path in (TOTAL, MICRO, ACCUMULATION) if plan.values[path] is None), OpenReason.GROUPS
+    )
+
+
+def test_no_batch_is_refused_for_a_size_that_nobody_gave() -> None:
+    raw = script("", ConfigInterface.DEEPSPEED)
+    (finding,) = _findings(replace(_with_file('{"train_batch_size": 3}'), script=raw))
+    assert finding.message == "train_batch_size 3 is not divisible by 1 accumulated x 2 ranks"
+
+
+@pytest.mark.parametrize("source", ["# no mpu here\n", "deepspeed.initialize(model, mpu=None)\n"])
+def test_a_word_that_divides_no_ranks_leaves_the_batch_known(source: str) -> None:
+    raw = script(source, ConfigInterface.DEEPSPEED)
+    plan = make_plan(replace(_with_file('{"train_micro_batch_size_per_gpu": 4}'), script=raw))
+    assert plan.values[TOTAL] == 4 * plan.topology.world_size
+
+
+def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
+    text = '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'
+    plan = make_plan(_with_file(text, "--optim", "sgd"))
+    assert [(one.code, one.place is not None) for one in plan.warnings] == [("argument-without-effect", True)]
+
+
+def test_an_optimizer_that_cannot_be_offloaded_is_refused_and_one_that_is_replaced_is_named() -> None:
+    on_host = {"stage": 2, "offload": Offload(optimizer="cpu")}
+    assert _codes(_asked(DEFAULTS, "--optim", "adafactor", **on_host)) == ["replaced-optimizer-fails"]
+    plan = make_plan(_asked(DEFAULTS, "--optim", "sgd", **on_host))
+    assert [finding.code for finding in plan.warnings] == ["optimizer-replaced"]
 
 
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:

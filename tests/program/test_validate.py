@@ -152,8 +152,8 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
     [
         (["bad.json", "--fix"], "bad.json: 1 fix written, old file kept as bad.json.bak; valid\n"),
         (["bad.json", "--fix", "--no-backup"], "bad.json: 1 fix written; valid\n"),
-        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; 1 error\n"),
-        (["silent.json", "--fix"], "silent.json: no safe fixes; 1 ignored\n"),
+        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; refused, 1 error\n"),
+        (["silent.json", "--fix"], "silent.json: no safe fixes; valid, 1 ignored\n"),
     ],
 )
 def test_it_is_said_whether_a_fix_was_written(folder: Path, words: list[str], said: str) -> None:

@@ -15,7 +15,6 @@ from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import (
-    FATAL,
     ExitStatus,
     Finding,
     InputMissing,
@@ -33,6 +32,7 @@ from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
+from zlaunch.job.unused_arguments import ddp_arguments
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,9 @@ class Report:
         """
         if self.trouble is not None:
             return self.trouble.status
-        counted = FATAL | {Severity.IGNORED} if strict else FATAL
-        wrong = any(finding.severity in counted or finding.is_mistake for finding in self.findings)
+        wrong = any(finding.is_refused for finding in self.findings)
+        if strict:
+            wrong |= any(finding.severity is Severity.IGNORED for finding in self.findings)
         would_change = self.fixes is not None and self.fixes.count > 0 and not self.fixes.writes
         if wrong or would_change:
             return ExitStatus.REFUSED
@@ -165,6 +166,7 @@ def _conflicts(
         yield from precision_conflicts(args)
     if interface is ConfigInterface.TRAINER:
         yield from fsdp_conflict(typed)
+        yield from ddp_arguments(args)
 
 
 def load_config(name: str) -> LoadedConfig:

@@ -4,7 +4,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -27,12 +27,14 @@ from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
+from zlaunch.rundir.printed import printed_records, without_records
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
     HeartbeatRecord,
     JobRecord,
     MachineSample,
     NodeRecord,
+    PrintedRecord,
     RankRecord,
     SampleRecord,
     SlotRecord,
@@ -44,6 +46,9 @@ Choice = TypeVar("Choice", bound=Enum)
 
 LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
+
+LAUNCHER_LOG_BYTES = 1 << 20
+"""The same for the launcher's, where ranks print what they cannot record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,21 @@ class LauncherEnd:
     save: SaveEvidence | None = None
     oom_kills: int = 0
     """Those of this host during the whole job: lost ranks cannot count theirs."""
+    log: str | None = None
+    """The end of the launcher's log, which may be all that is left; None if it is read from the run."""
 
 
 def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     """Collect all that is known; what cannot be read is left out."""
-    ranks = _rank_evidence(run)
-    launcher_log = tail(run.paths.launcher_log)
-    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
+    launcher_log = tail(run.paths.launcher_log, LAUNCHER_LOG_BYTES) if end.log is None else end.log
     stopped_by = end.stopped_by
     is_open = stopped_by is None and end.stall is None and not end.is_diverged
+    printed = printed_records(launcher_log)
+    launcher_log = without_records(launcher_log)[-LOG_BYTES:]
+    has_succeeded = is_open and end.returncode == 0 and end.log is not None
+    are_finished = has_succeeded and _proves_success(run, launcher_log)
+    ranks = _rank_evidence(run, printed, are_finished=are_finished)
+    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
         stopped_by = _stopped_by_others(ranks, end.returncode, launcher_log)
     return Evidence(
@@ -82,13 +93,32 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,
+        takes_records=end.log is None or run.paths.takes_records,
     )
 
 
-def _rank_evidence(run: RunFiles) -> tuple[RankEvidence, ...]:
+def _proves_success(run: RunFiles, launcher_log: str) -> bool:
+    """Whether a launcher that returned 0 shows that ranks without a record have finished.
+
+    It does where no record can be written. DeepSpeed's runner also returns 0 if its node launcher was killed;
+    that says which ranks have succeeded.
+    """
+    is_runner = run.job.get("launcher") == "deepspeed"
+    return not run.paths.takes_records and (not is_runner or "exits successfully" in launcher_log)
+
+
+def _rank_evidence(
+    run: RunFiles, printed: Mapping[int, PrintedRecord], *, are_finished: bool
+) -> tuple[RankEvidence, ...]:
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", ()) if "rank" in slot}
     nodes = list(dict.fromkeys(slot.get("host", "") for slot in slots.values()))
-    return tuple(_rank(run, slot, nodes.index(slot.get("host", ""))) for slot in slots.values())
+    ranks = []
+    for rank, slot in slots.items():
+        evidence = _rank(run, slot, nodes.index(slot.get("host", "")), printed.get(rank, PrintedRecord()))
+        if are_finished and evidence.returncode is None:
+            evidence = replace(evidence, returncode=0)
+        ranks.append(evidence)
+    return tuple(ranks)
 
 
 def _stopped_by_others(
@@ -190,9 +220,10 @@ def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
     return False
 
 
-def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
+def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) -> RankEvidence:
     rank = slot["rank"]
-    record, heartbeat = run.ranks.get(rank, RankRecord()), run.heartbeats.get(rank, HeartbeatRecord())
+    record = printed.get("record") or run.ranks.get(rank, RankRecord())
+    heartbeat = run.heartbeats.get(rank, HeartbeatRecord())
     sample, error = run.samples.get(rank, SampleRecord()), run.errors.get(rank)
     stopped_by = record.get("stopped_by")
     if _was_exiting(record, heartbeat):
@@ -206,7 +237,7 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
         error=filled(ErrorEvidence, error) if error else None,
-        log=tail(run.paths.rank_log(rank)),
+        log=tail(run.paths.rank_log(rank)) or printed.get("log", ""),
         stacks=tail(run.paths.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),
         heartbeat=heartbeat,

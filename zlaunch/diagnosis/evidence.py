@@ -194,6 +194,8 @@ class Evidence:
     """Empty where zlaunch started only one launcher."""
     save: SaveEvidence | None = None
     """The request to save and stop, if there was one."""
+    takes_records: bool = True
+    """Whether ranks could write records to the end: otherwise a missing one says nothing."""
 
     @property
     def is_preempted(self) -> bool:

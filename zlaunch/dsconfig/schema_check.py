@@ -190,7 +190,7 @@ def _key_paths(value: Mapping[str, object], path: tuple[str, ...] = ()) -> Itera
             yield from _key_paths(child, (*path, key))
 
 
-_CONVERTED = "bad-type", Severity.IGNORED
+_CONVERTED = (("bad-type", Severity.IGNORED), ("bad-type", Severity.ADVICE))
 """A value of another type, which DeepSpeed converts as pydantic does."""
 
 
@@ -198,7 +198,7 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     """Read the config without its mistakes: a doubtful value becomes "auto", is converted or dropped."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        if fault is None or fault.fix is not None or (fault.code, fault.severity) != _CONVERTED:
+        if fault is None or fault.fix is not None or (fault.code, fault.severity) not in _CONVERTED:
             fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant, strict=False)

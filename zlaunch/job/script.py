@@ -53,6 +53,8 @@ RANK_DIVIDERS = (
     "parallelism_config",
 )
 """Words of a script whose ranks are in groups: stages of a pipeline, or those that share a sequence."""
+_NO_DIVIDERS = re.compile(r"^\s*#.*$|\bmpu\s*=\s*None\b", re.MULTILINE)
+"""Where these words divide nothing: in a line that is a comment, and in the default of an argument."""
 
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
@@ -75,6 +77,20 @@ class OwnConfig(NamedTuple):
     value: Mapping[str, Any] | str | None
     """The config, its file, or None if it is not known before the script runs."""
     place: Place | None = None
+
+
+class OwnSetting(NamedTuple):
+    """An argument in the code of a script that sets what a ds_config sets, too."""
+
+    call: str
+    """The class of accelerate, or its method."""
+    name: str
+    value: Value | None
+    """None if it is computed."""
+    path: tuple[str, ...]
+    """The key of a ds_config for the same."""
+    where: str
+    """File and line."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +117,8 @@ class Script:
     """What it trains with instead of DeepSpeed, if that is known."""
     constants: Mapping[str, Value] = field(default_factory=dict)
     """Arguments of the Trainer that it names once, to set them."""
+    settings: tuple[OwnSetting, ...] = ()
+    """What it gives accelerate that a ds_config can set."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
     has_other_modules: bool = False
@@ -111,6 +129,10 @@ class Script:
     """Whether it passes `trust_remote_code=True` for models."""
     resume_flag: str = ""
     """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
+    launcher: str | None = None
+    """The launcher by which it certainly starts ranks itself, so that it is none of them."""
+    switches: frozenset[str] = frozenset()
+    """Flags of its own parser that take no value, such as `--deepspeed`."""
     save_flag: str = ""
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False
@@ -173,7 +195,8 @@ class Script:
     @property
     def divides_ranks(self) -> bool:
         """Whether it may decide itself which ranks share a batch."""
-        return any(map(self.mentions, RANK_DIVIDERS))
+        source = _NO_DIVIDERS.sub("", self.source)
+        return any(num_mentions(word, source) > 0 for word in RANK_DIVIDERS)
 
     def may_define(self, flag: str) -> bool:
         """Whether it may have a flag, also if argparse takes `flag` for an abbreviation of it."""

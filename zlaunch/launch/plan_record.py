@@ -8,7 +8,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import cast
 
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, OpenReason
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.native_ops import OPS
@@ -79,7 +79,9 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
     values = plan.values
     devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
-    total = micro * accumulated * plan.topology.world_size if micro and accumulated else None
+    total = whole(values[TOTAL])
+    if total is None and micro and accumulated and plan.left.get(dotted(TOTAL)) != OpenReason.GROUPS:
+        total = micro * accumulated * plan.topology.world_size
     return {
         "run_directory": str(plan.layout.root),
         "launcher": plan.launcher,
@@ -102,7 +104,7 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
         "offload": {part: None if device == "none" else device for part, device in devices.items()},
         "micro_batch": micro,
         "grad_accum": accumulated,
-        "train_batch_size": whole(values[TOTAL]) or total,
+        "train_batch_size": total,
         "environment": {name: variable.value for name, variable in plan.environment.items()},
         "swap_dirs": [str(directory) for directory in plan.swap_dirs],
         "native_ops": [op.name for op in plan.ops],

@@ -238,6 +238,14 @@ class RankRecord(TypedDict, total=False):
     oom_kills: int | None
 
 
+class PrintedRecord(TypedDict, total=False):
+    """The end of a rank that could not write its record."""
+
+    record: RankRecord
+    log: str
+    """The end of what its script printed, if it failed."""
+
+
 class HeartbeatRecord(TypedDict, total=False):
     """`rank-N.pulse.json`: what the script is doing, written from inside its process."""
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from zlaunch.files import from_safe_word
+from zlaunch.files import end_of, from_safe_word
 from zlaunch.process import (
     SAFE_PATH,
     Child,
@@ -28,6 +28,7 @@ from zlaunch.process import (
 )
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
+from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record
@@ -40,6 +41,9 @@ GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal."""
 
 SAMPLE_SECONDS = 2.0
+
+PRINTED_LOG_BYTES = 8 * 1024
+"""How much of the end of its log a rank prints if the run directory is gone."""
 
 QUIET_SECONDS = 4.0
 """A script that sent no heartbeat for this long may be compiling."""
@@ -54,15 +58,22 @@ class _RecordFile:
             rank=rank, local_rank=_local_rank(), host=os.uname().nodename, started=time.time()
         )
 
-    def add(self, news: RankRecord) -> None:
-        """Replace the file. On a full disk, overwrite it in place; an error here must not end the rank."""
+    def add(self, news: RankRecord) -> RankRecord | None:
+        """Replace the file; return the record if it could not be written, which must not end the rank.
+
+        On a full disk, it is overwritten in place.
+        """
         self._record.update(news)
         try:
             write_record(self._file, self._record, indent=None)
         except OSError:
-            with contextlib.suppress(OSError), self._file.open("r+") as old:
-                old.write(record_text(self._record, indent=None))
-                old.truncate()
+            try:
+                with self._file.open("r+") as old:
+                    old.write(record_text(self._record, indent=None))
+                    old.truncate()
+            except OSError:
+                return self._record
+        return None
 
 
 class _Attendant:
@@ -169,9 +180,9 @@ def main(run_dir: RunDir) -> int:
     inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
     host = _host_of(job, rank)
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
-    with run_dir.rank_log(rank).open("ab") as log:
-        environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+    log = run_dir.rank_log(rank).open("a+b")  # stays open: its end is read if the directory is gone
+    environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
+    child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
@@ -190,7 +201,9 @@ def main(run_dir: RunDir) -> int:
         "peak_rss_bytes": largest,
         "oom_kills": killed,
     }
-    record.add(ending)
+    if (unwritten := record.add(ending)) is not None:
+        words = "" if returncode == 0 else end_of(log, PRINTED_LOG_BYTES)
+        print(printed_line(unwritten, words), flush=True)
     delete([], [buffer])
     if job["over_ssh"] and _local_rank() == 0:
         delete(job["swap_dirs"], [])

@@ -40,6 +40,7 @@ class OpenReason(str, Enum):
     DATA_LOADER = "filled in when the job runs, from the script's own batch size"
     OBJECTS = "filled in when the job runs, from the script's own optimizer and scheduler"
     SCRIPT = "filled in when the job runs, as the script sets it"
+    GROUPS = "DeepSpeed computes it from the ranks that share a batch, which only the script knows"
     RANKS = "depends on the number of ranks; give `--world-size`"
 
     __str__ = str.__str__
@@ -98,6 +99,26 @@ def derive_batch(values: Values, args: TrainerArgs, context: Context) -> Values:
             equation = f"{total} / ({factor} x {plural(ranks, 'rank')})"
             values = values.put(path, int(total / (factor * ranks)), Source.computed(equation))
     return values
+
+
+def leave_derived_sizes(values: Values, context: Context) -> ResolvedAutos:
+    """Leave out the batch sizes of a raw script that only DeepSpeed can derive.
+
+    The script may divide the ranks itself, and beside a total no size is zlaunch's to choose.
+    """
+    if context.interface is not ConfigInterface.DEEPSPEED:
+        return ResolvedAutos(values, {})
+    args = context.args or TrainerArgs(release=context.trainer)
+    derived: list[KeyPath] = []
+    if whole(values[TOTAL]) is not None:
+        known = derive_batch(values, args, context)
+        names = {MICRO: "per_device_train_batch_size", ACCUMULATION: "gradient_accumulation_steps"}
+        derived = [path for path, name in names.items() if known[path] == AUTO and not args[name].given]
+    elif context.has_own_groups and values[TOTAL] == AUTO:
+        derived = [TOTAL]
+    for path in derived:
+        values = values.without(path)
+    return ResolvedAutos(values, {dotted(path): OpenReason.GROUPS for path in derived})
 
 
 def _is_open(value: object) -> bool:

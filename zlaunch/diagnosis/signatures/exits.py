@@ -187,7 +187,10 @@ def launcher_failed(case: Case) -> Reading | None:
         return None
     line = matching_line(r"(?m)^[\w.]*(?:Error|Exception): [^\n]*", case.words) or last_line(case.words)
     cause = f"the launcher {case.job.launcher} failed"
-    return Reading(cause, (line, f"exit status {number}"), is_local=False)
+    facts = [line, f"exit status {number}"]
+    if not case.evidence.takes_records:
+        facts.insert(0, "the run directory is gone or read-only, so ranks could not record their ends")
+    return Reading(cause, facts, is_local=False)
 
 
 @signature("finished", "every rank returned 0")

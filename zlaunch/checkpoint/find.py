@@ -241,8 +241,8 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
 
 
 def _has_weights(folder: Path) -> bool:
-    names = (*WEIGHTS, *(file.name for file in weight_files(folder)))
-    return any((folder / name).is_file() for name in names)
+    shards = (file.name for file in weight_files(folder) if "model" in file.name)  # others may be anything
+    return any((folder / name).is_file() for name in (*WEIGHTS, *shards))
 
 
 def _saved_by(folder: Path) -> SavedBy:

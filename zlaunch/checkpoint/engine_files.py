@@ -207,6 +207,12 @@ class ModelFile:
         return config if isinstance(config, dict) else {}
 
     @property
+    def has_writer(self) -> bool:
+        """Whether the ds_config has a checkpoint writer, with which an engine cannot load this either."""
+        section = self.config.get("checkpoint")
+        return isinstance(section, dict) and section.get("writer") is not None
+
+    @property
     def _zero(self) -> Mapping[str, Any]:
         zero = self.config.get("zero_optimization")
         return zero if isinstance(zero, dict) else {}

@@ -1,13 +1,28 @@
 """Files that stand for others: what git has in their place until they are downloaded."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from zlaunch.files import open_regular
 
 _HEAD_BYTES = 400
 
+_MOST_BYTES = 1024
+"""A pointer is shorter."""
+
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANNEX = (b"/annex/objects/", b"../.git/annex/objects/")
+
+
+def pointers_in(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Find the pointers in a directory, and what to say of each."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.stat().st_size <= _MOST_BYTES)
+    except OSError:
+        return
+    for file in files:
+        if text := pointer_in(file):
+            yield file, text
 
 
 def pointer_in(file: Path) -> str | None:

@@ -52,6 +52,8 @@ class Summary:
     """The version of DeepSpeed."""
     offload: str | None = None
     """Where the optimizer was while it trained: none, cpu or nvme."""
+    has_writer: bool = False
+    """Whether a checkpoint writer saved it, with which torch 2.6 and newer does not load it."""
     has_experts: bool = False
     """Whether the model has DeepSpeed's own MoE layers."""
     largest_group: int = 0
@@ -115,6 +117,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
             num_parameters=None if model.is_of_pipeline else _num_parameters(model),
             release=model.release,
             offload=model.offload,
+            has_writer=model.has_writer,
             has_experts=bool(model.num_experts),
             largest_group=max(map(len, model.shapes), default=0),
             is_dealt_out=model.is_round_robin,

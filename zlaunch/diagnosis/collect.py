@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from zlaunch.checkpoint.pointer import pointers_in
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
@@ -21,9 +22,10 @@ from zlaunch.diagnosis.evidence import (
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
-from zlaunch.files import open_regular
+from zlaunch.files import open_regular, shown
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.model import model_flag
+from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
@@ -190,7 +192,17 @@ def _job_evidence(run: RunFiles) -> JobEvidence:
         forecast=run.forecast or None,
         config=run.config,
         forced=tuple(job.get("forced", ())),
+        pointers=_pointers(job, ScriptArgs.of(words)),
     )
+
+
+def _pointers(job: JobRecord, args: ScriptArgs) -> dict[str, str]:
+    pointers: dict[str, str] = {}
+    for named in (model_flag(args), job.get("spec", {}).get("resume"), args.value(RESUME)):
+        if isinstance(named, str):
+            folder = Path(job.get("working_directory", ""), named)
+            pointers.update((shown(file), text) for file, text in pointers_in(folder))
+    return pointers
 
 
 def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from zlaunch.checkpoint.find import ACCELERATE_TAG, TRAINER_STATE, SavedBy, trai
 from zlaunch.checkpoint.pattern_path import how_to_rename
 from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
 from zlaunch.checkpoint.weights import how_to_take_weights
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL, WRITER
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.stack import FORCED_LOAD
 from zlaunch.resume.fit import CheckpointFit, ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import VARIABLE, CheckpointReading, Conversion, Resumption
 from zlaunch.resume.resumed_data import DataPosition
@@ -44,6 +45,7 @@ def check_resume(training: PlannedTraining) -> Iterator[Finding]:
         return
     yield from _other_kind(resumption, training.script)
     yield from _unfit(resumption, training)
+    yield from _refused_by_torch(resumption, training)
     if position.is_trainer:
         yield from _kept_arguments(training, position)
         yield from _nothing_to_train(training, resumption)
@@ -148,6 +150,16 @@ def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
     for problem in resumption.saved.unknown:
         message = f"{shown(problem.file)}: {problem.message}; whether it fits this job cannot be checked"
         yield Finding("unfit-checkpoint", message, where=_OPTION, severity=Severity.ADVICE)
+
+
+def _refused_by_torch(resumption: Resumption, training: PlannedTraining) -> Iterator[Finding]:
+    """With a checkpoint writer, the engine loads its optimizer without saying which classes it takes."""
+    if resumption.saved.stage and training.has_writer and training.refuses_classes:
+        yield _cannot(
+            f"with `{dotted(WRITER)}`, DeepSpeed cannot load checkpoints: torch 2.6 and newer refuses its "
+            "classes",
+            f"leave `{dotted(WRITER)}` out; or add `--env {FORCED_LOAD}=1` if you trust the checkpoint",
+        )
 
 
 def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:

@@ -174,6 +174,7 @@ def main(run_dir: RunDir) -> int:
     if job.get("shielded"):
         shield_from_sigterm()
     os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
+    os.environ.update(_host_number(os.environ))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
     killed_before = oom_kills()
@@ -218,6 +219,12 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
         return {}
     found = {name: str(value) for name, value in told.items()}
     return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
+
+
+def _host_number(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `torchrun` tells a rank of its host, under the names that DeepSpeed's checkpoint writers read."""
+    names = {"CROSS_SIZE": "GROUP_WORLD_SIZE", "CROSS_RANK": "GROUP_RANK"}
+    return {name: environ[own] for name, own in names.items() if own in environ and name not in environ}
 
 
 def _script_command(job: JobRecord, own: str | None) -> list[str]:

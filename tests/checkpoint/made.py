@@ -119,6 +119,9 @@ def engine(
         share = math.ceil(sum(numels.values()) / 4) * 2
     groups = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
     state: dict[str, object] = {groups: [T((share,))], "zero_stage": stage, "partition_count": 2}
+    moments = {"exp_avg": T((share,)), "exp_avg_sq": T((share,)), "step": T(())}
+    inner = {"state": {0: moments}, "param_groups": [{"betas": (0.9, 0.999), "eps": 1e-8}]}
+    state["optimizer_state_dict" if stage == 3 else "base_optimizer_state"] = inner
     prefix = "bf16_" if "bf16" in (config or {}) else ""
     for number in (0, 1):
         file = folder / f"{prefix}zero_pp_rank_{number}_mp_rank_00_optim_states.pt"

@@ -6,6 +6,7 @@ Slow packages are imported by the first sample: the script has started by then.
 import contextlib
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
 from zlaunch.rundir.record import GpuSample, MachineSample, SampleRecord
@@ -78,10 +79,8 @@ def machine_sample(directory: Path) -> MachineSample:
     """Read the memory of a host, its shared memory and the free space of the disk of a directory."""
     import psutil
 
-    from zlaunch.hosts.machine.probe import tightest_cgroup
-
     memory, used, limit = psutil.virtual_memory(), None, None
-    if (group := tightest_cgroup(Path("/proc/self"))) is not None:
+    if (group := _probe().tightest_cgroup(Path("/proc/self"))) is not None:
         used, limit = group.used_bytes, group.limit_bytes
     shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written
     return {
@@ -93,6 +92,12 @@ def machine_sample(directory: Path) -> MachineSample:
         "shm_free_bytes": shm_free,
         "disk_free_bytes": disk_space(directory)[1],
     }
+
+
+def _probe() -> ModuleType:
+    from zlaunch.hosts.machine import probe  # only when the script has started
+
+    return probe
 
 
 def disk_space(directory: Path) -> tuple[int, int] | tuple[None, None]:
@@ -127,14 +132,12 @@ def _difference(now: int | None, before: int | None) -> int | None:
 
 def oom_kills() -> OomKills:
     """Read the counters of the kernel."""
-    from zlaunch.hosts.machine.probe import oom_kills_in_group
-
     machine = None
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
                 machine = int(line.split()[1])
-    return OomKills(oom_kills_in_group(Path("/proc/self")), machine)
+    return OomKills(_probe().oom_kills_in_group(Path("/proc/self")), machine)
 
 
 class GpuSampler:

@@ -84,6 +84,10 @@ class LaunchView(PlanView, Reporter):
         for difference in differences:
             self._say(*console.paragraph(difference, "  "))
 
+    def ignored(self, arguments: Sequence[str]) -> None:
+        for argument in arguments:
+            self._say(*console.paragraph(f"ignored: {argument}"))
+
     def saved(self, saved: SavedByRun) -> None:
         for name, place in saved_rows(saved):
             self._say(*console.paragraph(f"{name}: {place}"))

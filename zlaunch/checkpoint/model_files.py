@@ -284,7 +284,9 @@ def _missing_layers(folder: Path, entries: _Entries, config: Mapping[str, Any]) 
 def _ranks(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Compare the ranks of matrices with the settings, and find first ones without a second."""
     rank, others = config.get("r"), config.get("rank_pattern")
-    ranks = {rank, *(others.values() if isinstance(others, Mapping) else ())}
+    ranks = {rank}
+    if isinstance(others, Mapping):
+        ranks.update(others.values())
     firsts = {name: entry for name, entry in entries.items() if name.endswith(".lora_A.weight")}
     alone = sorted(name for name in firsts if name.replace(".lora_A.", ".lora_B.") not in entries)
     if alone:

@@ -4,7 +4,7 @@ import itertools
 from types import SimpleNamespace
 from typing import Any
 
-from tests.contract.trainer_side import trainer_fills
+from tests.contract.trainer_side import trainer_fills, training_arguments
 from tests.each import each
 from zlaunch.dsconfig.text.document import leaves
 from zlaunch.hosts.machine.interpreter import installed_stack
@@ -96,3 +96,21 @@ def test_every_argument_about_the_optimizer_and_the_schedule_is_known() -> None:
         name for name in TrainingArguments.__dataclass_fields__ if name.startswith(("optim", "lr_scheduler"))
     }
     assert theirs == {*OPTIMIZER_ARGUMENTS, *SCHEDULE_ARGUMENTS}
+
+
+def test_of_the_optimizers_that_are_replaced_only_adafactor_has_an_epsilon_that_adam_cannot_take() -> None:
+    """Accelerate hands DeepSpeedCPUAdam the parameter groups as the optimizer of `--optim` made them."""
+    import torch
+    from transformers import Trainer
+    from transformers.training_args import OptimizerNames
+
+    odd = []
+    for name in OptimizerNames:
+        try:
+            kind, options = Trainer.get_optimizer_cls_and_kwargs(training_arguments(("--optim", name.value)))
+            optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **options)
+        except (ImportError, ValueError, TypeError):  # a package that is not installed, or one for a model
+            continue
+        if not isinstance(optimizer.param_groups[0].get("eps", 0.0), float):
+            odd.append(name.value)
+    assert odd == ["adafactor"]

@@ -445,6 +445,13 @@ def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
     assert [(one.code, one.place is not None) for one in plan.warnings] == [("argument-without-effect", True)]
 
 
+def test_an_optimizer_that_cannot_be_offloaded_is_refused_and_one_that_is_replaced_is_named() -> None:
+    on_host = {"stage": 2, "offload": Offload(optimizer="cpu")}
+    assert _codes(_asked(DEFAULTS, "--optim", "adafactor", **on_host)) == ["replaced-optimizer-fails"]
+    plan = make_plan(_asked(DEFAULTS, "--optim", "sgd", **on_host))
+    assert [finding.code for finding in plan.warnings] == ["optimizer-replaced"]
+
+
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:
     raw = replace(_with_file(UNEVEN), script=script("", ConfigInterface.DEEPSPEED))
     assert [one.code for one in _findings(raw)] == ["batch-equation"]

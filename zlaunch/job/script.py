@@ -129,6 +129,10 @@ class Script:
     """Whether it passes `trust_remote_code=True` for models."""
     resume_flag: str = ""
     """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
+    launcher: str | None = None
+    """The launcher by which it certainly starts ranks itself, so that it is none of them."""
+    switches: frozenset[str] = frozenset()
+    """Flags of its own parser that take no value, such as `--deepspeed`."""
     save_flag: str = ""
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False

@@ -15,6 +15,7 @@ from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
+from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, OwnSetting, Script, num_mentions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
@@ -72,6 +73,8 @@ def read_script(path: Path) -> Script:
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
+        launcher=launcher_of(code.nodes),
+        switches=frozenset(flag for flag, option in code.options.items() if _is_switch(option)),
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
@@ -268,6 +271,10 @@ def _default_config(code: _Code, flags: tuple[str, ...]) -> OwnConfig | None:
         if keyword.arg == "default" and isinstance(value := _literal(keyword.value, code), str):
             return OwnConfig(f"default of `{flags[-1]}`", value)
     return None
+
+
+def _is_switch(option: ast.Call) -> bool:
+    return "is_flag" in _keywords(option) or _keywords(option).get("action", "").startswith("'store_")
 
 
 def _takes_path(option: ast.Call) -> bool:

@@ -10,7 +10,7 @@ from zlaunch.dsconfig.text.document import dotted
 from zlaunch.files import shown
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet, resumption_by_argument
 from zlaunch.resume.newest import damaged_after
 from zlaunch.resume.reshard import universal_resumption
 
@@ -28,9 +28,14 @@ def with_checkpoint(facts: JobFacts, reporter: StepReporter) -> JobFacts:
 
 
 def _skipped(saved: Summary) -> str:
-    folder, problem = saved.checkpoint.folder, saved.problems[0]
+    folder, problem = saved.checkpoint.folder, saved.obstructions[0]
     file = os.path.relpath(problem.file, folder)
     return f"skips {shown(folder)}, which is newer: {file}: {problem.message}"
+
+
+def with_named_checkpoint(facts: JobFacts) -> JobFacts:
+    """Read the checkpoint that an argument of the script names, which it gets as it is."""
+    return replace(facts, resumption=resumption_by_argument(facts.script, facts.job.args))
 
 
 def with_conversion(facts: JobFacts) -> JobFacts:

@@ -10,14 +10,15 @@ from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
 from zlaunch.config.resolve.values import AUTO, Values
-from zlaunch.config.rules.rule import Context
+from zlaunch.config.rules.rule import Context, Subject
+from zlaunch.config.rules.trainer import BY_ARGUMENT
 from zlaunch.config.validate import key_findings, validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
-from zlaunch.errors import Finding, Refused, Severity, in_order
+from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
@@ -103,9 +104,17 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
-    warnings += tuple(_unused(composed, given))
+    by_argument = [*_by_argument(config, replace(context, args=resolved.agreement.args), given.base)]
+    refuse_fatal(by_argument)
+    warnings += (*by_argument, *_unused(composed, given))
     left = {**resolved.left, **derived}
     return ResolvedConfig(composed, values, left, resolved.agreement, config, warnings)
+
+
+def _by_argument(config: DsConfig, context: Context, base: Document | None) -> Iterator[Finding]:
+    for rule in BY_ARGUMENT:
+        for finding in rule(Subject(config, context)):
+            yield _located(finding, base)
 
 
 def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:

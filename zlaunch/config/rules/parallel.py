@@ -50,6 +50,24 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
         )
 
 
+@fails_later(
+    {"tensor_parallel": {"autotp_size": 2}}, {"tensor_parallel.autotp_size": 3}, Context(world_size=3)
+)
+def groups_do_not_divide_the_ranks(subject: Subject) -> Iterator[Violation]:
+    """AutoTP and AutoEP divide all ranks into groups of their size, and fail if some ranks are left."""
+    context, config = subject.context, subject.config
+    if context.world_size is None or context.has_own_groups or config.pipeline is not None:
+        return
+    sizes = {"tensor_parallel.autotp_size": config.tensor_parallel.autotp_size}
+    if (experts := config.expert_parallel) is not None and experts.enabled:
+        sizes["expert_parallel.autoep_size"] = experts.autoep_size * experts.expert_tensor_parallel_size
+    for key, size in sizes.items():
+        if size > 1 and context.world_size % size:
+            ranks = plural(context.world_size, "rank")
+            hint = f"start a multiple of {size} ranks, or write a divisor of {context.world_size}"
+            yield Violation(key, f"{ranks} cannot be divided into groups of {size}", hint)
+
+
 @ignored({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2})
 def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     """In training only `autotp_size` splits the model; `tp_size` alone is for inference."""

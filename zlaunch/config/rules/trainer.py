@@ -181,16 +181,40 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
 )
 def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
     """With optimizer offload, accelerate replaces the optimizer of `--optim` by DeepSpeedCPUAdam."""
+    optim = _replaced_optimizer(subject)
+    if optim and not optim.endswith(_ODD_EPSILON):
+        yield Violation(
+            zero("offload_optimizer"), f"`--optim {optim}` is replaced by DeepSpeedCPUAdam", _KEEP
+        )
+
+
+@fails_later(
+    {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
+    {zero("offload_optimizer"): None},
+    _told(optim="adafactor"),
+)
+def replaced_optimizer_fails(subject: Subject) -> Iterator[Violation]:
+    """Accelerate passes Adafactor's two numbers for `eps` on to DeepSpeedCPUAdam, which takes one."""
+    optim = _replaced_optimizer(subject)
+    if optim and optim.endswith(_ODD_EPSILON):
+        message = f"`--optim {optim}` cannot be offloaded: it is replaced by DeepSpeedCPUAdam, "
+        message += "which fails at the first step on its `eps`"
+        yield Violation(zero("offload_optimizer"), message, _KEEP)
+
+
+_ODD_EPSILON = "adafactor"
+_KEEP = 'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`'
+BY_ARGUMENT = (optimizer_replaced, replaced_optimizer_fails)
+"""Rules about an argument that no key of a ds_config shows."""
+
+
+def _replaced_optimizer(subject: Subject) -> str | None:
     optim, config = subject.argument("optim"), subject.config
     if optim is None or config.optimizer is not None or "offload_optimizer" not in subject.offloads:
-        return
-    kept = str(optim).startswith(("adamw", "adagrad")) or not config.zero_force_ds_cpu_optimizer
-    if not kept:
-        yield Violation(
-            zero("offload_optimizer"),
-            f"`--optim {optim}` is replaced by DeepSpeedCPUAdam",
-            'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`',
-        )
+        return None
+    if str(optim).startswith(("adamw", "adagrad")) or not config.zero_force_ds_cpu_optimizer:
+        return None
+    return str(optim)
 
 
 @ignored(

@@ -33,7 +33,7 @@ def tour(taken: Result) -> Tour:
 
 
 def test_every_phase_of_every_job_takes_what_was_predicted(tour: Tour) -> None:
-    """Besides the batch, which is 1 %, a thread of gloo may hold a bucket, a layer, for a moment too long.
+    """Besides the batch, which is 1 %, threads of gloo may hold two buckets, a layer each, a moment too long.
 
     A copy of a rank's share of the parameters would be six layers.
     """
@@ -43,7 +43,7 @@ def test_every_phase_of_every_job_takes_what_was_predicted(tour: Tour) -> None:
         assert stop.predicted is not None
         pairs = [(mine.end, its.end) for mine, its in zip(stop.measured, stop.predicted.phases, strict=False)]
         for measured, predicted in (*pairs, (stop.peak, stop.predicted.peak)):
-            assert abs(measured - predicted) < 0.02 * predicted + layer, stop.label
+            assert abs(measured - predicted) < 0.02 * predicted + 2 * layer, stop.label
 
 
 def test_the_losses_of_all_jobs_agree(tour: Tour) -> None:

@@ -7,7 +7,7 @@ from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
+from zlaunch.resume.choose import find_resumption, no_checkpoint_yet, resumption_by_argument
 from zlaunch.resume.reshard import universal_resumption
 
 
@@ -19,6 +19,11 @@ def with_checkpoint(facts: JobFacts, reporter: StepReporter) -> JobFacts:
         return replace(facts, job=replace(facts.job, resume=None))
     folder = str(resumption.checkpoint.folder)  # so that a rerun takes the same one
     return replace(facts, job=replace(facts.job, resume=folder), resumption=resumption)
+
+
+def with_named_checkpoint(facts: JobFacts) -> JobFacts:
+    """Read the checkpoint that an argument of the script names, which it gets as it is."""
+    return replace(facts, resumption=resumption_by_argument(facts.script, facts.job.args))
 
 
 def with_conversion(facts: JobFacts) -> JobFacts:

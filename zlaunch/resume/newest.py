@@ -39,7 +39,7 @@ def newest_complete(
         if checkpoint.written < since:
             continue
         saved = summarize(checkpoint)
-        if not saved.problems and fits(saved):
+        if not saved.obstructions and fits(saved):
             return saved
     return None
 
@@ -54,7 +54,7 @@ def checkpoint_of(folder: Path) -> Summary:
     if not checkpoints:
         return summarize(checkpoint_at(folder))
     newest = summarize(checkpoints[0])
-    return (newest_complete(folder) or newest) if newest.problems else newest
+    return (newest_complete(folder) or newest) if newest.obstructions else newest
 
 
 def refuse_several(folder: Path, checkpoints: Sequence[CheckpointFolder]) -> None:

@@ -14,7 +14,7 @@ from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
 from zlaunch.runs.store import find_run, load_run
-from zlaunch.runs.what_ran import differences
+from zlaunch.runs.what_ran import differences, unused
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -58,7 +58,7 @@ def _amount(num_bytes: int | None) -> str:
 
 def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
     saved = saved_by_run(run)
-    model = None if saved.model is None else str(saved.model)
+    model = None if saved.model is None or saved.damage is not None else str(saved.model)
     checkpoint = None if saved.checkpoint is None else str(saved.checkpoint.checkpoint.folder)
     return {
         **members(run),
@@ -68,6 +68,7 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "memory": memory,
         "program": run.program or None,
         "differences": differences(run),
+        "ignored": unused(run),
         "saved": {"model": model, "checkpoint": checkpoint},
         "rank_files": {rank: _rank_files(run, rank) for rank in run.recorded_ranks},
     }

@@ -284,11 +284,11 @@ def test_a_script_that_is_not_what_it_was_is_not_repeated_unless_forced(folder: 
     (folder / "script.py").write_text(f"{SCRIPT}\nprint('more')\n")
     refused = runs(folder, "rerun", name)
     assert refused.status == 65
-    assert "script [not-as-it-was]" in refused.err
+    assert "script.py [not-as-it-was]\n  differs from the run: was sha256 " in refused.err
     assert the_run(folder).name == name
     forced = runs(folder, "rerun", name, "--force")
     assert forced.status == 0
-    assert "differs    script" in forced.err
+    assert "differs    script.py: was sha256 " in forced.err
 
 
 def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) -> None:

@@ -75,7 +75,8 @@ class OrderRecord(TypedDict, total=False):
     environment: dict[str, str]
     ranks: list[int]
     shielded: bool
-    """As in `JobRecord`."""
+    shared: bool
+    """Both as in `JobRecord`."""
     rendezvous: list[str]
     """Address and port at which the first host listens; empty for itself."""
 
@@ -164,6 +165,8 @@ class JobRecord(PlanRecord, total=False):
     why: str | None
     forced: list[str]
     """Why it would have been refused without `--force`."""
+    shared: bool
+    """Whether the umask decides who may read the run directory, instead of its owner alone."""
 
 
 class GitRecord(TypedDict, total=False):

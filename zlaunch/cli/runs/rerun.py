@@ -49,6 +49,7 @@ def rerun(
         rehearse=bool(files.forecast) and not force,
         force=force,
         dry_run=dry_run,
+        share=files.job.get("shared", False),
         origin=Lineage(repeats=repeated.id),
     )
     facts = prepare_rerun(files, options, view)

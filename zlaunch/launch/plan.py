@@ -21,6 +21,7 @@ from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import Script
 from zlaunch.job.spec import Debug, Launcher
+from zlaunch.job.stack import FORCED_LOAD
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.launcher import Backend, Target
@@ -223,7 +224,14 @@ class LaunchPlan:
             self.topology.world_size,
             self.data_position,
             self.saves,
+            self._refuses_classes,
         )
+
+    @property
+    def _refuses_classes(self) -> bool:
+        forced = self.environment.get(FORCED_LOAD)
+        given = self.facts.environ.get(FORCED_LOAD, "") if forced is None else forced.value
+        return self.facts.stack.refuses_classes and given.lower() not in ("1", "y", "yes", "true")
 
     @property
     def swap_dirs(self) -> tuple[Path, ...]:

@@ -147,12 +147,18 @@ def _run(
     stopped_by, save = None if is_ended else job.stopped_by, saving.evidence()
     if stopped_by is None and save is not None and save.checkpoint is None and saving.has_ended_scripts:
         stopped_by = signal.SIGTERM  # as far as their script goes, they have finished
-    killed = (oom_kills() or 0) - (killed_before or 0)
     if (save is None or save.checkpoint is None) and lost.ended_job(stopped_by, os.environ):
         stopped_by, returncode = None, 1  # the launcher's own says nothing
     words = end_of(log, LAUNCHER_LOG_BYTES)
     end = LauncherEnd(
-        returncode, stopped_by, monitor.stall, monitor.is_diverged, save, oom_kills=killed, log=words
+        returncode,
+        stopped_by,
+        monitor.stall,
+        monitor.is_diverged,
+        save,
+        stopped_at=job.stopped_at,
+        oom_kills=oom_kills().since(killed_before),
+        log=words,
     )
     return collect_evidence(run, end)
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding, Place
+from zlaunch.secrets import remember
 
 KeyPath = tuple[str | int, ...]
 BYTE_ORDER_MARK = "\ufeff"
@@ -44,6 +45,10 @@ class Document:
     """Edits that make the text strict JSON, except for comments."""
     comment_edits: tuple[Edit, ...] = ()
     """Edits that delete the comments, with the space before them."""
+
+    def __post_init__(self) -> None:
+        """Remember its secrets, so that no message shows them."""
+        remember(self.value)
 
     @property
     def strict_edits(self) -> tuple[Edit, ...]:

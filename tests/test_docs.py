@@ -1,10 +1,15 @@
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.running import ROOT
 from tools.write_errors import PAGE, page
+from zlaunch.cli.views.findings import as_json, as_text
 from zlaunch.config.codes import ELSEWHERE, GENERAL
+from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.config.rules import RULES
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -68,3 +73,39 @@ def test_every_code_that_is_written_in_the_source_is_explained() -> None:
     text = "".join(file.read_text("utf-8") for file in files)
     found = {code for _, code in re.findall(r"[Ff]inding\(\s*(code=)?\"([a-z-]+)\"", text)}
     assert found - {*GENERAL, *ELSEWHERE, *(rule.code for rule in RULES)} == set()
+
+
+MISSPELLED = """{
+  "train_micro_batch_size_per_gpu": 4,
+  "zero_optimisation": {
+    "stage": 3
+  }
+}
+"""
+"""The file of the first example of `config validate`."""
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/config.md"])
+def test_the_output_of_validate_in_the_docs_is_what_it_prints(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds_config.json").write_text(MISSPELLED)
+    as_text([inspect_config("ds_config.json", ReportOptions())], strict=False)
+    printed = [line.strip() for text in capsys.readouterr() for line in text.splitlines()]
+    block = (ROOT / page).read_text("utf-8").partition("    $ zlaunch config validate ds_config.json\n")[2]
+    shown = [line.strip() for line in block.partition("\n\n")[0].splitlines()]
+    assert [line for line in shown if line not in (*printed, "…")] == []
+
+
+def test_the_json_of_validate_in_the_docs_is_what_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ds_config.json").write_text(MISSPELLED)
+    as_json([inspect_config("ds_config.json", ReportOptions())], strict=False)
+    printed = json.loads(capsys.readouterr().out)
+    block = (ROOT / "docs/config.md").read_text("utf-8").partition('    {\n      "files": [')
+    shown = json.loads("".join(block[1:]).partition("\n\n")[0])
+    printed["findings"][0]["message"] = "…"
+    assert shown == printed

@@ -78,7 +78,10 @@ class FixKind(Enum):
     """Delete the key."""
 
     MOVE = "move"
-    """Move the key and its value into the section of that name, or to the top level if it is empty."""
+    """Move the key and its value into the section of that dotted name, or to the top level if it is empty."""
+
+    UNWRAP = "unwrap"
+    """Write the value of the key as the whole file."""
 
     REPLACE = "replace"
     """Replace the key and its value; `to` is the new pair."""
@@ -93,6 +96,11 @@ class FixKind(Enum):
     def is_textual(self) -> bool:
         """Whether the value of the text stays the same."""
         return self in (FixKind.PLAIN, FixKind.UNCOMMENT)
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it makes DeepSpeed read what it does not read as the text is."""
+        return self in (FixKind.RENAME, FixKind.MOVE, FixKind.UNWRAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,11 @@ class Finding:
     """The intended key, if it is also present; the hint then says to merge them."""
     is_mistake: bool = False
     """Whether nobody means it, even if DeepSpeed ignores it: a misspelled or misplaced key."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether zlaunch refuses a ds_config with it, in every command."""
+        return self.severity in FATAL or self.is_mistake
 
 
 def in_order(finding: Finding) -> tuple[int, int]:

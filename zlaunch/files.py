@@ -8,6 +8,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 BLOCK_BYTES = 1 << 18
 
@@ -98,6 +99,14 @@ def read_from(file: Path, offset: int) -> Iterator[bytes]:
         opened.seek(offset)
         while block := opened.read(BLOCK_BYTES):
             yield block
+
+
+def end_of(file: IO[bytes], num_bytes: int) -> str:
+    """Read the end of an open file, which may be deleted already; empty if it cannot be read."""
+    with contextlib.suppress(OSError):
+        file.seek(max(0, file.seek(0, os.SEEK_END) - num_bytes))
+        return file.read().decode("utf-8", "replace")
+    return ""
 
 
 def nearest(path: Path) -> Path:

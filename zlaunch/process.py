@@ -371,7 +371,7 @@ class Child:
             self._let_go()
             raise
         for number in sorted(self._passed_on):  # signals from before there was a process
-            self._tell(number)
+            self._deliver(number)
 
     @property
     def pid(self) -> int:
@@ -421,7 +421,14 @@ class Child:
             self.stopped_at = time.time()
             self._deadline = time.monotonic() + self._grace
         if self._process is not None:
+            self._deliver(number)
+
+    def _deliver(self, number: int) -> None:
+        """Tell the program of a signal; kill it if the file that would do so cannot be written."""
+        try:
             self._tell(number)
+        except OSError:
+            self._deadline = 0.0
 
     def _signal_group(self, number: int) -> None:
         """Send a signal; a program that blocks SIGTERM is ended by SIGHUP."""
@@ -466,7 +473,7 @@ class LauncherProcess(Child):
             if self.stopped_by is None and not any(map(_is_rank, left)):
                 return
             if not are_told:
-                self._tell(signal.SIGTERM)
+                self._deliver(signal.SIGTERM)
                 are_told = True
             tick()
             time.sleep(TICK_SECONDS)

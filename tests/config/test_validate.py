@@ -160,3 +160,59 @@ def test_a_stage_that_is_auto_is_none_for_deepspeed_itself() -> None:
     bf16 = {"enabled": True, "bf16_master_weights_and_grads": True}
     config = {"train_batch_size": 1, "zero_optimization": {"stage": "auto"}, "bf16": bf16}
     assert "masters-need-partitioning" in {one.code for one in validate_mapping(config, RAW)}
+
+
+LATER_JSON = '{"train_micro_batch_size_per_gpu": %s, "zero_optimization": {"stage": 2},}'
+
+
+@each(
+    ("size", "interface", "severity"),
+    [
+        ('"auto"', ConfigInterface.TRAINER, Severity.FAILS_LATER),
+        ('"auto"', ConfigInterface.ACCELERATE, Severity.FAILS_LATER),
+        ('"auto"', ConfigInterface.DEEPSPEED, Severity.ADVICE),
+        ("4", ConfigInterface.TRAINER, Severity.ADVICE),
+    ],
+)
+def test_a_trailing_comma_beside_an_auto_is_read_by_a_reader_of_strict_json(
+    size: str, interface: ConfigInterface, severity: Severity
+) -> None:
+    found = validate_document(parse(LATER_JSON % size, "ds.json"), Context(interface=interface))
+    assert [one.severity for one in found if one.code == "trailing-comma"] == [severity]
+
+
+@each(
+    ("config", "is_named"),
+    [
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "$TMP/x"}}},
+            True,
+        ),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "nvme_path": "~/x"}}}, False),
+        ({"csv_monitor": {"enabled": True, "output_path": "${HOME}/logs"}}, True),
+        ({"csv_monitor": {"enabled": False, "output_path": "~/logs"}}, False),
+        ({"tensorboard": {"enabled": True, "output_path": "logs~1"}}, False),
+    ],
+)
+def test_a_path_that_only_a_shell_would_expand_is_named_where_it_is_read(
+    config: dict[str, Any], is_named: bool
+) -> None:
+    codes = {one.code for one in validate_mapping({"train_micro_batch_size_per_gpu": 1, **config}, RAW)}
+    assert ("path-is-taken-literally" in codes) == is_named
+
+
+@each(
+    ("key", "written", "meant"),
+    [
+        ("optimizer", "FusedAdam", "AdamW"),
+        ("optimizer", "DeepSpeedCPUAdam", "AdamW"),
+        ("optimizer", "fusedlamb", "Lamb"),
+        ("scheduler", "cosine", "WarmupCosineLR"),
+    ],
+)
+def test_a_class_of_another_tool_is_answered_with_the_nearest_type(
+    key: str, written: str, meant: str
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, key: {"type": written, "params": {}}}
+    hints = [one.hint for one in validate_mapping(config, RAW) if one.where == f"{key}.type"]
+    assert hints == [f'write `"{meant}"`, the nearest that DeepSpeed has']

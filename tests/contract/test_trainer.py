@@ -89,7 +89,8 @@ def defaults_of_training_arguments() -> dict[str, Any]:
 def test_the_defaults_are_those_of_training_arguments() -> None:
     theirs, ours = defaults_of_training_arguments(), INSTALLED.defaults
     known = {name: theirs.get(name) for name in ours}
-    assert {**known, "warmup_ratio": known.get("warmup_ratio") or 0.0} == {"warmup_ratio": 0.0, **ours}
+    empty = {name: type(value)() for name, value in ours.items() if known[name] is None}
+    assert {"warmup_ratio": 0.0, **known, **empty} == {"warmup_ratio": 0.0, **ours}
 
 
 def test_training_arguments_lack_what_they_are_said_to_lack_and_nothing_else() -> None:

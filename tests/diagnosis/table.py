@@ -18,6 +18,7 @@ from tests.diagnosis.deaths import (
     WATCHDOG,
     built,
     frame,
+    kills,
     machine,
     printed,
     raised,
@@ -28,10 +29,8 @@ from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, Sav
 from zlaunch.diagnosis.stall import StallEvidence
 
 KILLED = printed("Loading weights:  40%\n", -signal.SIGKILL, rank=0, phase="loading the model", step=0)
-OOM_HOST = machine(
-    oom_kills=1, memory_bytes=16 * GIB, memory_available_bytes=GIB // 4, cgroup_limit_bytes=None
-)
-OOM_CGROUP = machine(oom_kills=1, memory_bytes=64 * GIB, cgroup_bytes=4 * GIB, cgroup_limit_bytes=4 * GIB)
+OOM_HOST = machine(memory_bytes=16 * GIB, memory_available_bytes=GIB // 4, cgroup_limit_bytes=None)
+OOM_CGROUP = machine(memory_bytes=64 * GIB, cgroup_bytes=4 * GIB, cgroup_limit_bytes=4 * GIB)
 CPU_OFFLOAD = {"stage": 3, "offload": {"optimizer": "cpu", "param": "cpu"}}
 PIN = frame(f"{SITE}/deepspeed/runtime/zero/stage3.py", 900, "f", "get_accelerator().pin_memory(buffer)")
 INIT = frame(f"{SITE}/deepspeed/runtime/engine.py", 1400, "__init__", "self._configure()")
@@ -72,9 +71,20 @@ def waiting(stall: StallEvidence, *ranks: RankEvidence) -> Evidence:
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
-        run(KILLED, stopped(), machines=OOM_HOST, job={**CPU_OFFLOAD, "forecast": FORECAST}),
-        run(KILLED, machines=OOM_CGROUP),
-        run(replace(KILLED, returncode=None), machines=OOM_CGROUP, launcher_returncode=-signal.SIGKILL),
+        run(
+            KILLED,
+            stopped(),
+            machines=OOM_HOST,
+            oom_kills=kills(1, 1),
+            job={**CPU_OFFLOAD, "forecast": FORECAST},
+        ),
+        run(KILLED, machines=OOM_CGROUP, oom_kills=kills(1, None)),
+        run(
+            replace(KILLED, returncode=None),
+            machines=OOM_CGROUP,
+            oom_kills=kills(1),
+            launcher_returncode=-signal.SIGKILL,
+        ),
     ),
     "pinned-memory": (
         run(raised("AcceleratorError", "CUDA error: out of memory", PIN)),
@@ -719,7 +729,9 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(printed("", -signal.SIGBUS), machines=machine(shm_free_bytes=GIB, disk_free_bytes=GIB)),
     ),
     "killed": (
-        run(KILLED, stopped(), machines=machine(oom_kills=0)),
+        run(KILLED, stopped(), oom_kills=kills(0, 3)),
+        run(KILLED, stopped(), machines=OOM_HOST, oom_kills=kills(None, 1)),
+        run(KILLED, stopped(), oom_kills=kills(None, None)),
         run(replace(KILLED, log="CUDA out of memory. Tried to allocate 2.00 GiB; trying again\n")),
         run(KILLED, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0)),
     ),

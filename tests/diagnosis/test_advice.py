@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run, stopped
+from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, kills, printed, raised, run, stopped
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
@@ -24,7 +24,7 @@ def gpu_oom(
 
 def host_oom(phase: str = phases.STEPPING, peak: int = 6 * GIB, **job: Any) -> Verdict:
     rank = printed("", -9, phase=phase, peak_rss_bytes=peak)
-    return diagnose(run(rank, machines=machine(oom_kills=1), job={"stage": 3, "world_size": 1, **job}))
+    return diagnose(run(rank, oom_kills=kills(1), job={"stage": 3, "world_size": 1, **job}))
 
 
 def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:

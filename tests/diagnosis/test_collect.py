@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.diagnosis.deaths import GLOO_CLOSED
 from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence, tail
 from zlaunch.diagnosis.diagnose import diagnose
+from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.outcome import judge_outcome
+from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.rundir.run_files import RunFiles
@@ -141,3 +146,102 @@ def test_only_a_node_with_a_zlaunch_of_its_own_is_asked_what_ended_it(reach: str
     (tmp_path / "ranks" / "node-1.json").write_text(json.dumps(lost))
     advice = " ".join(diagnose(collect_evidence(RunFiles(tmp_path), LauncherEnd(1))).advice)
     assert ("on w1, or the log of its pod or Slurm step, may say" in advice) == (reach == "joined")
+
+
+def after_the_directory_is_gone(root: Path, launcher: str, returncode: int, said: str) -> Evidence:
+    """Collect what a zlaunch knows that has read the plan, and holds the launcher's log open."""
+    (root / "job.json").write_text(json.dumps({**JOB, "launcher": launcher}))
+    run = RunFiles(root)
+    run.read_plan()
+    (root / "job.json").unlink()
+    return collect_evidence(run, LauncherEnd(returncode, log=said))
+
+
+SUCCEEDS = "[INFO] [launch.py:351:main] Process 7 exits successfully.\n"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "returncode", "said", "how"),
+    [
+        ("torchrun", 0, "", "finished"),
+        ("deepspeed", 0, SUCCEEDS, "finished"),
+        ("deepspeed", 0, "", "failed"),
+        ("torchrun", 1, "", "failed"),
+    ],
+)
+def test_without_a_run_directory_the_launcher_says_whether_the_job_has_finished(
+    launcher: str, returncode: int, said: str, how: str, tmp_path: Path
+) -> None:
+    evidence = after_the_directory_is_gone(tmp_path, launcher, returncode, said)
+    outcome = judge_outcome(evidence, diagnose(evidence))
+    assert (outcome.how, outcome.exit_status) == (how, int(how == "failed"))
+
+
+def test_a_rank_prints_the_record_that_it_cannot_write_and_the_exception_of_its_script(
+    tmp_path: Path,
+) -> None:
+    log = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: no\n'
+    said = f"w1: {printed_line({'rank': 1, 'returncode': 1, 'stopped_by': None}, log)}\nother words\n"
+    evidence = after_the_directory_is_gone(tmp_path, "torchrun", 1, said)
+    verdict = diagnose(evidence)
+    assert (verdict.code, verdict.rank, evidence.launcher_log) == ("script-exception", 1, "other words\n")
+
+
+def test_a_rank_that_prints_that_it_was_stopped_did_not_finish(tmp_path: Path) -> None:
+    said = f"{printed_line({'rank': 1, 'returncode': -15, 'stopped_by': 15}, '')}\n{SUCCEEDS}"
+    evidence = after_the_directory_is_gone(tmp_path, "deepspeed", 0, said)
+    assert judge_outcome(evidence, diagnose(evidence)).how != "finished"
+
+
+CUT_OFF = (
+    f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nRuntimeError: {GLOO_CLOSED}\n'
+)
+ENDS = "[ERROR] [launch.py:259:sigkill_handler] ['python'] exits with return code = 1\n"
+
+
+def stop_of(root: Path, said: str, *records: dict[str, Any]) -> int | None:
+    """Return the signal that stopped a job whose ranks have left these records."""
+    for folder in ("ranks", "logs"):
+        (root / folder).mkdir()
+    (root / "job.json").write_text(json.dumps(JOB))
+    (root / "logs" / "launcher.log").write_text(said)
+    for rank, record in enumerate(records):
+        (root / "ranks" / f"rank-{rank}.json").write_text(json.dumps({"rank": rank, **record}))
+        (root / "logs" / f"rank-{rank}.log").write_text(
+            CUT_OFF if record.get("returncode") == 1 else "step 1"
+        )
+    return collect_evidence(RunFiles(root), LauncherEnd(1)).stopped_by
+
+
+STOPPED = {
+    "host": "w0",
+    "returncode": -15,
+    "stopped_by": 15,
+    "stopped_at": 5.0,
+    "signalled": True,
+    "ended": 6.0,
+}
+
+
+@pytest.mark.parametrize("said", [FAILED, ENDS])
+@pytest.mark.parametrize(
+    ("other", "number"),
+    [
+        ({"host": "w0", "ended": 5.5}, 15),
+        ({"host": "w1", "ended": 2.0}, 15),
+        ({"host": "w0", "ended": 4.5}, None),
+    ],
+)
+def test_a_signal_to_one_rank_stopped_the_job_if_others_then_lost_their_connection(
+    said: str, other: dict[str, Any], number: int | None, tmp_path: Path
+) -> None:
+    assert stop_of(tmp_path, said, {**STOPPED}, {"returncode": 1, **other}) == number
+
+
+def test_a_rank_that_zlaunch_stopped_itself_was_not_stopped_by_somebody(tmp_path: Path) -> None:
+    cut_off = {"host": "w1", "returncode": 1, "ended": 2.0}
+    assert stop_of(tmp_path, FAILED, {**STOPPED, "signalled": False}, cut_off) is None
+
+
+def test_a_rank_that_left_no_record_failed_and_the_launcher_stopped_the_others(tmp_path: Path) -> None:
+    assert stop_of(tmp_path, FAILED, {**STOPPED}) is None

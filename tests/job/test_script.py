@@ -416,3 +416,17 @@ def test_a_module_that_a_script_imports_may_define_its_arguments(file: Path, oth
 )
 def test_an_argument_names_a_model_if_transformers_loads_it(source: str, loads: set[str], file: Path) -> None:
     assert _read(file, source).loads == loads
+
+
+def test_what_a_script_gives_accelerate_is_read_with_its_line(tmp_path: Path) -> None:
+    source = """from accelerate import Accelerator
+accelerator = Accelerator(gradient_accumulation_steps=4, mixed_precision="bf16")
+accelerator.clip_grad_norm_(parameters, args.clip)
+torch.nn.utils.clip_grad_norm_(parameters, 2.0)
+"""
+    (tmp_path / "train.py").write_text(source)
+    settings = read_script(tmp_path / "train.py").settings
+    assert [(one.call, one.value, one.where) for one in settings] == [
+        ("Accelerator", 4, "train.py:2"),
+        ("clip_grad_norm_", None, "train.py:3"),
+    ]

@@ -355,7 +355,7 @@ def test_an_auto_in_an_object_that_nobody_fills_in_is_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{\n"foo": 1, "zero_optimization": {}}', "ds.json:2:1"),
+        ('{\n"gradient_cliping": 1, "zero_optimization": {}}', "ds.json:2:1"),
         ('{"bf16": {},\n"bf16": {}}', "ds.json:2:1"),
         ('{"train_batch_size": 7,\n"zero_optimization": {"stage": 0,\n"offload_param": {"device": "cpu"}}}',
          "ds.json:1:2"),
@@ -437,6 +437,19 @@ def test_a_word_that_divides_no_ranks_leaves_the_batch_known(source: str) -> Non
     raw = script(source, ConfigInterface.DEEPSPEED)
     plan = make_plan(replace(_with_file('{"train_micro_batch_size_per_gpu": 4}'), script=raw))
     assert plan.values[TOTAL] == 4 * plan.topology.world_size
+
+
+def test_the_plan_names_an_argument_that_the_ds_config_makes_dead() -> None:
+    text = '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'
+    plan = make_plan(_with_file(text, "--optim", "sgd"))
+    assert [(one.code, one.place is not None) for one in plan.warnings] == [("argument-without-effect", True)]
+
+
+def test_an_optimizer_that_cannot_be_offloaded_is_refused_and_one_that_is_replaced_is_named() -> None:
+    on_host = {"stage": 2, "offload": Offload(optimizer="cpu")}
+    assert _codes(_asked(DEFAULTS, "--optim", "adafactor", **on_host)) == ["replaced-optimizer-fails"]
+    plan = make_plan(_asked(DEFAULTS, "--optim", "sgd", **on_host))
+    assert [finding.code for finding in plan.warnings] == ["optimizer-replaced"]
 
 
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:

@@ -19,7 +19,7 @@ CASES: dict[str, Case] = {
     "a launcher": (
         ["torchrun", "--nproc-per-node", "2", "script.py", "--x", "1"],
         2,
-        "`zlaunch train script.py --stage 0 --precision fp32 --gpus 2 -- --x 1`",
+        "`zlaunch train script.py --gpus 2 -- --x 1`",
     ),
     "a launcher whose flags zlaunch has too": (
         ["deepspeed", "--hostfile", "hosts", "--include", "w0", "script.py"],
@@ -45,6 +45,26 @@ CASES: dict[str, Case] = {
         ["-m", "trl.cli", "--", "sft", "--model", "m"],
         2,
         "`zlaunch train -m trl.scripts.sft -- --model m`",
+    ),
+    "what runs programs, in front of one": (
+        ["--stage", "3", "uv", "run", "llamafactory-cli", "train", "x.yaml"],
+        2,
+        "`uv run zlaunch train --stage 3 -m llamafactory.launcher -- x.yaml`",
+    ),
+    "a variable in front of a script": (
+        ["A=1", "script.py", "--x"],
+        2,
+        "`A=1 zlaunch train script.py -- --x`",
+    ),
+    "a shell with a command": (
+        ["bash", "-c", "torchrun script.py"],
+        2,
+        "see `zlaunch config translate -- bash -c",
+    ),
+    "a script that calls a launcher": (
+        ["deepy.py"],
+        2,
+        "deepy.py starts ranks itself, with DeepSpeed's launcher",
     ),
     "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
     "an unknown stage": (["--stage", "7"], 2, "'--stage': '7' is not"),
@@ -125,6 +145,7 @@ SCRIPT = "import argparse\nargparse.ArgumentParser().parse_args()\n"
 def folder(tmp_path: Path) -> Path:
     files = {
         "script.py": SCRIPT,
+        "deepy.py": "from deepspeed.launcher.runner import main\nmain(['train.py'])\n",
         "broken.py": "def (:\n",
         "run.sh": "python script.py\n",
         "wrong.json": '{"zero_optimisation": {"stage": 2}}',

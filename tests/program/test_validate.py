@@ -152,8 +152,8 @@ def test_fixing_writes_the_mended_text(folder: Path) -> None:
     [
         (["bad.json", "--fix"], "bad.json: 1 fix written, old file kept as bad.json.bak; valid\n"),
         (["bad.json", "--fix", "--no-backup"], "bad.json: 1 fix written; valid\n"),
-        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; 1 error\n"),
-        (["silent.json", "--fix"], "silent.json: no safe fixes; 1 ignored\n"),
+        (["bad.json", "--diff"], "bad.json: `--fix` would write 1 fix; refused, 1 error\n"),
+        (["silent.json", "--fix"], "silent.json: no safe fixes; valid, 1 ignored\n"),
     ],
 )
 def test_it_is_said_whether_a_fix_was_written(folder: Path, words: list[str], said: str) -> None:
@@ -473,3 +473,10 @@ def test_json_is_a_short_form_of_the_format(folder: Path) -> None:
 def test_json_and_another_format_are_refused(folder: Path) -> None:
     done = validate(folder, "bad.json", "--json", "--format", "sarif")
     assert (done.status, done.out) == (2, "")
+
+
+def test_a_config_of_accelerate_in_json_is_named_and_read_as_one(folder: Path) -> None:
+    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}
+    (folder / "acc.json").write_text(json.dumps(config))
+    done = validate(folder, "acc.json")
+    assert (done.status, "[accelerate-config]" in done.out) == (0, True)

@@ -34,3 +34,10 @@ def test_a_launcher_that_says_0_of_ranks_that_did_not_end_was_killed_below(
         (tmp_path / "ranks" / f"rank-{rank}.json").write_text(json.dumps({"rank": rank, **record}))
     guard = [sys.executable, "-m", "zlaunch.worker.guard", str(tmp_path), "true"]
     assert subprocess.run(guard, cwd=ROOT, check=False).returncode == returncode
+
+
+def test_records_that_cannot_be_written_do_not_show_that_a_launcher_was_killed(tmp_path: Path) -> None:
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "ranks": RANKS}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(tmp_path), "true"]
+    assert subprocess.run(guard, cwd=ROOT, check=False).returncode == 0

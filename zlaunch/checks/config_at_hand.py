@@ -18,7 +18,7 @@ from zlaunch.dsconfig.native_ops import needed_ops
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import FATAL, Finding, Refused, WrongUsage
+from zlaunch.errors import Finding, Refused, WrongUsage
 from zlaunch.files import shown
 from zlaunch.job.spec import JobSpec
 
@@ -59,7 +59,7 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
         if document is None or decides:
             document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
-        findings = tuple(finding for finding in checked if finding.severity in FATAL)
+        findings = tuple(finding for finding in checked if finding.is_refused)
         value = resolve_values(written, context).values.config()
     except Refused as error:
         return with_mistakes(replace(config, findings=tuple(error.findings)))

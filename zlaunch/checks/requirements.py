@@ -54,7 +54,7 @@ class ConfigAtHand:
 
     name: str
     findings: tuple[Finding, ...] = ()
-    """Mistakes in it with which DeepSpeed fails."""
+    """Mistakes for which it is refused."""
     shown_by: str | None = None
     """The command that shows them, if it is not `zlaunch config validate`."""
 

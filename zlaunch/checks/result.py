@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from zlaunch.errors import FATAL, Finding
+from zlaunch.errors import Finding
 
 
 class Status(Enum):
@@ -43,7 +43,7 @@ def judged(
     name: str, value: str, finding: Finding, hint: str | None = None, amount: float | None = None
 ) -> CheckResult:
     """Judge by a finding: an error is what `train` refuses, anything else a warning."""
-    status = Status.ERROR if finding.severity in FATAL else Status.WARNING
+    status = Status.ERROR if finding.is_refused else Status.WARNING
     return CheckResult(name, status, value, hint or finding.hint, amount, finding)
 
 

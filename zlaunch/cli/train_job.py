@@ -17,7 +17,7 @@ from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.machine.interpreter import find_module_in
-from zlaunch.job.args import ds_config_of
+from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
@@ -86,7 +86,8 @@ def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, vi
 def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     """Read the options of a job; most are fields of the same name."""
     typed = typed_args(context)
-    args, ds_config = ds_config_of(typed, given["ds_config"])
+    script = _script_file(given["script"], given["module"], given["python"])
+    args, ds_config = ds_config_of(typed, given["ds_config"], _switches_of(script, typed))
     _check_resume(given, args.value(RESUME))
     policy = RestartPolicy(**members(RestartPolicy, given))
     preempt = PreemptOptions(**members(PreemptOptions, given))
@@ -94,7 +95,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
     if args != typed:  # it named a ds_config
         config_flags = typed.config_flags
     read_otherwise: dict[str, Any] = {
-        "script": _script_file(given["script"], given["module"], given["python"]),
+        "script": script,
         "args": args,
         **read(ConfigOptions, given).job_members,
         "ds_config": ds_config,
@@ -104,6 +105,13 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
         "run_options": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }
     return JobSpec(**{**members(JobSpec, given), **read_otherwise, **told_by_file(context)})
+
+
+def _switches_of(script: Path, typed: ScriptArgs) -> frozenset[str]:
+    """Return the switches of a script, if one of them may be taken for a flag with a ds_config."""
+    if typed.value("deepspeed") is None or not script.is_file():
+        return frozenset()
+    return read_script(script).switches
 
 
 def _check_resume(given: Mapping[str, Any], resumed: str | None) -> None:

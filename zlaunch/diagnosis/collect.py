@@ -4,7 +4,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from zlaunch.diagnosis.evidence import (
     SaveEvidence,
     filled,
 )
+from zlaunch.diagnosis.root_cause import first_stopped, follows
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
@@ -26,23 +27,28 @@ from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
+from zlaunch.rundir.printed import printed_records, without_records
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import (
     HeartbeatRecord,
     JobRecord,
     MachineSample,
     NodeRecord,
+    PrintedRecord,
     RankRecord,
     SampleRecord,
     SlotRecord,
 )
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.worker.sampling import disk_space
+from zlaunch.worker.sampling import NOT_COUNTED, OomKills, disk_space
 
 Choice = TypeVar("Choice", bound=Enum)
 
 LOG_BYTES = 64 * 1024
 """How much of the end of each log counts as evidence."""
+
+LAUNCHER_LOG_BYTES = 1 << 20
+"""The same for the launcher's, where ranks print what they cannot record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,50 +62,85 @@ class LauncherEnd:
     is_diverged: bool = False
     """Whether zlaunch ended the job because its loss was not finite any more."""
     save: SaveEvidence | None = None
-    oom_kills: int = 0
+    stopped_at: float | None = None
+    oom_kills: OomKills = NOT_COUNTED
     """Those of this host during the whole job: lost ranks cannot count theirs."""
+    log: str | None = None
+    """The end of the launcher's log, which may be all that is left; None if it is read from the run."""
 
 
 def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     """Collect all that is known; what cannot be read is left out."""
-    ranks = _rank_evidence(run)
-    launcher_log = tail(run.paths.launcher_log)
-    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
+    launcher_log = tail(run.paths.launcher_log, LAUNCHER_LOG_BYTES) if end.log is None else end.log
     stopped_by = end.stopped_by
     is_open = stopped_by is None and end.stall is None and not end.is_diverged
+    printed = printed_records(launcher_log)
+    launcher_log = without_records(launcher_log)[-LOG_BYTES:]
+    has_succeeded = is_open and end.returncode == 0 and end.log is not None
+    are_finished = has_succeeded and _proves_success(run, launcher_log)
+    ranks = _rank_evidence(run, printed, are_finished=are_finished)
+    hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
+    stopped_at, stopped_on = end.stopped_at, socket.gethostname()
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
-        stopped_by = _stopped_by_others(ranks, end.returncode, launcher_log)
+        first = first_stopped(ranks)
+        stopped_by = _stopped_by_others(ranks, first, end.returncode, launcher_log)
+        if first is not None:
+            stopped_at, stopped_on = first.stopped_at, first.host
     return Evidence(
         job=_job_evidence(run),
         ranks=ranks,
         hosts=hosts,
-        machines=_machines(ranks, run.ranks, end.oom_kills, disk_space(run.root)[1]),
+        machines=_machines(ranks, disk_space(run.root)[1]),
+        oom_kills=_oom_kills(ranks, run.ranks, end.oom_kills),
         launcher_returncode=end.returncode,
         launcher_log=launcher_log,
         stopped_by=stopped_by,
+        stopped_at=stopped_at,
+        stopped_on=stopped_on,
         by_command=was_commanded(run.paths),
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,
+        takes_records=end.log is None or run.paths.takes_records,
     )
 
 
-def _rank_evidence(run: RunFiles) -> tuple[RankEvidence, ...]:
+def _proves_success(run: RunFiles, launcher_log: str) -> bool:
+    """Whether a launcher that returned 0 shows that ranks without a record have finished.
+
+    It does where no record can be written. DeepSpeed's runner also returns 0 if its node launcher was killed;
+    that says which ranks have succeeded.
+    """
+    is_runner = run.job.get("launcher") == "deepspeed"
+    return not run.paths.takes_records and (not is_runner or "exits successfully" in launcher_log)
+
+
+def _rank_evidence(
+    run: RunFiles, printed: Mapping[int, PrintedRecord], *, are_finished: bool
+) -> tuple[RankEvidence, ...]:
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", ()) if "rank" in slot}
     nodes = list(dict.fromkeys(slot.get("host", "") for slot in slots.values()))
-    return tuple(_rank(run, slot, nodes.index(slot.get("host", ""))) for slot in slots.values())
+    ranks = []
+    for rank, slot in slots.items():
+        evidence = _rank(run, slot, nodes.index(slot.get("host", "")), printed.get(rank, PrintedRecord()))
+        if are_finished and evidence.returncode is None:
+            evidence = replace(evidence, returncode=0)
+        ranks.append(evidence)
+    return tuple(ranks)
 
 
 def _stopped_by_others(
-    ranks: Sequence[RankEvidence], launcher_returncode: int, launcher_log: str
+    ranks: Sequence[RankEvidence], first: RankEvidence | None, launcher_returncode: int, launcher_log: str
 ) -> int | None:
     """Find the signal with which somebody ended the launcher or a rank; None if a rank ended by itself.
 
-    A launcher that fails by itself stops its ranks, too, so its log must say what it received.
+    `first` is the rank that was told to stop first. A launcher that fails by itself stops its ranks, too, so
+    its log must say what it received, or that a rank has ended.
     """
-    ended_alone = any(
-        rank.stopped_by is None and not rank.finished and not rank.never_started for rank in ranks
-    )
+    alone = [
+        rank for rank in ranks if rank.stopped_by is None and not rank.finished and not rank.never_started
+    ]
+    ended_alone = not all(first is not None and follows(rank, first) for rank in alone)
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
@@ -109,8 +150,15 @@ def _stopped_by_others(
     if launcher_log.rstrip().endswith("\nKeyboardInterrupt"):  # it came while the launcher itself started
         return signal.SIGINT
     passed_on = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
-    if passed_on and "ChildFailedError" in launcher_log:
+    has_lost_rank = _RANK_ENDED.search(launcher_log) is not None
+    if has_lost_rank and any(rank.never_started for rank in ranks):
+        return None  # which ended before it could record why
+    if has_lost_rank and first is not None:
+        return first.stopped_by
+    if has_lost_rank and passed_on and not alone:
         return min(passed_on)
+    if alone:
+        return None
     statuses = {-number: number for number in _STOPS}
     if passed_on:  # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241
         statuses |= {256 - number: number for number in _STOPS}
@@ -122,6 +170,9 @@ _RECEIVED = re.compile(
     r"SignalException: Process \d+ got signal: (\d+)|Main process received (SIGINT|SIGTERM), exiting"
 )
 """What torchrun and DeepSpeed's node launcher say of a signal."""
+
+_RANK_ENDED = re.compile(r"ChildFailedError|exits with return code = ")
+"""What torchrun and DeepSpeed's node launcher say when they end because a rank has ended."""
 
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -189,9 +240,10 @@ def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
     return False
 
 
-def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
+def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) -> RankEvidence:
     rank = slot["rank"]
-    record, heartbeat = run.ranks.get(rank, RankRecord()), run.heartbeats.get(rank, HeartbeatRecord())
+    record = printed.get("record") or run.ranks.get(rank, RankRecord())
+    heartbeat = run.heartbeats.get(rank, HeartbeatRecord())
     sample, error = run.samples.get(rank, SampleRecord()), run.errors.get(rank)
     stopped_by = record.get("stopped_by")
     if _was_exiting(record, heartbeat):
@@ -201,11 +253,13 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int) -> RankEvidence:
         host=record.get("host") or slot.get("host", ""),
         returncode=record.get("returncode"),
         stopped_by=stopped_by,
+        stopped_at=record.get("stopped_at"),
+        signalled=record.get("signalled", False),
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
         error=filled(ErrorEvidence, error) if error else None,
-        log=tail(run.paths.rank_log(rank)),
+        log=tail(run.paths.rank_log(rank)) or printed.get("log", ""),
         stacks=tail(run.paths.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),
         heartbeat=heartbeat,
@@ -221,9 +275,24 @@ def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
     return heartbeat.get("phase") == phases.EXITING and heartbeat["since"] < stopped
 
 
-def _machines(
-    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], kills_here: int, disk_free: int | None
-) -> dict[str, MachineSample]:
+def _oom_kills(
+    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], here: OomKills
+) -> dict[str, OomKills]:
+    """Count the kills on each host: the most that any of its ranks, or zlaunch, has counted."""
+    kills: dict[str, OomKills] = {}
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        ended = [records.get(rank.rank, RankRecord()) for rank in ranks if rank.host == host]
+        counted = [OomKills(rank.get("group_oom_kills"), rank.get("machine_oom_kills")) for rank in ended]
+        if host == socket.gethostname():
+            counted.append(here)
+        kills[host] = OomKills(
+            max((count.group for count in counted if count.group is not None), default=None),
+            max((count.machine for count in counted if count.machine is not None), default=None),
+        )
+    return kills
+
+
+def _machines(ranks: Sequence[RankEvidence], disk_free: int | None) -> dict[str, MachineSample]:
     """Describe each host by the first sample of its ranks.
 
     All of them write to one disk; its free space now counts as well, since a full disk takes no sample.
@@ -233,9 +302,6 @@ def _machines(
         here = [rank for rank in ranks if rank.host == host]
         samples = [machine for rank in here if (machine := rank.sample.get("machine"))]
         sample = samples[0] if samples else MachineSample()
-        kills = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
-        if host == socket.gethostname():
-            kills.append(kills_here)
         free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
-        machines[host] = {**sample, "oom_kills": max(kills), "disk_free_bytes": min(free, default=None)}
+        machines[host] = {**sample, "disk_free_bytes": min(free, default=None)}
     return machines

@@ -70,7 +70,7 @@ def _ended(evidence: Evidence, verdict: Verdict) -> Outcome:
 
 def _returncode(evidence: Evidence, verdict: Verdict) -> int:
     """Take the status of the rank that failed first, else the launcher's. A lost rank was killed."""
-    lost = [rank.rank for rank in evidence.ranks if rank.returncode is None]
+    lost = [rank.rank for rank in evidence.ranks if rank.returncode is None and evidence.takes_records]
     if verdict.rank in lost and verdict.code != "host-lost":  # of a lost host, nothing is known
         return -signal.SIGKILL
     failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]

@@ -14,8 +14,8 @@ from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
-from zlaunch.dsconfig.text.edit import fix_value
-from zlaunch.errors import Finding, FixKind, Severity
+from zlaunch.dsconfig.text.edit import fix_value, section_path
+from zlaunch.errors import Finding, Fix, FixKind, Severity
 
 MAX_LOSSES = 4
 """Rounds of dropping values that stay wrong, each one section further up."""
@@ -61,8 +61,7 @@ def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 
 def _without_guess(fault: Finding | None) -> Finding | None:
-    guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
-    if guessed:
+    if fault is not None and fault.fix is not None and fault.fix.kind.is_guess:
         return None
     return fault
 
@@ -124,10 +123,9 @@ def _below_moved(
     meant, origins = copy.deepcopy(value), {}
     for path, fault in faults.items():
         fix = fault.fix if fault else None
-        if fix is not None and fix.kind in (FixKind.RENAME, FixKind.MOVE):
+        if fix is not None and fix.kind.is_guess:
             fix_value(meant, path, fix)
-            renamed = (*path[:-1], fix.to)
-            origins[renamed if fix.kind is FixKind.RENAME else (*filter(None, [fix.to]), path[-1])] = path
+            origins[_new_path(path, fix)] = path
     errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
@@ -136,6 +134,16 @@ def _below_moved(
                 origin, above = (*old, *path[len(new) :]), faults[old]
                 judged = fault if above is None else _at_most(above.severity, fault)
                 yield replace(judged, where=dotted(origin), path=origin)
+
+
+def _new_path(path: KeyPath, fix: Fix) -> KeyPath:
+    """Say where a key is after a fix that renames, moves or unwraps it."""
+    match fix.kind:
+        case FixKind.RENAME:
+            return (*path[:-1], fix.to)
+        case FixKind.MOVE:
+            return (*section_path(fix.to), path[-1])
+    return ()
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
@@ -190,7 +198,7 @@ def _key_paths(value: Mapping[str, object], path: tuple[str, ...] = ()) -> Itera
             yield from _key_paths(child, (*path, key))
 
 
-_CONVERTED = "bad-type", Severity.IGNORED
+_CONVERTED = (("bad-type", Severity.IGNORED), ("bad-type", Severity.ADVICE))
 """A value of another type, which DeepSpeed converts as pydantic does."""
 
 
@@ -198,7 +206,7 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
     """Read the config without its mistakes: a doubtful value becomes "auto", is converted or dropped."""
     meant = copy.deepcopy(value)
     for path, fault in sorted(faults.items(), key=lambda item: -len(item[0])):
-        if fault is None or fault.fix is not None or (fault.code, fault.severity) != _CONVERTED:
+        if fault is None or fault.fix is not None or (fault.code, fault.severity) not in _CONVERTED:
             fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
         config, wrong = _read(meant, strict=False)

@@ -10,7 +10,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from zlaunch.dsconfig.keys.intended import intended
+from zlaunch.dsconfig.keys.auto_keys import READ_BY_TRAINER
+from zlaunch.dsconfig.keys.intended import intended, other_names
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, OPTIMIZERS, is_one_bit
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
@@ -96,10 +97,17 @@ ACCEPTED: Mapping[str, Callable[[object], bool]] = {
 }
 """Key → which of its wrong values DeepSpeed accepts at once, and for good."""
 
+_NO = frozenset({"false", "no", "off", "n", "f", "0"})
+"""Words for false, each of which is a true string."""
+
 NONSENSE = frozenset(ACCEPTED) - {
+    ZERO,
     *BATCH_SIZES,
     *NULL_IS_ABSENT,
     "zero_optimization.leaf_module",
+    "zero_optimization.leaf_module.classes",
+    "zero_optimization.leaf_module.names",
+    "zero_optimization.leaf_module.name_suffixes",
     "checkpoint.parallel_write.pipeline_stage",
     "flops_profiler.enabled",
     "wall_clock_breakdown",
@@ -156,25 +164,31 @@ def explain(
             message += '; for others, DeepSpeed takes "log"'
         return Finding("bad-value", message, hint, where, severity, fix=fix)
     if kind in _KIND_NAMES:
-        return _bad_type(where, error, lax, severity)
+        return _bad_type(path, error, severity, is_read_by_model=release.is_closed(path[:-1]))
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
-def _bad_type(where: str, error: ErrorDetails, lax: bool, severity: Severity) -> Finding:
-    kind, given, expected = error["type"], error["input"], _KIND_NAMES[error["type"]]
+def _bad_type(path: KeyPath, error: ErrorDetails, severity: Severity, *, is_read_by_model: bool) -> Finding:
+    kind, given, expected, where = error["type"], error["input"], _KIND_NAMES[error["type"]], dotted(path)
     hint, fix = _retyped(given, expected)
-    message = f"`{where.rpartition('.')[2]}` is {_shown(given)}, not {expected}"
+    message = f"`{path[-1]}` is {_shown(given)}, not {expected}"
     if severity is not Severity.IGNORED:
         return Finding("bad-type", message, hint, where, severity, fix=fix)
-    is_truth = kind == "bool_type" and not lax
+    is_truth = kind == "bool_type" and not is_read_by_model
     if fix is None:
         hint, fix = _read_as(where, is_truth, given) or (hint, fix)
-    truth = "converts it, the Trainer does not"
+    means_no = isinstance(given, str) and given.strip().lower() in _NO
+    is_mistake = where in NONSENSE or (is_truth and means_no)
+    truth = "converts it"
     if is_truth:
         truth = f"takes it for {str(bool(given)).lower()}"
-    is_mistake = where in NONSENSE or (kind == "bool_type" and isinstance(given, str))
-    message = f"{message}. DeepSpeed {truth}"
-    return Finding("bad-type", message, hint, where, severity, fix=fix, is_mistake=is_mistake)
+    if path in READ_BY_TRAINER and (isinstance(given, str) or path == (ZERO,)):  # true equals 1 for it, too
+        truth += ", the Trainer does not"
+    elif not is_mistake:
+        severity = Severity.ADVICE
+    return Finding(
+        "bad-type", f"{message}. DeepSpeed {truth}", hint, where, severity, fix=fix, is_mistake=is_mistake
+    )
 
 
 def _is_taken(kind: str, given: object, error: ErrorDetails) -> bool:
@@ -266,6 +280,9 @@ def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str
     message = (
         f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(known)}, and accepts torch's classes"
     )
+    same = other_names().classes_elsewhere[dotted(path)].get(str(given).lower())
+    if same is not None:
+        return message, f'write `"{same}"`, the nearest that DeepSpeed has', None
     return message, *_nearest(given, names)
 
 

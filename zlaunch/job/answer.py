@@ -1,5 +1,6 @@
 """Complete what is known about a script by its own answer (`worker/hook/answer`)."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypedDict
@@ -73,11 +74,14 @@ def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
 def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
     values, name = answer.get("arguments", {}), answer.get("name", "TrainingArguments")
     chosen = {*answer.get("changed", []), *_PRECISIONS}
-    arguments = {
-        key: Argument(value, Source(SourceKind.SCRIPT, f"`{key}` of {name}"), given=key in chosen)
-        for key, value in values.items()
-        if key in DEFAULTS and isinstance(value, bool | int | float | str)
-    }
+    arguments = {}
+    for key, reported in values.items():
+        value = reported
+        if isinstance(reported, dict | list) and reported:  # such as `lr_scheduler_kwargs`
+            value = json.dumps(reported)
+        if key in DEFAULTS and isinstance(value, bool | int | float | str):
+            source = Source(SourceKind.SCRIPT, f"`{key}` of {name}")
+            arguments[key] = Argument(value, source, given=key in chosen)
     own, own_config = values.get("deepspeed"), None
     if isinstance(own, str | dict) and own and not job.config_flags:
         own_config = OwnConfig(f"`deepspeed` of {name}", own)

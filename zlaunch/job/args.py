@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -116,9 +116,12 @@ class ScriptArgs:
         typed = {word.partition("=")[0] for word in self.words}
         return tuple(flag for flag in _CONFIG_FLAGS if flag in typed)
 
-    def take_ds_config(self) -> tuple["ScriptArgs", str | None]:
-        """Split `--deepspeed FILE` or `--deepspeed_config FILE` off; return the rest and FILE."""
-        is_switch = not {*self.config_flags}.isdisjoint(_CONFIG_FLAGS[1:])
+    def take_ds_config(self, switches: Container[str] = ()) -> tuple["ScriptArgs", str | None]:
+        """Split `--deepspeed FILE` or `--deepspeed_config FILE` off; return the rest and FILE.
+
+        `switches` are flags of the script that no value follows.
+        """
+        is_switch = _CONFIG_FLAGS[0] in switches or not {*self.config_flags}.isdisjoint(_CONFIG_FLAGS[1:])
         rest: list[str] = []
         file: str | None = None
         words = deque(self.words)
@@ -150,13 +153,18 @@ def flag_name(spelling: str) -> str:
     return spelling.removeprefix("--").replace("-", "_")
 
 
-_NAME = re.compile(r"[A-Za-z][\w-]{0,23}")
+_NAME = re.compile(r"(?:[A-Za-z0-9][\w-]{0,23})?")
 """What may name something else than a file; a ds_config in base64 is longer."""
 
 
-def ds_config_of(typed: ScriptArgs, chosen: Path | None) -> tuple[ScriptArgs, Path | None]:
-    """Take the ds_config from the script's arguments, if they name one as other launchers want it."""
-    rest, named = typed.take_ds_config()
+def ds_config_of(
+    typed: ScriptArgs, chosen: Path | None, switches: Container[str] = ()
+) -> tuple[ScriptArgs, Path | None]:
+    """Take the ds_config from the script's arguments, if they name one as other launchers want it.
+
+    `switches` are flags of the script that no value follows.
+    """
+    rest, named = typed.take_ds_config(switches)
     if named is not None and _NAME.fullmatch(named) and not Path(named).exists():
         named = None  # one that the program knows by name, as in `swift sft --deepspeed zero3`
     if named is None:

@@ -79,6 +79,20 @@ class OwnConfig(NamedTuple):
     place: Place | None = None
 
 
+class OwnSetting(NamedTuple):
+    """An argument in the code of a script that sets what a ds_config sets, too."""
+
+    call: str
+    """The class of accelerate, or its method."""
+    name: str
+    value: Value | None
+    """None if it is computed."""
+    path: tuple[str, ...]
+    """The key of a ds_config for the same."""
+    where: str
+    """File and line."""
+
+
 @dataclass(frozen=True)
 class Script:
     """A training script, as its source and its own answer describe it."""
@@ -103,6 +117,8 @@ class Script:
     """What it trains with instead of DeepSpeed, if that is known."""
     constants: Mapping[str, Value] = field(default_factory=dict)
     """Arguments of the Trainer that it names once, to set them."""
+    settings: tuple[OwnSetting, ...] = ()
+    """What it gives accelerate that a ds_config can set."""
     own_output_dir: str | None = None
     """Default of `output_dir`, if it sets one."""
     has_other_modules: bool = False
@@ -113,6 +129,10 @@ class Script:
     """Whether it passes `trust_remote_code=True` for models."""
     resume_flag: str = ""
     """The argument of its own parser that takes the directory of a checkpoint; empty if there is none."""
+    launcher: str | None = None
+    """The launcher by which it certainly starts ranks itself, so that it is none of them."""
+    switches: frozenset[str] = frozenset()
+    """Flags of its own parser that take no value, such as `--deepspeed`."""
     save_flag: str = ""
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False

@@ -8,14 +8,15 @@ import ast
 import re
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
-from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, Script, num_mentions
+from zlaunch.job.launching_source import launcher_of
+from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, OwnSetting, Script, num_mentions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
@@ -62,6 +63,7 @@ def read_script(path: Path) -> Script:
         is_sure=is_sure,
         defaults=defaults,
         constants=constants,
+        settings=tuple(_own_settings(code)),
         own_config=_own_ds_config(code) or _own_engine_config(code),
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
@@ -71,6 +73,8 @@ def read_script(path: Path) -> Script:
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
+        launcher=launcher_of(code.nodes),
+        switches=frozenset(flag for flag, option in code.options.items() if _is_switch(option)),
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
@@ -269,6 +273,10 @@ def _default_config(code: _Code, flags: tuple[str, ...]) -> OwnConfig | None:
     return None
 
 
+def _is_switch(option: ast.Call) -> bool:
+    return "is_flag" in _keywords(option) or _keywords(option).get("action", "").startswith("'store_")
+
+
 def _takes_path(option: ast.Call) -> bool:
     """Whether an option certainly takes a path: it is neither a switch nor one of several words."""
     given = _keywords(option)
@@ -459,6 +467,42 @@ def _set_arguments(code: _Code) -> Iterator[tuple[str, Value, int]]:
         elif isinstance(node, ast.Call) and _is_arguments(node.func):
             for keyword in node.keywords:
                 yield from _constant_argument(keyword.arg or "", keyword.value)
+
+
+_ZERO = ("zero_optimization",)
+_OPTIMIZER, _SCHEDULER = ("optimizer", "params"), ("scheduler", "params")
+_ACCUMULATION, _CLIPPING = ("gradient_accumulation_steps",), ("gradient_clipping",)
+_SETTINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("Accelerator", "gradient_accumulation_steps"): _ACCUMULATION,
+    ("GradientAccumulationPlugin", "num_steps"): _ACCUMULATION,
+    ("DeepSpeedPlugin", "gradient_accumulation_steps"): _ACCUMULATION,
+    ("DeepSpeedPlugin", "gradient_clipping"): _CLIPPING,
+    ("DeepSpeedPlugin", "zero_stage"): (*_ZERO, "stage"),
+    ("DeepSpeedPlugin", "offload_optimizer_device"): (*_ZERO, "offload_optimizer", "device"),
+    ("DeepSpeedPlugin", "offload_param_device"): (*_ZERO, "offload_param", "device"),
+    ("DeepSpeedPlugin", "zero3_save_16bit_model"): (*_ZERO, "stage3_gather_16bit_weights_on_model_save"),
+    ("DummyOptim", "lr"): (*_OPTIMIZER, "lr"),
+    ("DummyOptim", "weight_decay"): (*_OPTIMIZER, "weight_decay"),
+    ("DummyScheduler", "warmup_num_steps"): (*_SCHEDULER, "warmup_num_steps"),
+    ("DummyScheduler", "total_num_steps"): (*_SCHEDULER, "total_num_steps"),
+    ("clip_grad_norm_", "max_norm"): _CLIPPING,
+}
+"""Class or method of accelerate, and its argument → the key of a ds_config that accelerate prefers to it."""
+
+
+def _own_settings(code: _Code) -> Iterator[OwnSetting]:
+    for call in code.calls:
+        name = _last_name(call.func)
+        given = {keyword.arg or "": keyword.value for keyword in call.keywords}
+        if name == "clip_grad_norm_" and len(call.args) > 1:
+            given["max_norm"] = call.args[1]
+        if name == "clip_grad_norm_" and "accelerator" not in ast.unparse(call.func):
+            continue  # that of torch
+        for argument, node in given.items():
+            if (path := _SETTINGS.get((name, argument))) is not None and ast.unparse(node) != "None":
+                values = [value for _, value, _ in _constant_argument(argument, node)]
+                where = f"{code.path.name}:{node.lineno}"
+                yield OwnSetting(name, argument, next(iter(values), None), path, where)
 
 
 def _constant_argument(name: str, node: ast.expr | None) -> Iterator[tuple[str, Value, int]]:

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, Value] = {
     "warmup_steps": 0.0,
     "warmup_ratio": 0.0,
     "lr_scheduler_type": "linear",
+    "lr_scheduler_kwargs": "",
     "bf16": False,
     "fp16": False,
     "bf16_full_eval": False,
@@ -34,8 +35,17 @@ DEFAULTS: Mapping[str, Value] = {
     "use_cpu": False,
     "save_on_each_node": False,
     "optim": "adamw_torch_fused",
+    "optim_args": "",
+    "optim_target_modules": "",
+    "auto_find_batch_size": False,
+    "save_only_model": False,
+    "load_best_model_at_end": False,
+    "ddp_find_unused_parameters": False,
+    "ddp_bucket_cap_mb": 0,
+    "ddp_broadcast_buffers": False,
+    "ddp_static_graph": False,
 }
-"""The arguments that affect the ds_config, with their last defaults."""
+"""The arguments that affect a ds_config or that it affects, with their last defaults; empty for None."""
 
 OLDER_DEFAULTS: Mapping[str, tuple[Mapping[str, str], Value]] = {
     "optim": ({"transformers": "4.54", "torch": "2.8"}, "adamw_torch"),

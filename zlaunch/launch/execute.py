@@ -1,14 +1,16 @@
 """Carry out a plan: convert its checkpoint, compile ops, start the launcher, follow it to its end."""
 
+import contextlib
 import gc
 import os
 import signal
 import time
 from functools import partial
 
-from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence
+from zlaunch.diagnosis.collect import LAUNCHER_LOG_BYTES, LauncherEnd, collect_evidence
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.files import end_of
 from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.rendezvous import Rendezvous, Start, new_token
 from zlaunch.hosts.environment import may_export
@@ -47,6 +49,7 @@ def execute(
     gc.freeze()  # imported modules stay, so they are never searched
     gc.enable()
     started, run = time.time(), Run(plan.layout.root)
+    run.read_plan()  # the directory may be gone at the end
     try:
         evidence = _build_and_run(plan, environment, options, reporter, rendezvous, run=run)
     except ZlaunchError as error:
@@ -127,16 +130,10 @@ def _run(
     if plan.on_each_host:
         environment[TOKEN] = token if rendezvous is None else rendezvous.key(token)
     control.write_save_at(layout, None)
-    with layout.launcher_log.open("wb") as log:
-        job = Foreground(
-            guard,
-            environment,
-            log,
-            GRACE_SECONDS,
-            tell=tell,
-            if_killed=if_killed,
-            shielded=plan.shielded,
-        )
+    log = layout.launcher_log.open("w+b")
+    job = Foreground(
+        guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed, shielded=plan.shielded
+    )
     if rendezvous is not None:
         port = read_record(layout.job, JobRecord)["control_port"]
         rendezvous.begin(Start(port, token, str(layout.root)))
@@ -153,10 +150,19 @@ def _run(
     stopped_by, save = None if is_ended else job.stopped_by, saving.evidence()
     if stopped_by is None and save is not None and save.checkpoint is None and saving.has_ended_scripts:
         stopped_by = signal.SIGTERM  # as far as their script goes, they have finished
-    killed = (oom_kills() or 0) - (killed_before or 0)
     if (save is None or save.checkpoint is None) and lost.ended_job(stopped_by, os.environ):
         stopped_by, returncode = None, 1  # the launcher's own says nothing
-    end = LauncherEnd(returncode, stopped_by, monitor.stall, monitor.is_diverged, save, oom_kills=killed)
+    words = end_of(log, LAUNCHER_LOG_BYTES)
+    end = LauncherEnd(
+        returncode,
+        stopped_by,
+        monitor.stall,
+        monitor.is_diverged,
+        save,
+        stopped_at=job.stopped_at,
+        oom_kills=oom_kills().since(killed_before),
+        log=words,
+    )
     return collect_evidence(run, end)
 
 
@@ -182,7 +188,8 @@ def _follow(
         monitor.confirm_interrupt()
     if plan.topology.spans_hosts and not plan.on_each_host and _has_failed(plan, job, lost):
         by = control.COORDINATOR if lost.any else "zlaunch"
-        control.write_stop(plan.layout, signal.SIGTERM, by)  # pdsh would wait for the other hosts
+        with contextlib.suppress(OSError):
+            control.write_stop(plan.layout, signal.SIGTERM, by)  # pdsh would wait for the other hosts
         job.end_within(GRACE_SECONDS)
     elif job.stopped_by is None and (number := control.requested_stop(plan.layout)) is not None:
         job.on_signal(number, None)

@@ -21,7 +21,7 @@ from zlaunch.rundir.record import EndingRecord, HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.what_ran import differences
+from zlaunch.runs.what_ran import differences, unused
 
 _CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}
 """Why a launcher was not started."""
@@ -47,6 +47,7 @@ def finish_run(
     heartbeat = run.heartbeats.get(0, HeartbeatRecord())
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     reporter.differed(differences(run))
+    reporter.ignored(unused(run))
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))
     return FinishedRun(outcome, evidence)

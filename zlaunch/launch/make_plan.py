@@ -20,6 +20,7 @@ from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import absent_arguments
+from zlaunch.job.unused_arguments import unused_settings
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.plan import LaunchPlan, swap_name
@@ -83,7 +84,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         },
         ops=_ops(facts, config),
         precision=config.precision,
-        warnings=(*fsdp, *_without_effect(job, script), *config.warnings),
+        warnings=(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config), *config.warnings),
     )
 
 
@@ -210,6 +211,19 @@ def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
     if job.ds_config is not None and script.without_deepspeed == FSDP:
         severity = Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
         yield from fsdp_conflict(job.args, severity)
+
+
+def _unused_settings(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find what the script gives accelerate in vain, because the ds_config of the job decides."""
+    if facts.script.interface is not ConfigInterface.ACCELERATE:
+        return
+    written = {path: leaf.value for path, leaf in config.written.leaves.items()}
+    clipping = config.values[("gradient_clipping",)]
+    for finding in unused_settings(facts.script.settings, written, clipping):
+        if facts.ds_config is None or not facts.ds_config.has(finding.where):
+            yield finding
+        else:
+            yield facts.ds_config.locate(finding)
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:

@@ -47,6 +47,9 @@ class Reporter(PlanReporter, Protocol):
     def differed(self, differences: Sequence[str]) -> None:
         """What the job really trained with, where that differs from the plan."""
 
+    def ignored(self, arguments: Sequence[str]) -> None:
+        """The arguments that had no effect in what ran, each with the reason."""
+
     def saved(self, saved: "SavedByRun") -> None:
         """The model and the newest checkpoint that the job has left."""
 

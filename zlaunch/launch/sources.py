@@ -7,10 +7,11 @@ from pathlib import Path
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import ZlaunchError
+from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
 from zlaunch.job.argument_checks import check_script_args
+from zlaunch.job.launching_source import starts_ranks_itself
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
@@ -33,10 +34,12 @@ class Sources:
 def read_sources(job: JobSpec) -> Sources:
     """Read the files a job names, and check the arguments of its script.
 
-    Raises InputMissing or Refused for a file that cannot be read, WrongUsage for slots that no host has, and
-    for arguments that the script certainly does not define.
+    Raises InputMissing or Refused for a file that cannot be read, WrongUsage for slots that no host has, for
+    arguments that the script certainly does not define, and for a script that starts ranks itself.
     """
     script = _for_command_line(read_script(job.script), job)
+    if script.launcher is not None:
+        raise WrongUsage(*starts_ranks_itself(job.shown_name, script.launcher))
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config: Document | None = None
     if job.ds_config is not None and not is_its_own:

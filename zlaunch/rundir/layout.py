@@ -1,5 +1,6 @@
 """Paths in a run directory. The ranks, their guard and the hook use them too, so nothing slow is imported."""
 
+import os
 import signal
 from pathlib import Path
 from typing import NamedTuple
@@ -67,6 +68,11 @@ class RunDir(_Root):
     launcher_log = _Below("logs", "launcher.log")
     ranks = _Below("ranks")
     """Records of the ranks."""
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether ranks can write their records; not if the directory is gone, moved or read-only by now."""
+        return os.access(self.ranks, os.W_OK | os.X_OK)
 
     @property
     def first_files(self) -> tuple[Path, ...]:

@@ -235,7 +235,20 @@ class RankRecord(TypedDict, total=False):
     stopped_at: Finite | None
     peak_rss_bytes: int | None
     """None if only the samples tell, because a compiler ran below the script."""
-    oom_kills: int | None
+    signalled: bool
+    """Whether somebody, or its launcher, sent it the signal; not if zlaunch had ordered all ranks to stop."""
+    group_oom_kills: int | None
+    """Processes of its control group that the kernel killed for lack of memory meanwhile."""
+    machine_oom_kills: int | None
+    """The same of the whole host, whoever they belonged to."""
+
+
+class PrintedRecord(TypedDict, total=False):
+    """The end of a rank that could not write its record."""
+
+    record: RankRecord
+    log: str
+    """The end of what its script printed, if it failed."""
 
 
 class HeartbeatRecord(TypedDict, total=False):
@@ -288,7 +301,6 @@ class MachineSample(TypedDict, total=False):
     memory_available_bytes: int
     cgroup_bytes: int | None
     cgroup_limit_bytes: int | None
-    oom_kills: int | None
     shm_bytes: int | None
     shm_free_bytes: int | None
     disk_free_bytes: int | None

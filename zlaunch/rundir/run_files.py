@@ -44,6 +44,11 @@ class RunFiles:
         for part in (*_PARTS, "last_metrics", "changed"):
             getattr(self, part)
 
+    def read_plan(self) -> None:
+        """Read now what does not change any more."""
+        for part in ("job", "environment", "forecast", "config", "provenance"):
+            getattr(self, part)
+
     @property
     def paths(self) -> RunDir:
         """Where the files are."""

@@ -5,6 +5,7 @@ from typing import Final
 
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.unused_arguments import unused_in_training
 from zlaunch.rundir.record import EngineRecord, ProgramRecord
 from zlaunch.rundir.run_files import RunFiles
 
@@ -45,6 +46,14 @@ def _described(engine: EngineRecord) -> str:
     if optimizer := engine.get("optimizer"):
         parts.append(optimizer)
     return ", ".join(parts)
+
+
+def unused(run: RunFiles) -> list[str]:
+    """List the Trainer's arguments that had no effect, because the ds_config decided instead."""
+    engine = run.program.get("engine", {})
+    if "ds_config" not in engine or run.job.get("interface") != ConfigInterface.TRAINER.value:
+        return []
+    return unused_in_training(engine["ds_config"], run.program.get("trainer_args", {}))
 
 
 def differences(run: RunFiles) -> list[str]:

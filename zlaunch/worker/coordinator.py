@@ -4,6 +4,7 @@ It starts `zlaunch.worker.node` on every host, over ssh, srun or here, or waits 
 connects, and sends it an order. When one host fails or is lost, the others are stopped.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -143,7 +144,8 @@ class _Host:
 
     def _note(self, news: NodeRecord) -> None:
         self.record.update(news)
-        write_record(self._run_dir.node_record(self.number), self.record)
+        with contextlib.suppress(OSError):
+            write_record(self._run_dir.node_record(self.number), self.record)
 
 
 def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
@@ -221,7 +223,10 @@ def _until_all_are_over(
         if failed and first is None:
             first, stop_at = failed[0], time.monotonic() + FAILURE_SECONDS
         if time.monotonic() > stop_at:
-            write_stop(run_dir, signal.SIGTERM, COORDINATOR)
+            try:
+                write_stop(run_dir, signal.SIGTERM, COORDINATOR)
+            except OSError:
+                break  # hosts also stop when their connection is closed
         if read_stop(run_dir) is not None:
             end_at = min(end_at, time.monotonic() + GRACE_SECONDS)
     return first or next((host for host in hosts if host.has_failed), None)

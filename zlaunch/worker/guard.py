@@ -48,11 +48,15 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
 def _was_stopped(run_dir: RunDir, job: JobRecord) -> bool:
     """Whether a rank was stopped, killed or not started.
 
-    DeepSpeed's runner returns 0 if its node launcher was killed. A record of another host may come later.
+    DeepSpeed's runner returns 0 if its node launcher was killed. A record of another host may come later, and
+    one that is missing says nothing where no record can be written.
     """
     ranks = read_rank_records(run_dir, RankRecord).values()
+    if any(rank.get("stopped_by") for rank in ranks):
+        return True
     never_started = len(ranks) < len(job["ranks"]) and not job["over_ssh"]
-    return never_started or any(rank.get("stopped_by") or "returncode" not in rank for rank in ranks)
+    has_no_end = any("returncode" not in rank for rank in ranks)
+    return run_dir.takes_records and (never_started or has_no_end)
 
 
 if __name__ == "__main__":

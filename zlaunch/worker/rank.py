@@ -15,8 +15,9 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
-from zlaunch.files import from_safe_word
+from zlaunch.files import end_of, from_safe_word
 from zlaunch.process import (
     SAFE_PATH,
     Child,
@@ -28,6 +29,7 @@ from zlaunch.process import (
 )
 from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
+from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import JobRecord, NodePlanRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record
@@ -40,6 +42,9 @@ GRACE_SECONDS = 5.0
 """How long the script may take to end after a signal."""
 
 SAMPLE_SECONDS = 2.0
+
+PRINTED_LOG_BYTES = 8 * 1024
+"""How much of the end of its log a rank prints if the run directory is gone."""
 
 QUIET_SECONDS = 4.0
 """A script that sent no heartbeat for this long may be compiling."""
@@ -54,15 +59,22 @@ class _RecordFile:
             rank=rank, local_rank=_local_rank(), host=os.uname().nodename, started=time.time()
         )
 
-    def add(self, news: RankRecord) -> None:
-        """Replace the file. On a full disk, overwrite it in place; an error here must not end the rank."""
+    def add(self, news: RankRecord) -> RankRecord | None:
+        """Replace the file; return the record if it could not be written, which must not end the rank.
+
+        On a full disk, it is overwritten in place.
+        """
         self._record.update(news)
         try:
             write_record(self._file, self._record, indent=None)
         except OSError:
-            with contextlib.suppress(OSError), self._file.open("r+") as old:
-                old.write(record_text(self._record, indent=None))
-                old.truncate()
+            try:
+                with self._file.open("r+") as old:
+                    old.write(record_text(self._record, indent=None))
+                    old.truncate()
+            except OSError:
+                return self._record
+        return None
 
 
 class _Attendant:
@@ -77,6 +89,9 @@ class _Attendant:
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
+        self._is_stopped = False
+        self.is_signalled = False
+        """Whether this program got a signal to stop before it saw any other reason."""
         self.has_compiled = False
         """Whether a compiler was seen below the script."""
 
@@ -86,11 +101,10 @@ class _Attendant:
 
     def __call__(self) -> None:
         """End the rank when its launcher or zlaunch is gone, or on request; take a sample now and then."""
-        self._child.depend_on(self._depends_on)
-        if is_told_by_parent():
-            self._child.on_signal(signal.SIGTERM, None)
-        if (number := read_stop(self._run_dir)) is not None:
-            self._child.on_signal(number, None)
+        if self._child.stopped_by is not None and not self._is_stopped:
+            self.is_signalled = read_stop(self._run_dir) is None
+        self._end_if_told()
+        self._is_stopped = self._child.stopped_by is not None
         if time.monotonic() - self._sampled > SAMPLE_SECONDS:
             self._sampled = time.monotonic()
             with contextlib.suppress(OSError):
@@ -98,6 +112,13 @@ class _Attendant:
                 self._flush()
             with contextlib.suppress(OSError, ValueError):
                 self._show_stacks()
+
+    def _end_if_told(self) -> None:
+        self._child.depend_on(self._depends_on)
+        if is_told_by_parent():
+            self._child.on_signal(signal.SIGTERM, None)
+        if (number := read_stop(self._run_dir)) is not None:
+            self._child.on_signal(number, None)
 
     def _sample(self) -> None:
         """Sample the process and the machine; only the machine if the process has ended already."""
@@ -165,13 +186,19 @@ def main(run_dir: RunDir) -> int:
     os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
-    killed_before = oom_kills()
     inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
     host = _host_of(job, rank)
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
-    with run_dir.rank_log(rank).open("ab") as log:
-        environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
+    log = run_dir.rank_log(rank).open("a+b")  # stays open: its end is read if the directory is gone
+    environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
+    try:
         child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+    except OSError as error:
+        log.write(f"zlaunch could not start the script: {type(error).__name__}: {error}\n".encode())
+        log.flush()
+        _tell(record, {"ended": time.time(), "returncode": 1, "stopped_by": None}, log)
+        return 1
+    killed_before = oom_kills()
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
@@ -179,22 +206,31 @@ def main(run_dir: RunDir) -> int:
     largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     if attendant.has_compiled:  # the largest process may be a compiler; the samples are of the script alone
         largest = None
-    killed = None
-    if killed_before is not None:
-        killed = (oom_kills() or 0) - killed_before
+    killed = oom_kills().since(killed_before)
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
         "peak_rss_bytes": largest,
-        "oom_kills": killed,
+        "signalled": attendant.is_signalled,
+        "group_oom_kills": killed.group,
+        "machine_oom_kills": killed.machine,
     }
-    record.add(ending)
+    _tell(record, ending, log)
     delete([], [buffer])
     if job["over_ssh"] and _local_rank() == 0:
         delete(job["swap_dirs"], [])
     return returncode
+
+
+def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
+    """Record the end; print it if that fails, with the end of the log of a script that failed."""
+    if (unwritten := record.add(ending)) is not None:
+        words = ""
+        if ending["returncode"] != 0:
+            words = end_of(log, PRINTED_LOG_BYTES)
+        print(printed_line(unwritten, words), flush=True)
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:

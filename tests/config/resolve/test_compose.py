@@ -214,3 +214,22 @@ def test_a_config_is_written_as_strict_json() -> None:
 
 def test_a_written_config_ends_with_its_line() -> None:
     assert to_json({"a": 1}) == '{\n  "a": 1\n}\n'
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+@pytest.mark.parametrize("base", [None, _file('{"zero_optimization": {"stage": 3}}')])
+@pytest.mark.parametrize("chosen", ["--stage", "--set"])
+def test_below_stage_3_no_key_is_written_that_only_stage_3_reads(
+    stage: Stage, base: Document | None, chosen: str
+) -> None:
+    asked: dict[str, Any] = {"stage": stage}
+    if chosen == "--set":
+        asked = {"overrides": ((f"{ZERO}.stage", stage),)}
+    values = compose(_job(offload=Offload("cpu", "nvme"), nvme_dir=Path("/nvme"), **asked), base)
+    read_at_3 = {"sub_group_size", "stage3_prefetch_bucket_size", "stage3_max_reuse_distance"}
+    assert not read_at_3 & values.config()[ZERO].keys()
+
+
+def test_a_stage_of_set_decides_what_is_offloaded() -> None:
+    values = compose(_job(offload=CPU, overrides=((f"{ZERO}.stage", 3),)), None)
+    assert values.has((ZERO, "offload_param"))

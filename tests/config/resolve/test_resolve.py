@@ -9,6 +9,8 @@ import pytest
 
 from tests.asking import model
 from tests.making import CPU_MACHINE, TWO_GPUS
+from zlaunch.checks.config_at_hand import find_at_hand
+from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
 from zlaunch.config.resolve.job import ResolveContext, resolve_config
@@ -16,11 +18,11 @@ from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Refused
+from zlaunch.errors import ExitStatus, Refused
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
-from zlaunch.job.spec import JobSpec, Offload
+from zlaunch.job.spec import STAGES, JobSpec, Offload, Stage
 from zlaunch.job.trainer_args import TrainerArgs
 
 NVME: dict[str, Any] = {"offload": Offload("nvme"), "nvme_dir": Path("/nvme")}
@@ -30,11 +32,13 @@ LARGEST_SHARE = 256 * 1000 // 2
 
 def settled(
     shape: ModelConfig | None = None,
-    file: dict[str, Any] | None = None,
+    file: dict[str, Any] | str | None = None,
     interface: ConfigInterface = ConfigInterface.TRAINER,
     **job: Any,
 ) -> Values:
-    base = None if file is None else parse(json.dumps(file), "ds_config.json")
+    base = None
+    if file is not None:
+        base = parse(file if isinstance(file, str) else json.dumps(file), "ds_config.json")
     spec = JobSpec(script=Path("train.py"), **job)
     given = ResolveContext(base, TrainerArgs({}), shape or model(), TWO_GPUS, 2, interface)
     return resolve_config(spec, given).values
@@ -186,3 +190,76 @@ def test_ranks_that_share_a_sequence_count_as_one_in_the_batch_of_a_script_of_it
     with pytest.raises(Refused) as refused:
         settled(file=wrong, interface=ConfigInterface.DEEPSPEED)
     assert [one.code for one in refused.value.findings] == ["batch-equation"]
+
+
+OFFLOADS = [
+    Offload("cpu"),
+    Offload("nvme"),
+    Offload("cpu", "cpu"),
+    Offload("none", "nvme"),
+    Offload("cpu", "nvme"),
+]
+
+
+@pytest.mark.parametrize("offload", OFFLOADS)
+@pytest.mark.parametrize("stage", STAGES.values())
+def test_a_finding_names_a_key_that_the_user_chose(stage: Stage, offload: Offload) -> None:
+    try:
+        settled(stage=stage, offload=offload, nvme_dir=Path("/nvme"))
+    except Refused as error:
+        sections = {finding.where.split(".")[1] for finding in error.findings}
+        assert sections <= {"offload_optimizer", "offload_param"}
+
+
+def refused(file: dict[str, Any], **job: Any) -> list[str]:
+    with pytest.raises(Refused) as caught:
+        settled(file=file, **job)
+    return [finding.code for finding in caught.value.findings]
+
+
+def test_a_file_is_refused_once_for_all_its_mistakes() -> None:
+    file = {"bf16": {"enabled": True}, "fp16": {"enabled": True}, "gradient_cliping": 1.0}
+    assert set(refused(file)) == {"both-formats", "unknown-key"}
+
+
+def test_mistakes_are_listed_in_the_order_of_the_file() -> None:
+    file = {"gradient_cliping": 1.0, "optimizer": {"type": "AdamWW"}, "zero_optimisation": {"stage": 3}}
+    text = json.dumps(file, indent=2)
+    with pytest.raises(Refused) as caught:
+        settled(file=text)
+    lines = [finding.place.line for finding in caught.value.findings if finding.place]
+    assert lines == sorted(lines)
+    assert len(lines) == 3
+
+
+def test_a_stage_that_an_option_chooses_is_not_a_mistake_of_a_file_with_others() -> None:
+    offloaded = {
+        "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}},
+        "gradient_cliping": 1.0,
+    }
+    assert refused(offloaded, stage=3) == ["unknown-key"]
+
+
+FILES = {
+    "a key that means nothing": {"favourite": 1},
+    "a misspelled key": {"gradient_cliping": 1.0},
+    "a misplaced key": {"stage": 3},
+    "a key that its stage ignores": {"zero_optimization": {"stage": 2, "sub_group_size": 1000}},
+    "a value that DeepSpeed converts": {"zero_optimization": {"stage": 2, "overlap_comm": "true"}},
+    "a value that DeepSpeed refuses": {"zero_optimization": {"stage": 7}},
+}
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
+def test_train_refuses_a_file_exactly_if_validate_and_doctor_do(file: dict[str, Any], tmp_path: Path) -> None:
+    whole = {"train_micro_batch_size_per_gpu": 1, **file}
+    (path := tmp_path / "ds_config.json").write_text(json.dumps(whole))
+    try:
+        settled(file=whole)
+        trains = True
+    except Refused:
+        trains = False
+    config = find_at_hand(path, None, None).needs.config
+    assert config is not None
+    assert (not config.findings) == trains
+    assert (inspect_config(str(path), ReportOptions()).status(strict=False) == ExitStatus.OK) == trains

@@ -10,7 +10,14 @@ from tests.each import each
 from zlaunch.cli import program
 from zlaunch.config.accelerate import AccelerateConfig, interpret
 from zlaunch.config.accelerate.yaml_reader import parse
-from zlaunch.config.translate import Translation, config_file, parse_command, reads_default_config, translate
+from zlaunch.config.translate import (
+    Translation,
+    config_file,
+    parse_command,
+    reads_default_config,
+    translate,
+    translate_command,
+)
 from zlaunch.config.translate.command import LAUNCHERS
 from zlaunch.config.translate.flags import Flag, LauncherSyntax, Role, Untranslatable
 from zlaunch.config.translate.launchers import syntax_of
@@ -88,8 +95,54 @@ SAME = {
         "zlaunch train t.py --stage 0 --gpus 2 -- --bf16",
     ),
     "torchrun on two hosts": (
-        "torchrun --nnodes 2 --nproc_per_node 4 --node_rank 1 t.py --deepspeed d.json",
-        "zlaunch train t.py --ds-config d.json --hostfile hosts",
+        "torchrun --nnodes 2 --nproc_per_node 4 --node_rank 1 --master_addr n0 --master_port 7 t.py --deepspeed d.json",
+        "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 MASTER_PORT=7 zlaunch train t.py --ds-config d.json --gpus 4",
+    ),
+    "torchrun with an endpoint": (
+        "torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint n0:7 t.py --deepspeed d.json",
+        "NNODES=2 NODE_RANK=0 MASTER_ADDR=n0 MASTER_PORT=7 zlaunch train t.py --ds-config d.json --gpus 1",
+    ),
+    "torchrun with variables for other programs": (
+        "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 torchrun --nproc_per_node 4 t.py --deepspeed d.json",
+        "MASTER_ADDR=n0 zlaunch train t.py --ds-config d.json --gpus 4",
+    ),
+    "torchrun on each node of Slurm": (
+        "srun -N2 torchrun --nnodes 2 --nproc_per_node 4 --rdzv_endpoint n0:7 t.py --deepspeed d.json",
+        "srun -N2 zlaunch train t.py --ds-config d.json --gpus 4",
+    ),
+    "deepspeed on each host": (
+        "deepspeed -H hf --no_ssh --node_rank 1 --master_port 7 t.py --deepspeed d.json",
+        "MASTER_PORT=7 zlaunch train t.py --ds-config d.json --hostfile hf --no-ssh --node-rank 1",
+    ),
+    "deepspeed with Slurm": (
+        "deepspeed -H $SLURM_TMPDIR/hf --launcher slurm t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json",
+    ),
+    "deepspeed with a hostfile that is none": (
+        "deepspeed --hostfile= --num_gpus 2 t.py --deepspeed d.json",
+        "zlaunch train t.py --ds-config d.json --gpus 2 --launcher deepspeed",
+    ),
+    "accelerate on each of two hosts": (
+        ("accelerate launch --use_deepspeed --num_machines 2 --num_processes 8 --machine_rank 1 --main_process_ip n0 "
+         "--deepspeed_multinode_launcher standard t.py --fp16"),
+        "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 zlaunch train t.py --gpus 4 -- --fp16",
+    ),
+    "accelerate with offload that DeepSpeed ignores": (
+        ("accelerate launch --use_deepspeed --zero_stage 2 --offload_param_device cpu --offload_optimizer_device nvme "
+         "t.py --fp16"),
+        "zlaunch train t.py --stage 2 --offload cpu -- --fp16",
+    ),
+    "a precision among the arguments": (
+        "accelerate launch --use_deepspeed t.py --mixed_precision=bf16",
+        "zlaunch train t.py -- --mixed_precision=bf16",
+    ),
+    "a file of arguments": (
+        "accelerate launch --use_deepspeed t.py --config cfg.yaml",
+        "zlaunch train t.py -- --config cfg.yaml",
+    ),
+    "a switch of the script": (
+        "torchrun -m swift.cli.sft --deepspeed zero3 --fp16",
+        "zlaunch train -m swift.cli.sft --stage 0 --gpus 1 -- --deepspeed zero3 --fp16",
     ),
     "torchrun by variables": (
         "PET_NPROC_PER_NODE=2 PET_STANDALONE=1 PET_NO_PYTHON=0 torchrun t.py --deepspeed d.json",
@@ -278,6 +331,37 @@ def test_a_whole_command_line_may_be_one_quoted_word() -> None:
     assert parse_command(["torchrun t.py 'a b'"]).args.words == ("a b",)
 
 
+TEXTS = {
+    "cd x && torchrun --nproc_per_node $N t.py --bf16 > log 2>&1 &": (
+        "cd x && zlaunch train t.py --stage 0 --gpus $N -- --bf16 > log 2>&1 &"
+    ),
+    "srun bash -c 'torchrun --nnodes 2 --node_rank $SLURM_PROCID t.py --bf16'": (
+        "srun bash -c 'zlaunch train t.py --stage 0 --gpus 1 -- --bf16'"
+    ),
+    'bash -c "torchrun --nproc_per_node $N t.py --bf16"': (
+        'bash -c "zlaunch train t.py --stage 0 --gpus $N -- --bf16"'
+    ),
+    "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 uv run llamafactory-cli train x.yaml": (
+        "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 uv run zlaunch train -m llamafactory.launcher -- x.yaml"
+    ),
+    "NPROC_PER_NODE=4 swift sft --model m": "zlaunch train --gpus 4 -m swift.cli.sft -- --model m",
+    "arctic_training train rec.yml --num_gpus 2": (
+        "zlaunch train arctic_training_run --gpus 2 --launcher deepspeed -- --mode train --config rec.yml"
+    ),
+}
+
+
+@each("text", TEXTS)
+def test_a_text_for_a_shell_keeps_what_it_has_around_the_command(text: str) -> None:
+    assert translate_command([text], {}).line == TEXTS[text]
+
+
+def test_flags_that_only_the_shell_knows_are_asked_for() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translate_command(["torchrun $FLAGS t.py $ARGS"], {})
+    assert "`$FLAGS`" in caught.value.message
+
+
 def test_a_config_with_a_script_is_accelerate_launch_with_both() -> None:
     command = parse_command(["a.yaml", "--", "t.py", "--", "x"])
     assert (config_file(command), command.script, command.args.words) == ("a.yaml", "t.py", ("--", "x"))
@@ -386,8 +470,10 @@ def test_only_accelerate_reads_a_default_config(text: str, reads: bool) -> None:
 
 
 NOTES = [
-    ("torchrun --nnodes 2 --nproc_per_node 4 t.py", "--nnodes 2", "write a line `HOST slots=4` for each host into `hosts`"),
-    ("torchrun --nnodes 2 --nproc_per_node gpu t.py", "--nnodes 2", "`HOST slots=N`"),
+    ("deepspeed --num_nodes 2 --num_gpus 4 t.py", "--num_nodes 2", "write a line `HOST slots=4` for each host into `hosts`"),
+    ("deepspeed --num_nodes 2 t.py", "--num_nodes 2", "`HOST slots=N`"),
+    ("torchrun --nnodes 2 t.py", "NODE_RANK", "write 1 on the next one"),
+    ("NNODES=2 torchrun t.py", "NNODES=2", "left out: torchrun does not read it, and zlaunch would"),
     ("torchrun --nnodes 2:4 -t 3 t.py", "--nnodes 2:4", "lost: the number of hosts cannot change"),
     ("torchrun --standalone t.py", "--standalone", "left out: zlaunch picks a free port"),
     ("torchrun --max_restarts 3 t.py", "--max_restarts 3", "`--max-restarts 3`"),
@@ -395,7 +481,7 @@ NOTES = [
     ("torchrun --nproc_per_node cpu t.py", "--nproc_per_node cpu", "lost: "),
     ("deepspeed t.py", "--local_rank", "needs it"),
     ("deepspeed t.py", "deepspeed", "--ds-config FILE"),
-    ("deepspeed t.py --deepspeed", "--deepspeed", "left out: "),
+    ("deepspeed t.py --deepspeed", "--deepspeed", "stays: "),
     ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it is the default"),
     ("deepspeed -H hf --num_nodes 2 t.py", "--num_nodes 2", "lost: "),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed --num_gpus 1 t.py", "--num_gpus 1", "itself would take the first GPUs of all"),
@@ -406,7 +492,9 @@ NOTES = [
     ("accelerate launch --use_deepspeed --num_processes 4 --gpu_ids 0,1 t.py", "--num_processes 4", "lost: only 2"),
     ("accelerate launch --zero_stage 3 t.py", "--zero_stage 3", "ignores it without `--use_deepspeed`"),
     ("accelerate launch --use_deepspeed --mixed_precision fp8 t.py", "--mixed_precision fp8", "lost: "),
-    ("accelerate launch --use_deepspeed --offload_param_device nvme t.py", "nvme", "add `--nvme DIR`"),
+    ("accelerate launch --use_deepspeed --zero_stage 3 --offload_param_device nvme t.py", "nvme", "add `--nvme DIR`"),
+    ("accelerate launch --use_deepspeed --offload_param_device cpu t.py", "--offload_param_device cpu", "left out: at stage 2"),
+    ("accelerate launch --use_deepspeed t.py --config c.yaml", "accelerate launch", "for fp32, add `--precision fp32`"),
     ("accelerate launch --use_deepspeed --offload_param_nvme_path /n t.py", "--offload_param_nvme_path /n", "left out: "),
     ("accelerate launch --use_deepspeed --gradient_accumulation_steps 1 t.py", "--gradient_accumulation_steps 1", "left out: "),
     ("accelerate launch --use_deepspeed --zero3_init_flag true t.py", "--zero3_init_flag true", "no effect below stage 3"),

@@ -47,7 +47,10 @@ def validate(
         ),
     ] = False,
     python: options.Python = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for ignored settings too.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Exit with 65 for every ignored setting, not only for mistakes."),
+    ] = False,
     output: Annotated[
         Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
@@ -58,6 +61,9 @@ def validate(
     Without a file, checks the ds_configs of this directory and of folders such as configs/.
     error: DeepSpeed refuses the file. fails later: the job fails after the model is loaded.
     ignored: DeepSpeed does something else. advice: there is a better way.
+
+    Exits with 65 if there is an error, something fails later, or an ignored key is a mistake: misspelled,
+    misplaced, or with a value that nobody means.
     """
     if no_backup and not fix:
         raise WrongUsage("`--no-backup` has no effect without `--fix`", "leave it out")

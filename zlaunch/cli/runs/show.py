@@ -14,7 +14,7 @@ from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
 from zlaunch.runs.store import find_run, load_run
-from zlaunch.runs.what_ran import differences
+from zlaunch.runs.what_ran import differences, unused
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -68,6 +68,7 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "memory": memory,
         "program": run.program or None,
         "differences": differences(run),
+        "ignored": unused(run),
         "saved": {"model": model, "checkpoint": checkpoint},
         "rank_files": {rank: _rank_files(run, rank) for rank in run.recorded_ranks},
     }

@@ -40,7 +40,7 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
             does, was = ("deleted", "was") if fixes.writes else ("`--fix` would delete", "is")
             for deletion in fixes.deletions:
                 console.say(f"{report.name}: {does} `{deletion.key}`, which {was} {deletion.state}")
-        console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report)]))}")
+        console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report, strict)]))}")
     if len(reports) > 1:
         verdicts = Counter(_verdict_on_file(report, strict) for report in reports)
         counts = [
@@ -64,16 +64,14 @@ def _done(fixes: Fixes | None) -> str:
     return f"{fixed} written"
 
 
-def _summary(report: Report) -> str:
+def _summary(report: Report, strict: bool) -> str:
+    verdict = _verdict_on_file(report, strict)
     if not report.findings:
-        return "valid"
+        return verdict
     counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
         counts[finding.severity] += 1
-    summary = ", ".join(_counted(count, severity) for severity, count in counts.items() if count)
-    if report.status(strict=True) is ExitStatus.OK:
-        return f"valid, {summary}"
-    return summary
+    return ", ".join([verdict, *(_counted(count, severity) for severity, count in counts.items() if count)])
 
 
 def _counted(count: int, severity: Severity) -> str:

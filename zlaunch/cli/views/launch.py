@@ -84,6 +84,10 @@ class LaunchView(PlanView, Reporter):
         for difference in differences:
             self._say(*console.paragraph(difference, "  "))
 
+    def ignored(self, arguments: Sequence[str]) -> None:
+        for argument in arguments:
+            self._say(*console.paragraph(f"ignored: {argument}"))
+
     def saved(self, saved: SavedByRun) -> None:
         for name, place in saved_rows(saved):
             self._say(*console.paragraph(f"{name}: {place}"))
@@ -95,6 +99,8 @@ class LaunchView(PlanView, Reporter):
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
         took, verdict = duration(seconds), outcome.verdict
         about = f"details are in {os.path.relpath(plan.layout.root)}"
+        if not plan.layout.job.exists():
+            about = f"its run directory {os.path.relpath(plan.layout.root)} is gone"
         lines = []
         if outcome.how == "finished" and (loss := loss_line(heartbeat)):
             lines.append(loss)

@@ -10,7 +10,7 @@ from zlaunch.files import shown
 from zlaunch.resume.saved_by_run import resumed_of, saved_by_run
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.run import Run
-from zlaunch.runs.what_ran import differences, engine_line
+from zlaunch.runs.what_ran import differences, engine_line, unused
 from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
@@ -33,6 +33,8 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
         yield "engine", engine
     for difference in differences(run):
         yield "differs", difference
+    for message in unused(run):
+        yield "ignored", message
     yield from saved_rows(saved_by_run(run))
     yield from tracker_rows(run.program.get("trackers", {}))
     yield "step", steps(run).replace("/", " of ").replace("-", "not reported")

@@ -14,7 +14,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import WrongUsage
 from zlaunch.job.source import Source, SourceKind
-from zlaunch.job.spec import JobSpec, Offload, Precision, Stage
+from zlaunch.job.spec import STAGES, JobSpec, Offload, Precision, Stage
 
 DEFAULT_STAGE: Stage = 2
 OFFLOADS = ("offload_optimizer", "offload_param")
@@ -53,7 +53,7 @@ def preset(stage: Stage, offload: Offload, nvme_dir: Path | None) -> dict[str, A
             "stage3_gather_16bit_weights_on_model_save": True,
         }
     sections = offload_sections(stage, offload, nvme_dir)
-    if _swaps(sections):
+    if _swaps(stage, sections):
         zero |= {str(PREFETCH[-1]): 0, str(REUSE[-1]): 0, "sub_group_size": SMALL_GROUP}
     zero |= sections
     return {
@@ -76,14 +76,14 @@ def offload_sections(stage: int, offload: Offload, nvme_dir: Path | None) -> dic
         sections[name] = {"device": device, "pin_memory": True}
         if device == "nvme" and nvme_dir is not None:
             sections[name]["nvme_path"] = str(nvme_dir)
-    if _swaps(sections):
+    if _swaps(stage, sections):
         sections["offload_param"]["buffer_count"] = SURE_BUFFERS
     return sections
 
 
-def _swaps(sections: Mapping[str, Mapping[str, object]]) -> bool:
+def _swaps(stage: int, sections: Mapping[str, Mapping[str, object]]) -> bool:
     """Whether parameters go to NVMe; DeepSpeed then reads some twice at once (see `nvme_buffers`)."""
-    return sections.get("offload_param", {}).get("device") == "nvme"
+    return stage == 3 and sections.get("offload_param", {}).get("device") == "nvme"
 
 
 def compose(job: JobSpec, base: Document | None) -> Values:
@@ -121,10 +121,18 @@ def _check_override(values: Values, path: KeyPath, value: object) -> None:
             raise WrongUsage(message, "keep one of them")
 
 
-def _from_preset(job: JobSpec) -> Values:
-    stage = DEFAULT_STAGE
+def _stage_of(job: JobSpec, written: object) -> Stage:
+    """The stage that the options choose over the one written; `--set` may choose it, too."""
+    chosen = dict(job.overrides).get(f"{ZERO}.stage")
     if job.stage is not None:
-        stage = job.stage
+        chosen = job.stage
+    if chosen is None:
+        chosen = written
+    return STAGES.get(str(chosen), 0)
+
+
+def _from_preset(job: JobSpec) -> Values:
+    stage = _stage_of(job, DEFAULT_STAGE)
     config = preset(stage, job.offload or Offload(), job.nvme_dir)
     values = Values.of(config, Source(SourceKind.PRESET, f"preset for stage {stage}"))
     if job.stage is not None:
@@ -155,15 +163,13 @@ def _from_file(job: JobSpec, base: Document) -> Values:
     if job.stage is not None:
         values = values.put((ZERO, "stage"), job.stage, job.stage_source)
     if job.offload is not None:
-        stage = values[(ZERO, "stage")]
-        if not isinstance(stage, int):
-            stage = 0
+        stage = _stage_of(job, values[(ZERO, "stage")])
         for name in OFFLOADS:
             values = values.without((ZERO, name))
         sections = offload_sections(stage, job.offload, job.nvme_dir)
         if sections:
             values = _with_offload_sources(Values.of({ZERO: sections}, _FOR_OFFLOAD)).over(values)
-        if _swaps(sections) and not values.has(PREFETCH):
+        if _swaps(stage, sections) and not values.has(PREFETCH):
             values = values.put(PREFETCH, 0, _FOR_OFFLOAD)
     elif job.nvme_dir is not None:
         for name in OFFLOADS:

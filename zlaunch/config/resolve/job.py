@@ -1,7 +1,7 @@
 """Resolve the ds_config of a job: compose it, fill it in, and refuse it if it cannot work."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
@@ -10,15 +10,15 @@ from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
 from zlaunch.config.resolve.values import AUTO, Values
-from zlaunch.config.rules.rule import Context
-from zlaunch.config.validate import validate_value
+from zlaunch.config.rules.rule import Context, Subject
+from zlaunch.config.rules.trainer import BY_ARGUMENT
+from zlaunch.config.validate import key_findings, validate_value
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
-from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document, dotted
-from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
@@ -27,6 +27,7 @@ from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
+from zlaunch.job.unused_arguments import unused_arguments
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     if given.handover is Handover.NOT:
         return _resolve_own(given)
     context = given.context
-    composed = compose(job, _checked(given.base, given.stack.deepspeed))
+    composed = compose(job, given.base)
+    _refuse_mistakes(given.base, composed, context, findings)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -102,8 +104,25 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
+    by_argument = [*_by_argument(config, replace(context, args=resolved.agreement.args), given.base)]
+    refuse_fatal(by_argument)
+    warnings += (*by_argument, *_unused(composed, given))
     left = {**resolved.left, **derived}
     return ResolvedConfig(composed, values, left, resolved.agreement, config, warnings)
+
+
+def _by_argument(config: DsConfig, context: Context, base: Document | None) -> Iterator[Finding]:
+    for rule in BY_ARGUMENT:
+        for finding in rule(Subject(config, context)):
+            yield _located(finding, base)
+
+
+def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
+    """Find arguments of the Trainer that this ds_config makes dead."""
+    if given.interface is ConfigInterface.TRAINER:
+        written = {path: leaf.value for path, leaf in values.leaves.items()}
+        for finding in unused_arguments(written, given.args):
+            yield _located(finding, given.base)
 
 
 def _without_model_sizes(values: Values) -> Values:
@@ -125,19 +144,22 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     warnings = tuple(
         document.locate(finding) for finding in checked.findings if finding.severity is not Severity.ADVICE
     )
+    warnings += tuple(_unused(resolved.written, given))
     config = checked.config or DsConfig()
     return ResolvedConfig(
         resolved.written, resolved.values, resolved.left, resolved.agreement, config, warnings
     )
 
 
-def _checked(base: Document | None, release: Release) -> Document | None:
-    """Refuse a file with wrong keys or values, even those that DeepSpeed silently accepts."""
-    if base is not None:
-        findings = [*base.remarks, *map(base.locate, check(base.value, release).findings)]
-        if findings := [finding for finding in findings if finding.severity is not Severity.ADVICE]:
-            raise Refused(findings)
-    return base
+def _refuse_mistakes(
+    base: Document | None, composed: Values, context: Context, findings: Sequence[Finding]
+) -> None:
+    """Refuse a file with wrong keys or values, for all its findings: nothing can be filled into it."""
+    if base is None:
+        return
+    of_keys = key_findings(check(base.value, context.release), base.value, context)
+    if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
+        _judge(composed, base, replace(context, args=None, is_named=True), findings)
 
 
 def _judge(
@@ -150,16 +172,16 @@ def _judge(
     """
     checked = validate_value(values.config(), context)
     located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
-    warnings = [
-        finding for finding in located if finding.severity is Severity.IGNORED and finding.place is not None
-    ]
-    wrong = [
-        finding for finding in located if finding.severity is not Severity.ADVICE and finding not in warnings
-    ]
+    if base is not None:
+        located = [*base.remarks, *located]
+    ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
+    warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
+    wrong = [finding for finding in located if finding.is_refused]
+    wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:
-        raise Refused([*(_located(finding, base) for finding in others), *wrong])
+        raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
 
 

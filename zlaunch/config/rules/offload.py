@@ -1,5 +1,6 @@
 """Rules about offloading: stages, devices, paths and buffers."""
 
+import re
 from collections.abc import Iterator
 
 from zlaunch.config.rules.rule import (
@@ -83,6 +84,34 @@ def nvme_path_is_none(subject: Subject) -> Iterator[Violation]:
                 f'"{section.nvme_path}" becomes a directory named "none" in the working directory',
                 "write a directory on the drive",
             )
+
+
+@ignored(
+    {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "~/swap"}}},
+    {zero("offload_param", "nvme_path"): "/nvme"},
+)
+def path_is_taken_literally(subject: Subject) -> Iterator[Violation]:
+    """DeepSpeed expands neither `~` nor variables, and makes a directory of that name."""
+    for path, value in subject.written.items():
+        *keys, last = path
+        if last not in _PATHS or not isinstance(value, str) or not _EXPANDED_BY_SHELLS.search(value):
+            continue
+        if last == "nvme_path":
+            section = subject.offloads.get(keys[-1])
+            is_read = section is not None and section.device == "nvme"
+        else:
+            is_read = subject.value(".".join((*keys, "enabled"))) is True
+        if is_read:
+            first = value.partition("/")[0]
+            yield Violation(
+                ".".join(path),
+                f"DeepSpeed takes `{value}` literally, and makes a directory named `{first}`",
+                "write the whole path",
+            )
+
+
+_PATHS = ("nvme_path", "output_path", "output_file")
+_EXPANDED_BY_SHELLS = re.compile(r"^~|\$\w+|\$\{\w+\}")
 
 
 @fails_later(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from zlaunch.config.rules.rule import Context, Subject, Violation, error, fails_later, ignored, zero
+from zlaunch.config.rules.rule import Context, Subject, Violation, advice, error, fails_later, ignored, zero
 from zlaunch.units import plural
 
 
@@ -50,6 +50,24 @@ def two_tensor_parallel_sizes(subject: Subject) -> Iterator[Violation]:
         )
 
 
+@fails_later(
+    {"tensor_parallel": {"autotp_size": 2}}, {"tensor_parallel.autotp_size": 3}, Context(world_size=3)
+)
+def groups_do_not_divide_the_ranks(subject: Subject) -> Iterator[Violation]:
+    """AutoTP and AutoEP divide all ranks into groups of their size, and fail if some ranks are left."""
+    context, config = subject.context, subject.config
+    if context.world_size is None or context.has_own_groups or config.pipeline is not None:
+        return
+    sizes = {"tensor_parallel.autotp_size": config.tensor_parallel.autotp_size}
+    if (experts := config.expert_parallel) is not None and experts.enabled:
+        sizes["expert_parallel.autoep_size"] = experts.autoep_size * experts.expert_tensor_parallel_size
+    for key, size in sizes.items():
+        if size > 1 and context.world_size % size:
+            ranks = plural(context.world_size, "rank")
+            hint = f"start a multiple of {size} ranks, or write a divisor of {context.world_size}"
+            yield Violation(key, f"{ranks} cannot be divided into groups of {size}", hint)
+
+
 @ignored({"tensor_parallel": {"tp": {"tp_size": 2}}}, {"tensor_parallel.autotp_size": 2})
 def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
     """In training only `autotp_size` splits the model; `tp_size` alone is for inference."""
@@ -63,14 +81,16 @@ def tensor_parallel_is_off(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@fails_later(
+@advice(
     {"zero_optimization": {"stage": 2}, "pipeline": {"activation_checkpoint_interval": 1}}, {zero("stage"): 1}
 )
 def pipeline_below_stage_2(subject: Subject) -> Iterator[Violation]:
-    """The pipeline engine asserts a ZeRO stage below 2."""
+    """Only a `PipelineModule` reads `pipeline`; its engine asserts a ZeRO stage below 2."""
     if subject.config.pipeline is not None and subject.stage in (2, 3):
         yield Violation(
-            "pipeline", f"pipeline parallelism does not work with stage {subject.stage}", "use stage 1"
+            "pipeline",
+            f"only a `PipelineModule` reads this section, and it does not train at stage {subject.stage}",
+            "use stage 1 for a `PipelineModule`; otherwise delete it",
         )
 
 

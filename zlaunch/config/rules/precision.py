@@ -153,6 +153,41 @@ def autocast_without_dtype(subject: Subject) -> Iterator[Violation]:
         )
 
 
+_OF_DYNAMIC_SCALING = ("loss_scale_window", "min_loss_scale")
+
+
+@error({"fp16": {**_ON, "min_loss_scale": 0}}, {"fp16.min_loss_scale": 1})
+def dynamic_scale_is_not_positive(subject: Subject) -> Iterator[Violation]:
+    """With dynamic loss scaling in fp16, DeepSpeed refuses a window or a least scale that is not positive."""
+    if subject.is_on("fp16"):
+        yield from _not_positive(subject, "with dynamic loss scaling")
+
+
+@advice(
+    {
+        "train_micro_batch_size_per_gpu": "auto",
+        "zero_optimization": {"stage": 2},
+        "fp16": {"enabled": "auto", "min_loss_scale": 0},
+    },
+    {"fp16.min_loss_scale": 1},
+)
+def dynamic_scale_would_not_be_positive(subject: Subject) -> Iterator[Violation]:
+    """DeepSpeed only refuses a window or a least scale that is not positive if fp16 is on."""
+    if subject.is_on("fp16") is None:
+        yield from _not_positive(subject, "once fp16 is on")
+
+
+def _not_positive(subject: Subject, when: str) -> Iterator[Violation]:
+    for key in _OF_DYNAMIC_SCALING:
+        value = getattr(subject.config.fp16, key)
+        if subject.config.fp16.loss_scale == 0 and value <= 0:
+            yield Violation(
+                f"fp16.{key}",
+                f"`{key}` is {value}; DeepSpeed refuses that {when}",
+                "write a positive number, or delete it",
+            )
+
+
 @advice({"fp16": {**_ON, "loss_scale": 128, "initial_scale_power": 8}}, {"fp16.loss_scale": 0})
 def loss_scale_is_fixed(subject: Subject) -> Iterator[Violation]:
     """With a fixed loss scale DeepSpeed ignores the settings for dynamic loss scaling."""

@@ -16,11 +16,14 @@ from zlaunch.config.rules.rule import (
 )
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelConfig
+from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
-from zlaunch.units import plural
+from zlaunch.job.unused_arguments import unused_arguments
+from zlaunch.units import plural, whole
 
 _STAGE_2 = {"zero_optimization": {"stage": 2}}
 _AUTO = {"train_micro_batch_size_per_gpu": "auto", **_STAGE_2}
@@ -70,12 +73,67 @@ def batch_differs_from_arguments(subject: Subject) -> Iterator[Violation]:
 def accumulation_does_not_arrive(subject: Subject) -> Iterator[Violation]:
     """If the key is missing, accelerate writes 1, so DeepSpeed does not accumulate."""
     steps = subject.argument("gradient_accumulation_steps")
-    if steps is not None and steps > 1 and not subject.has("gradient_accumulation_steps"):
+    if steps is None or steps <= 1 or subject.has("gradient_accumulation_steps"):
+        return
+    if subject.config.train_batch_size is None or subject.config.train_micro_batch_size_per_gpu is None:
         yield Violation(
             "",
             f"`--gradient_accumulation_steps {steps}` has no effect: DeepSpeed does not accumulate",
-            'add `"gradient_accumulation_steps": "auto"`',
+            _ADD_ACCUMULATION,
         )
+
+
+_ADD_ACCUMULATION = 'add `"gradient_accumulation_steps": "auto"`'
+_TOTAL = {"train_batch_size": 32, "train_micro_batch_size_per_gpu": 4, **_STAGE_2}
+
+
+@fails_later(_TOTAL, {"gradient_accumulation_steps": 4}, Context(world_size=2, is_named=True))
+def accumulation_is_one(subject: Subject) -> Iterator[Violation]:
+    """If the key is missing, accelerate writes 1, which DeepSpeed then compares with the global batch."""
+    world, (total, micro) = subject.context.world_size, _sizes_without_accumulation(subject)
+    steps, is_auto = subject.argument("gradient_accumulation_steps"), total == "auto"
+    if micro is None or total is None:
+        return
+    if is_auto and steps is not None and steps > 1:
+        message = f"the Trainer fills in a batch with {steps} accumulated, but accelerate writes 1"
+        yield Violation("train_batch_size", message, _ADD_ACCUMULATION)
+    is_reported = steps is not None and world is not None and total != micro * steps * world
+    if world and not is_auto and total != micro * world and not is_reported:  # by `batch_differs_…`
+        yield Violation(
+            "train_batch_size",
+            f"`train_batch_size` is {total}, but accelerate writes an accumulation of 1, "
+            f"and {micro} per rank x {plural(world, 'rank')} is {micro * world}",
+            f"{_ADD_ACCUMULATION}, or delete `train_batch_size`",
+        )
+
+
+@ignored(_TOTAL, {"gradient_accumulation_steps": "auto"}, Context(is_named=True))
+def accumulation_would_be_one(subject: Subject) -> Iterator[Violation]:
+    """If the key is missing, accelerate writes 1, so a global batch only fits one number of ranks."""
+    total, micro = _sizes_without_accumulation(subject)
+    if subject.context.world_size is not None or not isinstance(total, int) or micro is None:
+        return
+    if total % micro == 0:
+        ranks = plural(total // micro, "rank")
+        yield Violation(
+            "train_batch_size",
+            f"accelerate writes an accumulation of 1, so this batch only fits {ranks}",
+            f"{_ADD_ACCUMULATION}, or delete `train_batch_size`",
+        )
+
+
+def _sizes_without_accumulation(subject: Subject) -> tuple[int | str | None, int | None]:
+    """Return the global batch and the micro-batch, if accelerate chooses the accumulation."""
+    config, interface = subject.config, subject.context.interface
+    is_for_accelerate = subject.for_trainer or interface is ConfigInterface.ACCELERATE
+    if not is_for_accelerate or subject.has("gradient_accumulation_steps") or config.sequence_parallel_size:
+        return None, None
+    micro, total = config.train_micro_batch_size_per_gpu, config.train_batch_size
+    if micro == "auto":
+        micro = subject.argument("per_device_train_batch_size")
+    if total != "auto":
+        total = whole(total)
+    return total, whole(micro)
 
 
 @error({"train_micro_batch_size_per_gpu": "auto"}, _STAGE_2)
@@ -123,16 +181,57 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
 )
 def optimizer_replaced(subject: Subject) -> Iterator[Violation]:
     """With optimizer offload, accelerate replaces the optimizer of `--optim` by DeepSpeedCPUAdam."""
+    optim = _replaced_optimizer(subject)
+    if optim and not optim.endswith(_ODD_EPSILON):
+        yield Violation(
+            zero("offload_optimizer"), f"`--optim {optim}` is replaced by DeepSpeedCPUAdam", _KEEP
+        )
+
+
+@fails_later(
+    {**_AUTO, "zero_optimization": {"stage": 2, "offload_optimizer": CPU}},
+    {zero("offload_optimizer"): None},
+    _told(optim="adafactor"),
+)
+def replaced_optimizer_fails(subject: Subject) -> Iterator[Violation]:
+    """Accelerate passes Adafactor's two numbers for `eps` on to DeepSpeedCPUAdam, which takes one."""
+    optim = _replaced_optimizer(subject)
+    if optim and optim.endswith(_ODD_EPSILON):
+        message = f"`--optim {optim}` cannot be offloaded: it is replaced by DeepSpeedCPUAdam, "
+        message += "which fails at the first step on its `eps`"
+        yield Violation(zero("offload_optimizer"), message, _KEEP)
+
+
+_ODD_EPSILON = "adafactor"
+_KEEP = 'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`'
+BY_ARGUMENT = (optimizer_replaced, replaced_optimizer_fails)
+"""Rules about an argument that no key of a ds_config shows."""
+
+
+def _replaced_optimizer(subject: Subject) -> str | None:
     optim, config = subject.argument("optim"), subject.config
     if optim is None or config.optimizer is not None or "offload_optimizer" not in subject.offloads:
+        return None
+    if str(optim).startswith(("adamw", "adagrad")) or not config.zero_force_ds_cpu_optimizer:
+        return None
+    return str(optim)
+
+
+@ignored(
+    {**_AUTO, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}},
+    {"scheduler": None},
+    _told(lr_scheduler_type="cosine"),
+)
+def argument_without_effect(subject: Subject) -> Iterator[Violation]:
+    """With an `optimizer` or a `scheduler` section, the Trainer does not use its arguments for the same.
+
+    Nor does it use an argument for a key that such a section lacks: DeepSpeed takes its own default.
+    """
+    if not subject.for_trainer or subject.context.args is None:
         return
-    kept = str(optim).startswith(("adamw", "adagrad")) or not config.zero_force_ds_cpu_optimizer
-    if not kept:
-        yield Violation(
-            zero("offload_optimizer"),
-            f"`--optim {optim}` is replaced by DeepSpeedCPUAdam",
-            'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`',
-        )
+    written: dict[KeyPath, object] = dict(subject.written.items())
+    for finding in unused_arguments(written, subject.context.args):
+        yield Violation(finding.where, finding.message, finding.hint or "")
 
 
 @advice(

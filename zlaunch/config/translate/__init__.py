@@ -7,15 +7,17 @@ dropped gets a note.
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
-from zlaunch.config.translate import accelerate
-from zlaunch.config.translate.command import begins_as_command, read_command
+from zlaunch.config.translate import accelerate, shell
+from zlaunch.config.translate.command import read_command, starts_ranks
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
+    Around,
     BecomesOption,
     BecomesVariable,
     Command,
@@ -25,11 +27,23 @@ from zlaunch.config.translate.flags import (
     Role,
     Untranslatable,
 )
-from zlaunch.config.translate.hosts import VISIBLE, host_options, is_for_several_hosts, visible_devices
+from zlaunch.config.translate.hosts import (
+    OF_HOSTS,
+    VISIBLE,
+    Way,
+    host_options,
+    may_use_deepspeeds_launcher,
+    num_hosts,
+    visible_devices,
+    way_of,
+)
 from zlaunch.config.translate.launchers import ACCELERATE
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
-from zlaunch.config.translate.programs import replacement
+from zlaunch.config.translate.programs import Replacement, is_program, replacement, variables_of
+from zlaunch.config.translate.script import TranslatedScript, read_script_of
+from zlaunch.config.translate.wrappers import ASSIGNMENT, OTHER_ENVIRONMENTS, Wrapped, program_name, unwrap
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
+from zlaunch.job.args import ScriptArgs
 
 CONFIG_ENDINGS = (".yaml", ".yml", ".json")
 
@@ -44,24 +58,105 @@ class Translation:
 
 
 def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Translation:
-    """Translate a command line with the files that it reads: an accelerate config, a hostfile."""
-    if len(words) == 1 and begins_as_command(words[0]):
-        words = _split(words[0])
-    if words and not begins_as_command(words[0]) and (program := replacement((), words)) is not None:
-        if program.line is None:
-            raise program.error()
-        return Translation(program.line, tuple(Note(about, text) for about, text in program.notes))
-    command = parse_command(words)
+    """Translate a command line with the files that it reads: an accelerate config, a hostfile.
+
+    A single word with spaces is a text for a shell, which may have other commands, too.
+    """
+    around = Around(environ)
+    if len(words) == 1 and " " in words[0].strip() and not Path(words[0]).is_file():
+        return _in_text(words[0], around)
+    if words and words[0].endswith(CONFIG_ENDINGS):
+        words = ["accelerate", "launch", "--config_file", *words]
+    return _readable(_in_words(words, around))
+
+
+def _in_text(text: str, around: Around) -> Translation:
+    """Translate the commands of a text that start ranks, and keep the others."""
+    commands = shell.read(text, around.level)
+    chosen = [command for command in commands if _names_program(command.words)]
+    if not chosen:
+        chosen = [command for command in commands if command.words][:1]
+    line, notes = "", list[Note]()
+    for command in commands:
+        if command not in chosen:
+            line += command.text + command.tail
+            around = replace(around, environ={**around.environ, **_exported(command.words)})
+            continue
+        translation = _in_words(command.words, around)
+        space = command.text[: len(command.text) - len(command.text.lstrip())]
+        line += space + translation.line + command.tail
+        notes += translation.notes
+    return _readable(Translation(line.strip(), tuple(notes)))
+
+
+def _exported(words: Sequence[str]) -> dict[str, str]:
+    if words[:1] != ("export",):
+        return {}
+    assigned = filter(None, map(ASSIGNMENT.fullmatch, words[1:]))
+    return {assignment["name"]: assignment["value"] for assignment in assigned}
+
+
+def _readable(translation: Translation) -> Translation:
+    notes = (Note(shell.readable(note.about), shell.readable(note.text)) for note in translation.notes)
+    return replace(translation, notes=tuple(notes))
+
+
+def _names_program(words: Sequence[str]) -> bool:
+    """Whether a command is one to translate."""
+    wrapped = unwrap(words, is_program)
+    if wrapped.text is not None:
+        return any(_names_program(command.words) for command in shell.read(wrapped.text, 1))
+    return bool(wrapped.words) and is_program(program_name(wrapped.words[0]))
+
+
+def _in_words(words: Sequence[str], around: Around) -> Translation:
+    wrapped = unwrap(words, is_program)
+    if wrapped.text is not None:
+        within = Around(
+            {**around.environ, **wrapped.environment},
+            (*around.wrappers, *wrapped.wrappers),
+            around.level + 1,
+        )
+        inner = _in_text(wrapped.text, within)
+        command = shell.join([*wrapped.prefix, inner.line, *wrapped.after], around.level)
+        return Translation(_with_variables(wrapped.environment, command, around.level), inner.notes)
+    if not wrapped.words or starts_ranks(program_name(wrapped.words[0])):
+        return _of_launcher(words, around)
+    program = replacement((), wrapped.words)
+    if program is None:
+        return _of_launcher(words, around)
+    if program.launcher:
+        assigned = [f"{name}={value}" for name, value in wrapped.environment.items()]
+        return _of_launcher([*assigned, *wrapped.prefix, *program.launcher], around)
+    return _of_program(program, wrapped, around)
+
+
+def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Translation:
+    if program.line is None:
+        raise program.error()
+    kept, options, notes = variables_of(program, wrapped.environment, around.environ)
+    command = [*wrapped.prefix, *program.words(options)]
+    line = _with_variables(kept, shell.join(command, around.level), around.level)
+    pieces = [*starmap(Note, program.notes), *starmap(Note, notes)]
+    if wrapped.prefix:
+        pieces.append(Note(shell.join(wrapped.prefix), _stays(wrapped.wrappers)))
+    return Translation(line, tuple(pieces))
+
+
+def _of_launcher(words: Sequence[str], around: Around) -> Translation:
+    command = parse_command(words, around)
     named, notes = config_file(command), []
-    default = default_file(environ)
+    default = default_file(around.environ)
     if named is None and reads_default_config(command) and default.is_file():
         named = str(default)
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
     config = None
     if named is not None:
-        config = read(Path(named))
+        config = read(Path(shell.readable(named)))
     hostfile = command.launcher.hostfile
-    translation = translate(command, config, hostfile if hostfile and Path(hostfile).is_file() else None)
+    if hostfile and not Path(hostfile).is_file():
+        hostfile = None
+    translation = translate(command, config, hostfile)
     return replace(translation, notes=(*notes, *translation.notes))
 
 
@@ -70,35 +165,58 @@ def refusal(options: Sequence[str], words: Sequence[str]) -> WrongUsage | None:
 
     `options` and `words` are those of `replacement`.
     """
+    wrapped = unwrap(words, is_program)
+    if not wrapped.is_bare:
+        return _refuse_wrapped(options, wrapped, words)
     program = replacement(options, words)
     if program is None or not program.launcher:
         return None if program is None else program.error()
+    return WrongUsage(program.why, _instead(program.options, program.launcher, program.error().hint))
+
+
+def _refuse_wrapped(options: Sequence[str], wrapped: Wrapped, words: Sequence[str]) -> WrongUsage:
+    """Explain that what runs a command stands in front of zlaunch, not behind it."""
+    first = shlex.join(words[:1])
+    why = f"`{first}` is not a training script: variables and what runs programs go in front of zlaunch"
+    own = [word for place, word in enumerate(words) if (place, word) != (1, "--")]
+    see = f"see `zlaunch config translate -- {shlex.join(own)}`"
+    if wrapped.text is not None:
+        return WrongUsage(why, see)
+    script, *args = [word for place, word in enumerate(wrapped.words) if (place, word) != (1, "--")] or [""]
+    if not is_program(program_name(script)):
+        command = ["zlaunch", "train", *options, *filter(None, [script])]
+        if args:
+            command += ["--", *args]
+        text = _with_variables(wrapped.environment, shlex.join([*wrapped.prefix, *command]), 0)
+        return WrongUsage(why, f"`{text}`")
+    if (program := replacement(options, wrapped.words)) is not None and program.line is not None:
+        environment, more, _ = variables_of(program, wrapped.environment, os.environ)
+        command = [*wrapped.prefix, *program.words(more)]
+        return WrongUsage(why, f"`{_with_variables(environment, shlex.join(command), 0)}`")
+    return WrongUsage(why, _instead(options, own, see))
+
+
+def _instead(options: Sequence[str], words: Sequence[str], otherwise: str | None) -> str | None:
+    """Name the translation of a command, with options of zlaunch that were typed before it."""
     try:
-        words = shlex.split(translate_command(program.launcher, os.environ).line)
+        typed = shlex.split(translate_command(words, os.environ).line)
     except ZlaunchError:
-        return program.error()
-    end = words.index("--") if "--" in words else len(words)
-    line = shlex.join([*words[:end], *program.options, *words[end:]])
-    return WrongUsage(program.why, f"`{line}`; `zlaunch config translate` explains what each flag becomes")
+        return otherwise
+    end = typed.index("--") if "--" in typed else len(typed)
+    line = shlex.join([*typed[:end], *options, *typed[end:]])
+    return f"`{line}`; `zlaunch config translate` explains what each flag becomes"
 
 
-def parse_command(words: Sequence[str]) -> Command:
+def parse_command(words: Sequence[str], around: Around | None = None) -> Command:
     """Parse a command line, as words or as one quoted string, or an accelerate config with a script."""
-    if len(words) == 1 and begins_as_command(words[0]):
-        words = _split(words[0])
+    if len(words) == 1 and not words[0].endswith(CONFIG_ENDINGS):
+        words = next((command.words for command in shell.read(words[0]) if command.words), ())
     elif words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
-    command = read_command(words)
+    command = read_command(words, around)
     if command.script is None and Role.CONFIG_FILE not in command.roles():
         raise WrongUsage("this command line has no script", "copy the whole command with its script")
     return command
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise WrongUsage(f"not a command line: {str(error).lower()}") from None
 
 
 def config_file(command: Command) -> str | None:
@@ -127,8 +245,10 @@ def translate(
     if hostfile and Role.HOSTFILE not in command.roles():
         command = _with_hostfile(command, hostfile)
     uses_deepspeed = _refuse_what_cannot_be(command)
-    pieces = [*_pieces(command, uses_deepspeed)]
-    return Translation(_line(command, pieces), tuple(piece for piece in pieces if isinstance(piece, Note)))
+    script = read_script_of(command)
+    pieces = [*_pieces(command, uses_deepspeed, script)]
+    notes = tuple(piece for piece in pieces if isinstance(piece, Note))
+    return Translation(_line(command, pieces, script.args), notes)
 
 
 def _refuse_mistakes(config: AccelerateConfig) -> None:
@@ -160,11 +280,11 @@ def _refuse_what_cannot_be(command: Command) -> bool:
     return paradigm is True
 
 
-def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
+def _pieces(command: Command, uses_deepspeed: bool, script: TranslatedScript) -> Iterator[Piece]:
     roles, notes = _without_idle(command, uses_deepspeed)
-    yield from settings(command, roles, uses_deepspeed)
+    yield from settings(command, roles, uses_deepspeed, script)
     yield from host_options(command, roles)
-    if command.launcher.hostfile and not is_for_several_hosts(roles):
+    if way_of(command, roles) is Way.HERE and may_use_deepspeeds_launcher(command):
         yield Option("--launcher", "deepspeed")
     yield from notes
     winners = command.roles()
@@ -176,7 +296,7 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
             yield not_needed(given, f"`{winner.written}` comes later and takes precedence")
         yield from _alone(given)
     if command.prefix:
-        yield Note(shlex.join(command.prefix), "stays in front")
+        yield Note(shell.join(command.prefix), _stays(map(program_name, command.prefix)))
     if command.script is None:
         yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
@@ -184,18 +304,41 @@ def _pieces(command: Command, uses_deepspeed: bool) -> Iterator[Piece]:
         yield Note("--local_rank", "passed only to a script that needs it")
 
 
+def _stays(names: Iterable[str]) -> str:
+    if OTHER_ENVIRONMENTS.isdisjoint(names):
+        return "stays in front"
+    return "stays in front; zlaunch must be installed in that environment"
+
+
 def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, GivenFlag], list[Note]]:
-    """Drop flags that repeat a default, and those that accelerate only reads for several hosts."""
+    """Drop flags that repeat a default, and those that accelerate does not read."""
     roles, notes = command.roles(), []
     for role, given in command.roles().items():
         if given.value.lower() in given.flag.idle:
             notes.append(not_needed(given, "it is the default"))
             del roles[role]
-    hosts = roles.get(Role.HOSTS)
-    if command.launcher.name == ACCELERATE and (hosts is None or hosts.value == "1"):
-        ignored = [role for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE) if role in roles]
-        notes += [not_needed(roles.pop(role), "accelerate ignores it with one machine") for role in ignored]
+        elif role in _OF_DEEPSPEEDS_HOSTS and given.value in ("", os.devnull):
+            notes.append(not_needed(given, "it names none"))
+            del roles[role]
+    if command.launcher.name != ACCELERATE:
+        return roles, notes
+    why = ""
+    if num_hosts(roles) == 1:
+        why = "accelerate ignores it with one machine"
+    elif not uses_deepspeed:
+        why = "accelerate ignores it without DeepSpeed"
+    if why:
+        ignored = [role for role in (*_OF_DEEPSPEEDS_HOSTS, Role.HOST_STARTER) if role in roles]
+        notes += [not_needed(given, why) for given in map(roles.pop, ignored) if not _is_field(given)]
     return roles, notes
+
+
+def _is_field(given: GivenFlag) -> bool:
+    """Whether `accelerate config` writes this field for one machine, too."""
+    return given.place is not None and given.flag.becomes is Role.HOST_STARTER
+
+
+_OF_DEEPSPEEDS_HOSTS = (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE)
 
 
 def _alone(given: GivenFlag) -> Iterator[Piece]:
@@ -213,16 +356,16 @@ def _alone(given: GivenFlag) -> Iterator[Piece]:
         case BecomesVariable(name, value):
             text = given.value if value is None else value
             yield Assignment(name, text)
-            yield Note(given.written, f"`{name}={shlex.quote(text)}` in front of the command")
+            yield Note(given.written, f"`{name}={shell.quote(text)}` in front of the command")
         case Role.MODULE:
             yield Note(given.written, "`-m` with the module's name")
         case Role.USE_DEEPSPEED:
             yield not_needed(given, "zlaunch always does")
 
 
-def _line(command: Command, pieces: Sequence[Piece]) -> str:
+def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
     """Write the command line, ready for a shell."""
-    environment = dict(command.environment)
+    environment = {name: value for name, value in command.environment.items() if name not in OF_HOSTS}
     if visible_devices(command):
         del environment[VISIBLE]
     environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
@@ -231,9 +374,15 @@ def _line(command: Command, pieces: Sequence[Piece]) -> str:
         words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:
         if isinstance(piece, Option):
-            words += [piece.name, piece.value]
-    args, _ = command.args.take_ds_config()
+            words.append(piece.name)
+            if piece.value is not None:
+                words.append(piece.value)
     if args.words:
         words += ["--", *args.words]
-    assignments = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-    return " ".join([*assignments, shlex.join(words)])
+    level = command.around.level
+    return _with_variables(environment, shell.join(words, level), level)
+
+
+def _with_variables(environment: Mapping[str, str], command: str, level: int) -> str:
+    assignments = [f"{name}={shell.quote(value, level)}" for name, value in environment.items()]
+    return " ".join([*(text.removesuffix("''") for text in assignments), command])

@@ -10,8 +10,10 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from zlaunch.config.translate.flags import Command, Flag, GivenFlag, LauncherSyntax
+from zlaunch.config.translate.flags import Around, Command, Flag, GivenFlag, LauncherSyntax
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
+from zlaunch.config.translate.shell import is_replaced, quote, readable
+from zlaunch.config.translate.wrappers import unwrap
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
@@ -36,54 +38,33 @@ MODULES: Mapping[str, str] = {
 }
 """Module → launcher."""
 
-WRAPPERS = ("env", "nice", "nohup", "numactl", "setsid", "srun", "stdbuf", "time")
-"""Programs that run the launcher's command line as it is, after options of their own."""
-
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULE = re.compile(r"-[A-Za-z]*m")
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 
-def begins_as_command(text: str) -> bool:
-    """Whether a text starts with a variable, a launcher or Python, rather than being a file name."""
-    first = [*text.split(), ""][0].rpartition("/")[2]
-    return _starts_ranks(first) or first in WRAPPERS or _ASSIGNMENT.fullmatch(first) is not None
+def starts_ranks(word: str) -> bool:
+    """Whether a program is one of the launchers, or Python, which may run one."""
+    return word in {program.partition(" ")[0] for program in PROGRAMS} or bool(_PYTHON.fullmatch(word))
 
 
-def read_command(words: Sequence[str]) -> Command:
+def read_command(words: Sequence[str], around: Around | None = None) -> Command:
     """Parse a launcher's command line; raise WrongUsage where the launcher would fail."""
-    rest = deque(words)
-    environment: dict[str, str] = {}
-    while rest and (assignment := _ASSIGNMENT.fullmatch(rest[0])):
-        environment[assignment["name"]] = assignment["value"]
-        rest.popleft()
-    prefix = tuple(_wrappers(rest, environment))
+    wrapped = unwrap(words, starts_ranks)
+    environment, rest = wrapped.environment, deque(wrapped.words)
     launcher = _launcher(rest)
     given = [*_from_variables(launcher, environment), *_flags(launcher, rest)]
     script, args = _script(rest)
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)
+    if script is not None and is_replaced(script) and any(word.endswith(".py") for word in args):
+        text = readable(script)
+        raise WrongUsage(
+            f"`{text}` stands in front of the script: its flags of {launcher.name} are not known",
+            f"write them out, or put the command in double quotes, so that your shell replaces `{text}`",
+        )
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), prefix)
-
-
-def _wrappers(rest: deque[str], environment: dict[str, str]) -> Iterator[str]:
-    """Take the programs in front of the launcher, with their options; `env` only sets variables."""
-    begins = (number for number, word in enumerate(rest) if number and _starts_ranks(word))
-    if not rest or rest[0].rpartition("/")[2] not in WRAPPERS:
-        return
-    for _ in range(next(begins, 0)):
-        word = rest.popleft()
-        if assignment := _ASSIGNMENT.fullmatch(word):
-            environment[assignment["name"]] = assignment["value"]
-        elif word.rpartition("/")[2] != "env" or rest[0].startswith("-"):
-            yield word
-
-
-def _starts_ranks(word: str) -> bool:
-    name = word.rpartition("/")[2]
-    return name in {program.partition(" ")[0] for program in PROGRAMS} or bool(_PYTHON.fullmatch(name))
+    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.prefix, around or Around())
 
 
 def _launcher(rest: deque[str]) -> LauncherSyntax:
@@ -143,9 +124,9 @@ def _flags(launcher: LauncherSyntax, rest: deque[str]) -> Iterator[GivenFlag]:
                 if not rest or rest[0] == "--" or _is_flag(rest[0], launcher, spellings):
                     raise WrongUsage(f"`{word}` of {launcher.name} needs a value")
                 value = rest.popleft()
-                yield GivenFlag(flag, value, f"{word} {shlex.quote(value)}")
+                yield GivenFlag(flag, value, f"{word} {quote(value)}")
             else:
-                yield GivenFlag(flag, value, shlex.quote(word))
+                yield GivenFlag(flag, value, quote(word))
             continue
         if value is not None and word.startswith("--"):
             raise WrongUsage(f"`{word.partition('=')[0]}` of {launcher.name} takes no value")

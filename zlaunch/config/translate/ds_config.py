@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
+from zlaunch.config.translate.script import FORMATS, TranslatedScript, leaves_precision_open
 
 STAGE = "2"
 """Accelerate's default stage, and zlaunch's."""
 
 _GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 _INIT = "ACCELERATE_DEEPSPEED_ZERO3_INIT"
-_FORMATS = ("bf16", "fp16")
 _DEVICES = (Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE)
 _PATHS: Mapping[Role, str] = {
     Role.OPTIMIZER_PATH: "zero_optimization.offload_optimizer.nvme_path",
@@ -28,28 +28,29 @@ _DECIDED_BY_A_FILE = (
 )
 
 
-def settings(command: Command, roles: Roles, uses_deepspeed: bool) -> Iterator[Piece]:
+def settings(
+    command: Command, roles: Roles, uses_deepspeed: bool, script: TranslatedScript
+) -> Iterator[Piece]:
     """Translate flags about the ds_config; `uses_deepspeed`: whether the launcher configures DeepSpeed."""
-    rest, named = command.args.take_ds_config()
-    file = roles.get(Role.DS_CONFIG)
+    named, file = script.ds_config, roles.get(Role.DS_CONFIG)
     if named is not None:
-        flag = "--deepspeed"
-        if "--deepspeed_config" in command.args.words:
-            flag = "--deepspeed_config"
+        flag = command.args.config_flags[-1]
         yield from becomes(implied(f"{flag} {named}", named), "--ds-config", named)
         if file:
             yield not_needed(file, "the script's own argument takes precedence")
     elif file and uses_deepspeed:
         yield from becomes(file, "--ds-config", file.value)
-    if named is None and rest != command.args:
-        yield Note("--deepspeed", "left out: zlaunch passes it to scripts that accept it")
+    if named is None and (switch := command.args.flag("deepspeed")) is not None:
+        yield Note(command.args.words[switch.index], "stays: it is an argument of the script itself")
     yield from _fsdp(command, named is not None or uses_deepspeed)
-    if named is not None or (file and uses_deepspeed):
-        yield from _beside_a_file(command, roles)
+    if named is not None:
+        yield from _beside_a_file(command, roles, script, named)
+    elif file and uses_deepspeed:
+        yield from _beside_a_file(command, roles, script, file.value)
     elif uses_deepspeed:
-        yield from _from_fields(command, roles)
+        yield from _from_fields(command, roles, script)
     else:
-        yield from _without_deepspeed(command, roles)
+        yield from _without_deepspeed(command, roles, script)
 
 
 def _fsdp(command: Command, gets_ds_config: bool) -> Iterator[Note]:
@@ -59,43 +60,57 @@ def _fsdp(command: Command, gets_ds_config: bool) -> Iterator[Note]:
         yield Note(fsdp, refused if gets_ds_config else "stays: the Trainer uses FSDP, without a ds_config")
 
 
-def _beside_a_file(command: Command, roles: Roles) -> Iterator[Piece]:
+def _beside_a_file(command: Command, roles: Roles, script: TranslatedScript, file: str) -> Iterator[Piece]:
     for role in _DECIDED_BY_A_FILE:
         if role in roles:
             yield not_needed(roles[role], 'the ds_config decides; accelerate only fills in "auto"')
-    precision = roles.get(Role.PRECISION)
-    if precision and precision.value == "no":
-        yield not_needed(precision, "the ds_config decides")
-    elif precision:
-        yield from _precision(command, precision)
+    asked = roles.get(Role.PRECISION)
+    is_open = leaves_precision_open(file)
+    if asked and asked.value.lower() != "no":
+        yield from _precision(command, asked, script)
+    elif is_open and not script.leaves_precision_to_accelerate:
+        if script.script is None:
+            yield from _open_precision(asked or implied(command.launcher.name, "no"), "the script")
+        else:
+            yield from _precision(command, asked, script)
+    elif asked:
+        yield not_needed(asked, "the ds_config decides")
     if Role.SHARDED_INIT in roles:
         yield from _sharded_init(roles[Role.SHARDED_INIT], "3")
 
 
-def _without_deepspeed(command: Command, roles: Roles) -> Iterator[Piece]:
+def _without_deepspeed(command: Command, roles: Roles, script: TranslatedScript) -> Iterator[Piece]:
     name = command.launcher.name
     for role in (*_DECIDED_BY_A_FILE, Role.SHARDED_INIT, Role.DS_CONFIG):
         if role in roles:
             yield not_needed(roles[role], f"{name} ignores it without `--use_deepspeed`")
+    precision = roles.get(Role.PRECISION)
     if command.args.fsdp:
-        if precision := roles.get(Role.PRECISION):
+        if precision:
             yield not_needed(precision, "the script's own `--bf16` or `--fp16` decides")
         return
+    if script.has_own_config:
+        if precision:
+            yield no_equivalent(precision, "the script decides its precision itself")
+        return
     if command.launcher.hostfile:
-        text = "the script gets no ds_config, so zlaunch writes one for stage 2; "
-        yield Note(name, f"{text}if it has its own, give `--ds-config FILE`")
+        text = (
+            "the script gets no ds_config, so zlaunch writes one for stage 2, in the device's best precision"
+        )
+        yield Note(name, f"{text}; if it has its own, give `--ds-config FILE`")
         return
     yield Option("--stage", "0")
     yield Note(name, "`--stage 0`: the command does not use ZeRO; `--stage 2` needs less memory")
-    yield from _precision(command, roles.get(Role.PRECISION))
+    yield from _precision(command, precision, script)
 
 
-def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
-    stage = roles[Role.STAGE].value if Role.STAGE in roles else STAGE
+def _from_fields(command: Command, roles: Roles, script: TranslatedScript) -> Iterator[Piece]:
+    stage = STAGE
     if Role.STAGE in roles:
+        stage = roles[Role.STAGE].value
         yield from becomes(roles[Role.STAGE], "--stage", stage)
     yield from _offload(roles, stage)
-    yield from _precision(command, roles.get(Role.PRECISION))
+    yield from _precision(command, roles.get(Role.PRECISION), script)
     for role in (role for role in _SET if role in roles):
         key, argument, default = _SET[role]
         if command.args.has(argument):
@@ -114,18 +129,37 @@ def _from_fields(command: Command, roles: Roles) -> Iterator[Piece]:
 
 
 def _offload(roles: Roles, stage: str) -> Iterator[Piece]:
-    devices = [roles[part].value.lower() if part in roles else "none" for part in _DEVICES]
+    wanted = {part: roles[part].value.lower() for part in _DEVICES if part in roles}
+    offloaded = {part: device for part, device in wanted.items() if device != "none"}
+    devices = _as_deepspeed_offloads(wanted, stage)
     optimizer, param = devices
     if optimizer != "none" or param != "none":
         follows = optimizer if stage == "3" else "none"
         text = optimizer if param == follows else f"optimizer:{optimizer},param:{param}"
         yield Option("--offload", text)
-        yield Note(" ".join(roles[part].written for part in _DEVICES if part in roles), f"`--offload {text}`")
+        yield Note(" ".join(roles[part].written for part in wanted), f"`--offload {text}`")
+    for part, device in zip(_DEVICES, devices, strict=True):
+        if offloaded.get(part, device) == device:
+            continue
+        if device == "none":
+            yield not_needed(roles[part], f"at stage {stage}, DeepSpeed does not offload it")
+        else:
+            yield Note(roles[part].written, "below stage 3, DeepSpeed offloads to the CPU instead")
     if "nvme" in devices and not roles.keys() & _PATHS.keys():
         yield Note("nvme", "add `--nvme DIR`; accelerate would swap to `./none`")
     yield from _nvme(
         {role: roles[role] for role in _PATHS if role in roles}, dict(zip(_PATHS, devices, strict=True))
     )
+
+
+def _as_deepspeed_offloads(wanted: Mapping[Role, str], stage: str) -> list[str]:
+    """Return where the optimizer and the parameters really are at a stage."""
+    optimizer, param = (wanted.get(part, "none") for part in _DEVICES)
+    if stage == "0":
+        return ["none", "none"]
+    if stage in ("1", "2"):
+        return ["cpu" if optimizer == "nvme" else optimizer, "none"]
+    return [optimizer, param]
 
 
 def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
@@ -144,9 +178,9 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
         yield Note(given.written, f"`{text}`; accelerate ignores it and swaps to `./none`")
 
 
-def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
+def _precision(command: Command, asked: GivenFlag | None, script: TranslatedScript) -> Iterator[Piece]:
     precision = asked or implied(command.launcher.name, "no")
-    formats = [flag.name for flag in command.args.flags if flag.name in _FORMATS]
+    formats = [flag.name for flag in command.args.flags if flag.name in FORMATS]
     if formats:
         if asked:
             yield not_needed(asked, f"the script's own `--{formats[0]}` decides")
@@ -155,13 +189,23 @@ def _precision(command: Command, asked: GivenFlag | None) -> Iterator[Piece]:
         yield no_equivalent(
             precision, "zlaunch does not support fp8; `--precision bf16` is what accelerate uses around it"
         )
-    elif precision.value.lower() in _FORMATS:
+    elif precision.value.lower() in FORMATS:
         yield from becomes(precision, "--precision", precision.value.lower())
+    elif script.leaves_precision_to_accelerate:
+        yield not_needed(precision, "the script chooses its precision, with zlaunch as without")
+    elif (chooses := script.chosen_precision) is not None:
+        yield from _open_precision(precision, chooses)
     else:
         yield Option("--precision", "fp32")
         yield Note(
             precision.written, "`--precision fp32`: the command does not set a precision; try without it"
         )
+
+
+def _open_precision(precision: GivenFlag, chooses: str) -> Iterator[Note]:
+    """Note that the precision may become another one."""
+    text = f"it trains in fp32 unless {chooses} chooses a precision, and zlaunch in the best of the device"
+    yield Note(precision.written, f"{text}; for fp32, add `--precision fp32`")
 
 
 def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:

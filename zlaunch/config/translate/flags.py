@@ -1,9 +1,10 @@
 """Describe the flags of launchers, and what each becomes in zlaunch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from zlaunch.config.translate.wrappers import STARTS_TASKS, program_name
 from zlaunch.errors import Place
 from zlaunch.job.args import ScriptArgs
 
@@ -58,6 +59,15 @@ class Role(Enum):
     HOSTFILE = auto()
     INCLUDE = auto()
     EXCLUDE = auto()
+    NO_SSH = auto()
+    """The launcher is started on each host, and reaches no other."""
+    HOST_STARTER = auto()
+    """What starts the ranks of other hosts, or `standard`: the launcher is started on each."""
+    NODE_RANK = auto()
+    MASTER_ADDR = auto()
+    MASTER_PORT = auto()
+    ENDPOINT = auto()
+    """Address and port of the first host."""
 
     DS_CONFIG = auto()
     STAGE = auto()
@@ -153,6 +163,18 @@ def implied(written: str, value: str) -> GivenFlag:
     return GivenFlag(Flag((written,), True, NotNeeded("")), value, written)
 
 
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Where a command stands."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """The environment in which it is typed."""
+    wrappers: tuple[str, ...] = ()
+    """Programs that start the shells around it."""
+    level: int = 0
+    """The number of these shells."""
+
+
 @dataclass(frozen=True)
 class Command:
     """A parsed command line of a launcher."""
@@ -163,7 +185,20 @@ class Command:
     script: str | None
     args: ScriptArgs
     prefix: tuple[str, ...] = ()
-    """Programs in front of the launcher, such as `nohup`."""
+    """Programs in front of the launcher, such as `nohup`, with their options."""
+    around: Around = Around()
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether something in front starts it on each host, and numbers the hosts."""
+        names = {*self.around.wrappers, *map(program_name, self.prefix)}
+        return not names.isdisjoint(STARTS_TASKS)
+
+    @property
+    def task_starter(self) -> str:
+        """What starts it on each host, for a note."""
+        names = (*self.around.wrappers, *map(program_name, self.prefix))
+        return next(name for name in names if name in STARTS_TASKS)
 
     def roles(self) -> dict[Role, GivenFlag]:
         """The flags with a role; of two with the same role, the last counts."""

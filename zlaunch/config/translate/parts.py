@@ -8,10 +8,10 @@ from zlaunch.config.translate.flags import GivenFlag
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of `zlaunch train`, with its value."""
+    """An option of `zlaunch train`, with its value; None for a switch."""
 
     name: str
-    value: str
+    value: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,12 @@ def becomes(given: GivenFlag, name: str, value: str) -> Iterator[Piece]:
     """Translate a flag to an option of zlaunch."""
     yield Option(name, value)
     yield Note(given.written, f"`{name} {value}`")
+
+
+def sets(given: GivenFlag, name: str, value: str) -> Iterator[Piece]:
+    """Translate a flag to a variable in front of the command."""
+    yield Assignment(name, value)
+    yield Note(given.written, f"`{name}={value}` in front of the command")
 
 
 def not_needed(given: GivenFlag, why: str) -> Note:

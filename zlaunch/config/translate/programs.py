@@ -9,12 +9,14 @@ import re
 import shlex
 import shutil
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.launching_source import launcher_in, starts_ranks_itself
 from zlaunch.job.module_files import find_module
 
 
@@ -29,6 +31,10 @@ class StartsRanks:
     """Flags with a value that are for its launcher, not for the module."""
     writes_out_files: bool = False
     """Whether it turns a YAML file into flags before it starts the module."""
+    reads_variables: bool = False
+    """Whether `NNODES`, `NPROC_PER_NODE` and the like say how many ranks it starts."""
+    starts_one: bool = False
+    """Whether it starts a single process without these variables."""
 
 
 _FABRIC = StartsRanks(
@@ -49,18 +55,52 @@ PROGRAMS: Mapping[str, StartsRanks] = {
         },
         own_flags=("--accelerate_config", "--config_file", "--num_processes", "--num_machines"),
     ),
-    "llamafactory.cli": StartsRanks("llamafactory-cli", {"train": "llamafactory.launcher"}),
+    "llamafactory.cli": StartsRanks(
+        "llamafactory-cli", {"train": "llamafactory.launcher"}, reads_variables=True
+    ),
     "axolotl.cli.main": StartsRanks("axolotl", {"train": "axolotl.cli.train"}, own_flags=("--launcher",)),
     "swift.cli.main": StartsRanks(
-        "swift", {name: f"swift.cli.{name}" for name in ("sft", "pt", "rlhf")}, writes_out_files=True
+        "swift",
+        {name: f"swift.cli.{name}" for name in ("sft", "pt", "rlhf")},
+        writes_out_files=True,
+        reads_variables=True,
+        starts_one=True,
+    ),
+    "composer.cli.launcher": StartsRanks(
+        "composer",
+        {},
+        own_flags=(
+            *("-n", "--nproc", "--stdout", "--stderr", "--world_size", "--base_rank", "--node_rank"),
+            *("--master_addr", "--master_port", "--run_directory"),
+        ),
     ),
     "lightning.fabric.cli": _FABRIC,
     "lightning_fabric.cli": _FABRIC,
 }
 """Module with the program's `main` → the program.
 
-Read from TRL 1.16, LLaMA-Factory 0.9.5, axolotl 0.21, ms-swift 4.6 and Lightning 2.6.
+Read from TRL 1.16, LLaMA-Factory 0.9.5, axolotl 0.21, ms-swift 4.6, Composer 0.32 and Lightning 2.6.
 """
+
+_ARCTIC = ("arctic_training_cli", "arctic_training.cli")
+_NO_DEEPSPEED: Mapping[str, str] = {
+    "torchtune._cli.tune": "`tune run` starts ranks itself, and torchtune trains with FSDP, not DeepSpeed"
+}
+"""Module of a program that starts ranks of which none uses DeepSpeed → why zlaunch cannot start it."""
+
+_COUNTS_RANKS = (
+    *(
+        "--num_processes",
+        "--num-processes",
+        "--nproc_per_node",
+        "--nproc-per-node",
+        "--devices",
+        "-n",
+        "--nproc",
+    ),
+    "--num_gpus",
+)
+"""Flags of these programs that say how many ranks one host has."""
 
 _ACCELERATE = "accelerate.commands.accelerate_cli"
 
@@ -77,6 +117,8 @@ _NAMES: Mapping[str, str] = {
     **{program.name: module for module, program in PROGRAMS.items()},
     **{name: module for module, name in LAUNCHERS.items()},
     "lmf": "llamafactory.cli",
+    "arctic_training": _ARCTIC[0],
+    "tune": "torchtune._cli.tune",
     "ds": "deepspeed.launcher.runner",
     "deepspeed.pt": "deepspeed.launcher.runner",
 }
@@ -96,19 +138,69 @@ class Replacement:
     why: str
     """Why zlaunch cannot start the program."""
     hint: str = ""
-    line: str | None = None
-    """The command of zlaunch; None if the hint says all that is known."""
+    program: tuple[str, ...] = ()
+    """What runs in each rank, as zlaunch takes it; empty if the hint says all that is known."""
+    args: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = ()
     """What is left out or must be changed, and why."""
     launcher: tuple[str, ...] = ()
     """The command of a launcher that `zlaunch config translate` knows."""
     options: tuple[str, ...] = ()
-    """Options of zlaunch to add to the translation of the launcher's command."""
+    """Options of zlaunch."""
+    starts: StartsRanks | None = None
+
+    @property
+    def line(self) -> str | None:
+        """The command of zlaunch, if it is known."""
+        if not self.program:
+            return None
+        return shlex.join(self.words(()))
+
+    def words(self, options: Sequence[str]) -> tuple[str, ...]:
+        """The command of zlaunch, with further options."""
+        words = ("zlaunch", "train", *self.options, *options, *self.program)
+        if self.args:
+            words += ("--", *self.args)
+        return words
 
     def error(self) -> WrongUsage:
         """Explain it in an error."""
         hint = self.hint if self.line is None else f"`{self.line}`"
         return WrongUsage(self.why, "; ".join([hint, *(f"`{what}`: {why}" for what, why in self.notes)]))
+
+
+def is_program(name: str) -> bool:
+    """Whether this is the name of a program that starts ranks, or of Python."""
+    if _PYTHON.fullmatch(name) or name in _NAMES:
+        return True
+    installed = next(iter(entry_points(group="console_scripts", name=name)), None)
+    return installed is not None and installed.module in {*PROGRAMS, *LAUNCHERS, *_ARCTIC, *_NO_DEEPSPEED}
+
+
+def variables_of(
+    program: Replacement, assigned: Mapping[str, str], environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[str], list[tuple[str, str]]]:
+    """Translate the variables that a program reads: those that are kept, options of zlaunch, and notes.
+
+    `assigned` are those in front of the command, `environ` all others.
+    """
+    kept, options, notes = dict(assigned), list[str](), list[tuple[str, str]]()
+    if program.starts is None or not program.starts.reads_variables:
+        return kept, options, notes
+    name, all_variables = program.starts.name, {**environ, **assigned}
+    ranks, hosts = all_variables.get(_PER_NODE), all_variables.get("NNODES")
+    if ranks is not None and hosts in (None, "1"):
+        kept.pop(_PER_NODE, None)
+        options = ["--gpus", ranks]
+        notes.append((f"{_PER_NODE}={ranks}", f"`--gpus {ranks}`"))
+    if program.starts.starts_one and ranks is None and hosts is None:
+        notes.append((name, f"starts one process without {_PER_NODE}, for which zlaunch has `--gpus 1`"))
+    if kept.pop("FORCE_TORCHRUN", None) is not None:
+        notes.append(("FORCE_TORCHRUN", "left out: zlaunch always starts ranks"))
+    return kept, options, notes
+
+
+_PER_NODE = "NPROC_PER_NODE"
 
 
 def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | None:
@@ -129,7 +221,8 @@ def replacement(options: Sequence[str], words: Sequence[str]) -> Replacement | N
     module = _module_of(name)
     if module is None:
         return None
-    return _of_module(module, words, options, rest) or _of_entry_point(name, module, options, rest)
+    program = _of_module(module, words, options, rest) or _of_unknown_launcher(module, name)
+    return program or _of_entry_point(name, module, options, rest)
 
 
 def _python_of(name: str) -> list[str]:
@@ -152,7 +245,7 @@ def _of_python(words: Sequence[str], options: Sequence[str], rest: list[str]) ->
     if not rest or rest[0] in ("-c", "-"):
         return Replacement(why, "write the code to a file, and give that to `zlaunch train`")
     cut = 2 if rest[0] == "-m" else 1
-    return Replacement(why, line=_line(options, rest[:cut], rest[cut:]))
+    return Replacement(why, program=tuple(rest[:cut]), args=tuple(rest[cut:]), options=tuple(options))
 
 
 def _of_module(
@@ -160,6 +253,10 @@ def _of_module(
 ) -> Replacement | None:
     if module in PROGRAMS:
         return _of_program(PROGRAMS[module], options, rest)
+    if module in _NO_DEEPSPEED:
+        return Replacement(_NO_DEEPSPEED[module], "start it without zlaunch")
+    if module in _ARCTIC:
+        return _of_arctic(options, [word for word in rest if word != "--"])
     if module not in LAUNCHERS:
         return None
     if module == _ACCELERATE and [word for word in rest if word != "--"][:1] != ["launch"]:
@@ -176,25 +273,97 @@ def _of_module(
     )
 
 
+def _of_arctic(options: Sequence[str], words: Sequence[str]) -> Replacement:
+    """Write the command of DeepSpeed's launcher that ArcticTraining runs."""
+    why = "`arctic_training` starts ranks, and so does zlaunch"
+    mode = next((word for word in words[:1] if word in ("train", "process-data")), "")
+    rest = list(words[bool(mode) :])
+    if not rest or rest[0].startswith("-"):
+        return Replacement(why, "name its config first: `zlaunch train arctic_training -- train CONFIG …`")
+    script = _file_of("arctic_training_run")
+    command = ("deepspeed", *rest[1:], script, "--mode", mode or "train", "--config", rest[0])
+    hint = f"see `zlaunch config translate -- {shlex.join(command)}`"
+    return Replacement(why, hint, launcher=command, options=tuple(options))
+
+
+def _of_unknown_launcher(module: str, name: str) -> Replacement | None:
+    """Explain that a program starts ranks itself, if the source of its module says so."""
+    try:
+        launcher = launcher_in(find_module(module, os.environ))
+    except InputMissing:
+        return None
+    if launcher is None:
+        return None
+    return Replacement(*starts_ranks_itself(f"`{name}`", launcher))
+
+
 def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str]) -> Replacement:
     place = next((place for place, word in enumerate(rest) if word in program.modules), None)
+    if not program.modules:
+        place = -1
     if place is None:
         command = shlex.join([program.name, *(word for word in rest[:1] if word != "--")])
         known = ", ".join(f"`{program.name} {command}`" for command in program.modules)
         return Replacement(f"`{command}` does not train a model", f"zlaunch can replace {known}")
-    before = [word for word in rest[:place] if word != "--"]
-    args, left_out = _split_arguments(program.own_flags, rest[place + 1 :])
-    why = "dropped, because it configures the program's own launcher (see `zlaunch train --help`)"
-    notes = [(shlex.join(left_out), why)] if left_out else []
+    verb = list(rest[place : place + 1])
+    before = [word for word in rest[: place + 1][:-1] if word != "--"]
+    given = [word for number, word in enumerate(rest[place + 1 :]) if (number, word) != (0, "--")]
+    if program.modules:
+        args, left_out = _split_arguments(program.own_flags, given)
+    else:
+        args, left_out = _split_at_script(program.own_flags, given)
+    ranks, left_out = _take_ranks(left_out)
+    notes: list[tuple[str, str]] = []
+    if ranks is not None:
+        written, number = ranks
+        before += ["--gpus", number]
+        notes.append((written, f"`--gpus {number}`"))
+    if left_out:
+        why = "dropped, because it configures the program's own launcher (see `zlaunch train --help`)"
+        notes.append((shlex.join(left_out), why))
     if program.writes_out_files and args and args[0].endswith((".yaml", ".yml", ".json")):
         notes.append((args[0], "write its settings as `--key value` arguments"))
-    module = program.modules[rest[place]]
-    each = ["-m", module] if module else args[:1]
+    module = program.modules.get(verb[0]) if verb else None
+    cut = 1
+    if args[:1] == ["-m"]:
+        cut = 2
+    each = tuple(args[:cut])
+    if module:
+        each, cut = ("-m", module), 0
     return Replacement(
-        f"`{program.name} {rest[place]}` starts ranks, and so does zlaunch",
-        line=_line([*options, *before], each, args if module else args[1:]),
+        f"`{shlex.join([program.name, *verb])}` starts ranks, and so does zlaunch",
+        program=each,
+        args=tuple(args[cut:]),
         notes=tuple(notes),
+        options=(*options, *before),
+        starts=program,
     )
+
+
+def _split_at_script(flags: Sequence[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split off the flags in front of a script, or of `-m` and a module."""
+    words, left_out = deque(given), list[str]()
+    while words and words[0].startswith("-") and words[0] not in ("-m", "--module_mode"):
+        word = words.popleft()
+        left_out.append(word)
+        if word in flags and words:
+            left_out.append(words.popleft())
+    if words and words[0] == "--module_mode":
+        words[0] = "-m"
+    return list(words), left_out
+
+
+def _take_ranks(flags: Sequence[str]) -> tuple[tuple[str, str] | None, list[str]]:
+    """Take the flag that says how many ranks there are: as it is written, and its number."""
+    for place, word in enumerate(flags):
+        name, equals, value = word.partition("=")
+        length = 1
+        if not equals:
+            value, length = "".join(flags[place + 1 : place + 2]), 2
+        if name in _COUNTS_RANKS and value.isdigit():
+            written = shlex.join(flags[place : place + length])
+            return (written, value), [*flags[:place], *flags[place + length :]]
+    return None, list(flags)
 
 
 def _split_arguments(flags: Sequence[str], given: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -222,7 +391,8 @@ def _module_of(name: str) -> str | None:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8", "replace")
         match = _CONSOLE_SCRIPT.match(text)
-        if match and match[1] in {*PROGRAMS, *LAUNCHERS}:
+        known = {*PROGRAMS, *LAUNCHERS, *_ARCTIC, *_NO_DEEPSPEED}
+        if match and (match[1] in known or _of_unknown_launcher(match[1], name) is not None):
             return match[1]
         return None
     if name != path.name:
@@ -238,11 +408,19 @@ def _of_entry_point(name: str, module: str, options: Sequence[str], rest: Sequen
     args = rest[1:] if rest[:1] == ["--"] else rest
     program = ["-m", module]
     if not _can_run(module):
-        scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-        program = [shutil.which(name, path=scripts) or name]
+        program = [_file_of(name)]
     return Replacement(
-        f"`{name}` is an installed program, not a training script", line=_line(options, program, args)
+        f"`{name}` is an installed program, not a training script",
+        program=tuple(program),
+        args=tuple(args),
+        options=tuple(options),
     )
+
+
+def _file_of(name: str) -> str:
+    """Find the file of a program; its name if it is not installed here."""
+    scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return shutil.which(name, path=scripts) or name
 
 
 def _can_run(module: str) -> bool:
@@ -252,10 +430,3 @@ def _can_run(module: str) -> bool:
     except InputMissing:
         return False
     return file.name == "__main__.py" or bool(_MAIN_GUARD.search(file.read_text("utf-8", "replace")))
-
-
-def _line(options: Sequence[str], program: Sequence[str], args: Sequence[str]) -> str:
-    words = ["zlaunch", "train", *options, *program]
-    if args:
-        words += ["--", *args]
-    return shlex.join(words)

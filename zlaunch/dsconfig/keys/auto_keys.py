@@ -44,3 +44,12 @@ FILLED: Mapping[KeyPath, Fate] = {
 `refused`: fails when it reads the config. `crash`: the constructor or the first step fails. `default` and
 `bucket`: uses its own default, which for a bucket only affects sizes.
 """
+
+READ_BY_TRAINER: frozenset[KeyPath] = frozenset(
+    {
+        (ZERO,),
+        (ZERO, "stage"),
+        *(path for path in FILLED if path[0] != ZERO and path[-1] != "warmup_min_lr"),
+    }
+)
+"""Keys whose values the Trainer reads itself, as they are written; all others only reach DeepSpeed."""

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zlaunch.dsconfig.schema.section import Absent, DtypeName, MaybeAuto, Positive, Section, Switched
+from zlaunch.dsconfig.schema.section import Absent, DtypeName, MaybeAuto, Section, Switched
 
 
 class Fp16(Section):
@@ -22,8 +22,8 @@ class Fp16(Section):
     initial_scale_power: int = 16
     """Initial dynamic loss scale, as a power of 2."""
 
-    loss_scale_window: Positive = 1000
-    """Steps without overflow after which the loss scale is doubled."""
+    loss_scale_window: int = 1000
+    """Steps without overflow after which the loss scale is doubled; more than 0 for dynamic loss scaling."""
 
     hysteresis: int = 2
     """Overflows to tolerate before the loss scale is halved."""
@@ -31,8 +31,8 @@ class Fp16(Section):
     consecutive_hysteresis: bool = False
     """Reset the hysteresis after each step without overflow."""
 
-    min_loss_scale: Positive = 1
-    """Smallest dynamic loss scale."""
+    min_loss_scale: int = 1
+    """Smallest dynamic loss scale; more than 0 for dynamic loss scaling."""
 
     fp16_master_weights_and_grads: bool = False
     """Keep master weights and gradients in fp16 as well (offload with DeepSpeedCPUAdam)."""

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from zlaunch.dsconfig.text.document import BYTE_ORDER_MARK, Document, Edit, KeyPath, Span, place_at
 from zlaunch.dsconfig.text.remarks import ParseRemarks
+from zlaunch.dsconfig.text.template import find_template
 from zlaunch.dsconfig.text.tokens import TOKEN, Token, is_strict, unescape
 from zlaunch.errors import Finding, Refused
 from zlaunch.units import narrowed
@@ -31,7 +32,9 @@ _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def parse(text: str, file: str) -> Document:
-    """Parse the text of a ds_config; raise Refused with the place of a syntax error."""
+    """Parse the text of a ds_config; raise Refused with the place of a syntax error, or for a template."""
+    if (template := find_template(text, file)) is not None:
+        raise Refused([template])
     parser = _Parser(text, file)
     value = parser.document()
     notes = parser.notes

@@ -220,6 +220,22 @@ def tightest_cgroup(process: Path) -> Cgroup | None:
     return tightest(cgroups(process))
 
 
+def oom_kills_in_group(process: Path) -> int | None:
+    """Count the processes of a process's own group that the kernel has killed for lack of memory.
+
+    None if that is not counted, or if the group has all processes of the machine: version 2 does not count
+    them.
+    """
+    is_root = re.search(r"^\d+:(?:\S+,)?memory(?:,\S+)?:/$", _read_text(process / "cgroup"), re.MULTILINE)
+    for group, _ in _memory_groups(process):
+        counted = _sizes_in(group / "memory.events", unit=1)
+        if not is_root:
+            counted |= _sizes_in(group / "memory.oom_control", unit=1)
+        if "oom_kill" in counted:
+            return counted["oom_kill"]
+    return None
+
+
 def _memory_groups(process: Path) -> Iterator[tuple[Path, Path]]:
     """A process's group in each hierarchy that counts memory, and the mount point of that."""
     lines = _read_text(process / "cgroup").splitlines()

@@ -5,6 +5,7 @@ the launcher's log; ssh ends with 255 for an error of its own, or is killed. Slu
 takes a node down, with the same signal as for anything else.
 """
 
+import contextlib
 import re
 import signal
 import time
@@ -67,9 +68,12 @@ class LostHosts:
         return self.any
 
     def _new_lines(self) -> list[str]:
-        with self._plan.layout.launcher_log.open("rb") as log:
-            log.seek(self._read)
-            new = log.read()
+        try:
+            with self._plan.layout.launcher_log.open("rb") as log:
+                log.seek(self._read)
+                new = log.read()
+        except OSError:
+            return []
         self._read += len(new)
         *lines, self._rest = (self._rest + new.decode("utf-8", "replace")).split("\n")
         return lines
@@ -101,7 +105,8 @@ class LostHosts:
 def _record(plan: LaunchPlan, node: int, lost: str, said: str) -> None:
     file, host = plan.layout.node_record(node), plan.topology.hosts[node].name
     news: NodeRecord = {"node": node, "host": host, "ended": time.time(), "lost": lost, "said": said}
-    write_record(file, {**read_record(file, NodeRecord), **news})
+    with contextlib.suppress(OSError):
+        write_record(file, {**read_record(file, NodeRecord), **news})
 
 
 def _is_called(host: Host, label: str) -> bool:

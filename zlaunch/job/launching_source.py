@@ -1,0 +1,130 @@
+"""Recognize programs that start ranks themselves, by their source."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+_MODULES = {
+    "deepspeed.launcher.runner": "DeepSpeed's launcher",
+    "deepspeed.launcher.launch": "DeepSpeed's launcher",
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "torch.distributed.launcher": "torchrun",
+    "torch.distributed.launcher.api": "torchrun",
+    "accelerate.commands.launch": "accelerate launch",
+}
+"""Module of a launcher → its name."""
+
+_COMMANDS = re.compile(r"(?:\S*/)?(?P<name>deepspeed|torchrun|accelerate)(?: launch)?(?=\s|$)")
+
+_NAMES = {
+    "deepspeed": "DeepSpeed's launcher",
+    "torchrun": "torchrun",
+    "accelerate": "accelerate launch",
+}
+"""Program → name of the launcher."""
+
+_STARTS_NOTHING = ("get_args_parser", "parse_args", "config_from_args", "LaunchConfig")
+
+_STARTERS = (
+    "run",
+    "call",
+    "check_call",
+    "check_output",
+    "Popen",
+    "system",
+    "execvp",
+    "execv",
+    "execlp",
+    "execvpe",
+)
+"""Functions that start another program."""
+
+_PARTS_OF_A_RANK = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "--local_rank", "--local-rank"),
+        *("init_process_group", "init_distributed", "is_torchelastic_launched", "initialize", "Accelerator"),
+        *("backward", "Trainer", "PartialState"),
+    }
+)
+"""Names and texts of a program that may itself be a rank, such as one that starts its own file again."""
+
+
+def launcher_in(path: Path) -> str | None:
+    """Return the launcher that the program in a file certainly calls; None if it may be a rank itself."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return launcher_of(tuple(ast.walk(tree)))
+
+
+def launcher_of(nodes: Iterable[ast.AST]) -> str | None:
+    """Return the launcher that a source certainly calls; None if it may be a rank itself."""
+    nodes = tuple(nodes)
+    if any(_word(node) in _PARTS_OF_A_RANK for node in nodes):
+        return None
+    names = dict(_imported(nodes))
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        owner, _, function = called.rpartition(".")
+        launcher = names.get(called) or names.get(owner)
+        if launcher is not None and function not in _STARTS_NOTHING:
+            return launcher
+        if function in _STARTERS and (command := _started(node)) is not None:
+            return command
+    return None
+
+
+def starts_ranks_itself(program: str, launcher: str) -> tuple[str, str]:
+    """Explain that a program starts ranks: what is wrong, and what to do."""
+    return (
+        f"{program} starts ranks itself, with {launcher}, and zlaunch would start it once for each rank",
+        "give zlaunch the script or module that runs in each rank; which one that is, only the program knows",
+    )
+
+
+def _word(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    """Return the names in a source that stand for a launcher's module, or for something of it."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name in _MODULES:
+                    yield alias.asname or alias.name, _MODULES[alias.name]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                launcher = _MODULES.get(node.module or "") or _MODULES.get(whole)
+                if launcher is not None and alias.name not in (
+                    "get_args_parser",
+                    "config_from_args",
+                    "LaunchConfig",
+                ):
+                    yield alias.asname or alias.name, launcher
+
+
+def _started(call: ast.Call) -> str | None:
+    """Return the launcher that a call of `subprocess` and the like starts."""
+    words = [_word(node) for argument in call.args[:2] for node in ast.walk(argument)]
+    texts = [word for word in words if word]
+    for text in texts:
+        if text in _MODULES:
+            return _MODULES[text]
+    first = next(iter(texts), "")
+    if command := _COMMANDS.match(first):
+        return {"deepspeed": "DeepSpeed's launcher", "accelerate": "accelerate launch"}.get(
+            command["name"], "torchrun"
+        )
+    return None

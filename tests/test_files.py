@@ -1,13 +1,15 @@
 """Files that cannot be looked at, and a disk that is full, which a limit on their size stands for."""
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.irregular import KINDS, within
 from zlaunch.errors import Unavailable
-from zlaunch.files import identities, write_back, write_new
+from zlaunch.files import identities, read_regular, write_back, write_new
 
 LIMIT_BYTES = 1000
 
@@ -42,3 +44,16 @@ def test_a_file_whose_copy_does_not_fit_stays_as_it_is(
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
     assert identities([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_but_a_file_is_opened_and_nothing_is_waited_for(kind: str, tmp_path: Path) -> None:
+    KINDS[kind](tmp_path / "file")
+    with within(5), pytest.raises(OSError):  # noqa: PT011 - each kind has its own
+        read_regular(tmp_path / "file")
+
+
+def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    with pytest.raises(OSError, match="it is a named pipe, not a file"):
+        read_regular(tmp_path / "latest")

@@ -75,6 +75,17 @@ def load(ranks: int, pairs: list[tuple[str, str]], folder: Path) -> Answers:
     return {(saved, into, ranks): answer for (saved, into), answer in zip(pairs, told, strict=True)}
 
 
+def test_every_job_can_resume_from_its_own_checkpoint(saved: Path) -> None:
+    own = {saved / name: config for name, config in ENGINES.items() if "elastic" not in name}
+    own[saved / "adapters" / "lora3-bf16"] = {"zero_optimization": {"stage": 3}, "bf16": {}}
+    for folder, config in own.items():
+        checkpoint = summarize(checkpoint_at(folder))
+        stage, precision = config["zero_optimization"]["stage"], "bf16" if "bf16" in config else "fp32"
+        assert checkpoint.dtype == {"bf16": "bfloat16", "fp32": "float32"}[precision]
+        job = ResumeTarget(2, stage, precision, checkpoint.offload)
+        assert can_resume(checkpoint, job).way is ResumeWay.AS_IT_IS, folder
+
+
 AS_IT_IS = [*itertools.product(NAMES, NAMES)]
 UNIVERSAL = [(saved, f"{into}+universal") for saved, into in itertools.product(CONVERTED, NAMES)]
 OFFLOADED = [

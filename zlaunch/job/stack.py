@@ -17,6 +17,10 @@ TESTED: Mapping[str, tuple[str, str]] = {
 """Package → the oldest and the newest release in docs/versions.md; all tests ran with the newest alone."""
 
 
+FORCED_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""The variable with which `torch.load` takes all classes unless its caller says otherwise."""
+
+
 @dataclass(frozen=True)
 class SoftwareStack:
     """Installed versions; an unknown one counts as the newest."""
@@ -34,6 +38,11 @@ class SoftwareStack:
     def trainer(self) -> TrainerRelease:
         """The releases whose Trainer reads the arguments."""
         return TrainerRelease(self.versions.get("transformers"), self.versions.get("torch"))
+
+    @property
+    def refuses_classes(self) -> bool:
+        """Whether `torch.load` by default refuses classes that are not torch's own, as since torch 2.6."""
+        return not is_before(self.versions.get("torch"), "2.6")
 
     def optimizer_on_host(self, optim: str) -> str:
         """The optimizer of `--optim` as accelerate offloads it; before 1.2, that is always Adam."""

@@ -251,9 +251,9 @@ def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
     def fit(way: ResumeWay, *reasons: str) -> CheckpointFit:
         return CheckpointFit(saved, target, way, reasons)
 
-    if saved.problems:
+    if saved.obstructions:
         return fit(
-            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.problems)
+            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.obstructions)
         )
     if saved.unknown:
         return fit(
@@ -319,10 +319,9 @@ def _other_stage(saved: Summary, stage: int | None) -> Iterator[ResumeMismatch]:
 
 
 def _other_precision(saved: Summary, precision: str | None) -> Iterator[ResumeMismatch]:
-    was_bf16, is_bf16 = saved.dtype == "bfloat16", precision == "bf16"
-    if precision is None or saved.dtype is None or was_bf16 == is_bf16:
+    if precision is None or saved.is_bf16 in (None, precision == "bf16"):
         return
-    before, after = ("bf16", "fp32 or fp16") if was_bf16 else ("fp32 or fp16", "bf16")
+    before, after = ("bf16", "fp32 or fp16") if saved.is_bf16 else ("fp32 or fp16", "bf16")
     reason = f"it was saved in {before}, and the files of {after} have other names"
     yield ResumeMismatch(ResumeWay.UNIVERSAL, "precision", reason)
 

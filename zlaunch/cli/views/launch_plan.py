@@ -102,12 +102,15 @@ def _saves(plan: LaunchPlan) -> str:
         when = f"every {plural(saves.every, 'step')}"
         if saves.is_kept:
             when += ", as in the checkpoint,"
-    words = f"a checkpoint {when} to {shown(saves.directory)}"
+    what = "the model alone" if saves.is_model_only else "a checkpoint"
+    words = f"{what} {when} to {shown(saves.directory)}"
     if saves.each is not None:
         words += f", {size(saves.each)} each"
     words += _how_many(saves)
     if saves.free is not None:
         words += f"; {size(saves.free)} are free"
+    if saves.is_model_only:
+        words += "; no job can resume from it: leave out `--save_only_model`"
     return words
 
 

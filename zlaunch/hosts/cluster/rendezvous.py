@@ -269,7 +269,7 @@ class Rendezvous:
     def end_with(self, error: ZlaunchError) -> None:
         """Tell the others the error that ends this member, whether the job has begun or not."""
         if self._has_begun:
-            self.finish(Ending(int(error.status), (f"error: {error.message}",)))
+            self.finish(Ending(int(error.status), (f"error: {'; '.join(error.reasons)}",)))
         else:
             self.fail(error)
 
@@ -433,11 +433,10 @@ def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
 
 def _failure_message(error: ZlaunchError) -> Message:
     """Write an error for other members; `told` is whether it names the member that it comes from."""
-    messages, hint = [error.message], error.hint
+    hint = error.hint
     if isinstance(error, Refused):
-        messages = [": ".join(filter(None, (finding.where, finding.message))) for finding in error.findings]
         hint = hint or error.findings[0].hint
-    failed = {"message": "; ".join(messages), "hint": hint, "status": int(error.status)}
+    failed = {"message": "; ".join(error.reasons), "hint": hint, "status": int(error.status)}
     return {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
 
 

@@ -16,6 +16,7 @@ from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
 from zlaunch.cli.passthrough import ScriptCommand, no_such_option
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
+from zlaunch.secrets import hide_in_text, remember, remember_arguments
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command whose unknown options go to the script."""
@@ -127,11 +128,14 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the program; a ZlaunchError becomes its message and its exit status."""
+    remember(os.environ)
+    remember_arguments(sys.argv)
     try:
         sys.exit(program(standalone_mode=False))
     except _UsageError as error:
         if not hasattr(error, "possibilities"):
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which reads values
+            # That of pydantic, which reads values, begins with what it is.
+            error.message = hide_in_text(error.message.removeprefix("Value error, "))
             error.show()
             sys.exit(error.exit_code)
         _end_with(no_such_option(error.ctx.command_path, error.option_name, error.possibilities))

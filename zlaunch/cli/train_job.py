@@ -55,6 +55,8 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if given["no_ssh"] and node_rank is None:
         _show_commands(job, output, view)
         return 0
+    if output.share:
+        submission.note_shared_secrets(job, view)
     if output.dry_run:
         show_plan(_inspected(job, given, launch, view), launch, view)
         return 0
@@ -143,7 +145,7 @@ def _script_file(script: str | None, module: str | None, python: Path | None) ->
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
-    submission.note_secrets(job.args.words, "the commands", view)
+    submission.note_secrets(job, "is not shown: type it in its place", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
         console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))

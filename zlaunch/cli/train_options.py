@@ -248,6 +248,9 @@ class OutputOptions:
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
     ] = None
+    share: Annotated[
+        bool, typer.Option("--share", help="Let the umask decide who may read the run directory.")
+    ] = False
     as_json: options.AsJson = False
 
 

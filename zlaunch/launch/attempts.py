@@ -75,8 +75,9 @@ def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:
         forced = preflight.check(plan)
         defer_signals()  # until an end can be recorded in the run directory
         try:
-            rundir_writer.claim(plan)
-            rundir_writer.write_run_files(plan, facts.job.asked or sys.argv, options.origin, forced)
+            rundir_writer.claim(plan, is_shared=options.share)
+            asked = facts.job.asked or sys.argv
+            rundir_writer.write_run_files(plan, asked, options.origin, forced, is_shared=options.share)
         except FileExistsError:
             continue
         except OSError as error:

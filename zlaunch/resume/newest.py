@@ -57,6 +57,21 @@ def checkpoint_of(folder: Path) -> Summary:
     return (newest_complete(folder) or newest) if newest.obstructions else newest
 
 
+def damaged_after(chosen: Summary) -> list[Summary]:
+    """Read the newer checkpoints beside a chosen one if it was chosen because all of them are damaged."""
+    checkpoints = by_age(chosen.checkpoint.folder.parent)
+    folders = [checkpoint.folder for checkpoint in checkpoints]
+    if chosen.checkpoint.folder not in folders:
+        return []
+    damaged: list[Summary] = []
+    for checkpoint in checkpoints[: folders.index(chosen.checkpoint.folder)]:
+        saved = summarize(checkpoint)
+        if not saved.obstructions:
+            return []
+        damaged.append(saved)
+    return damaged
+
+
 def refuse_several(folder: Path, checkpoints: Sequence[CheckpointFolder]) -> None:
     """Raise WrongUsage if checkpoints are those of several trainings."""
     if len({checkpoint.folder.parent for checkpoint in checkpoints}) > 1:

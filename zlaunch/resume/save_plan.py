@@ -78,7 +78,8 @@ class SavePlan:
         """Whether a checkpoint of a step will certainly be saved."""
         if not self.every or not self.total:
             return False
-        return step % self.every == 0 and self.resumed_step < step <= self.total
+        is_last = step == self.total
+        return (is_last or step % self.every == 0) and self.resumed_step < step <= self.total
 
 
 def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:

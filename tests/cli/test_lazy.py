@@ -100,6 +100,12 @@ def test_a_command_under_another_name_or_without_its_group_is_named(words: str, 
     assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
 
 
+def test_a_misspelled_command_is_named() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        program(["trian"], prog_name="zlaunch", standalone_mode=False)
+    assert caught.value.hint == "did you mean `zlaunch train`?"
+
+
 def test_a_word_that_is_like_no_command_is_left_to_the_parser() -> None:
     with pytest.raises(Exception, match="No such command 'frobnicate'"):
         program(["frobnicate"], prog_name="zlaunch", standalone_mode=False)

@@ -109,7 +109,8 @@ def _ops(facts: JobFacts, config: ResolvedConfig) -> tuple[NativeOp, ...]:
 
 
 def _op_cache(facts: JobFacts) -> dict[str, Variable]:
-    if facts.here.op_cache is None or facts.script.interface is ConfigInterface.NONE:
+    is_elsewhere = facts.surroundings.imagined is not None
+    if is_elsewhere or facts.here.op_cache is None or facts.script.interface is ConfigInterface.NONE:
         return {}
     why = "native ops of these packages; other environments have other directories"
     return {op_cache.VARIABLE: Variable(str(facts.here.op_cache.folder), why)}
@@ -168,10 +169,7 @@ def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> Re
     """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
     if not _counts_one_rank(values, facts):
         return ResolvedAutos(values, left)
-    total = values[TOTAL]
-    why = (
-        f"DeepSpeed computes {total}; on a CPU, it would compare a written number with the batch of one rank"
-    )
+    why = f"DeepSpeed computes {values[TOTAL]} itself; on a CPU it refuses this number if it is written"
     return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
 
 

@@ -169,7 +169,7 @@ class LaunchPlan:
             self.module or str(self.script.path),
             self.args.words,
             "script" if self.module is None else "module",
-            self.passes_local_rank,
+            self.passes_local_rank and self.script.wants_local_rank,
         )
 
     @property
@@ -200,9 +200,12 @@ class LaunchPlan:
 
     @property
     def passes_local_rank(self) -> bool:
-        """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
+        """Whether the script gets its local rank as an argument.
+
+        DeepSpeed's launcher shows `--local_rank=N`; no launcher passes another spelling, so zlaunch does.
+        """
         is_passed = self.backend.is_of_deepspeed or self.topology.reach.is_inside_job
-        return self.script.wants_local_rank and is_passed
+        return bool(self.script.local_rank_flag) and (is_passed or not self.script.wants_local_rank)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         if self.topology.spans_hosts:

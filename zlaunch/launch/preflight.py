@@ -62,7 +62,9 @@ class Preflight:
             )
         if plan.saves is None:
             return plan
-        free = _free_bytes(plan.saves.directory)
+        free = None
+        if facts.surroundings.imagined is None:
+            free = _free_bytes(plan.saves.directory)
         return replace(plan, saves=replace(plan.saves, each=likely_checkpoint_bytes(plan), free=free))
 
     def check(self, plan: LaunchPlan) -> list[Finding]:

@@ -103,7 +103,7 @@ def _inspect(
         lines = _counted(lines, job, machine, is_offline=surroundings.is_offline)
         topology = choose_slots(lines, job.devices)
     likely = topology or surroundings.likely_topology(job.devices, machine)
-    script = ask(job, sources.script, python, reporter, likely)
+    script = ask(job, sources.script, python, reporter, likely, ds_config=sources.ds_config)
     backend = _backend(job, script)
     sources = replace(sources, script=script)
     model, model_error = find_model(script, job.args)

@@ -24,8 +24,8 @@ from zlaunch.units import plural
 if TYPE_CHECKING:  # only a zlaunch on every node meets others
     from zlaunch.hosts.cluster.rendezvous import Rendezvous
 
-UNKNOWN_MEMORY_BYTES = 1 << 60
-"""Of a host that is imagined: its memory is not checked."""
+UNKNOWN_MEMORY_BYTES, UNKNOWN_CORES = 1 << 60, 0
+"""Of a host that is imagined: its memory is not checked, and its threads are not chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def imagine(text: str) -> Imagined:
     if model.has_bf16:
         capability = (8, 0)
     each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus))
-    return Imagined(count, Machine("", gpus, UNKNOWN_MEMORY_BYTES, each))
+    return Imagined(count, Machine("", UNKNOWN_CORES, UNKNOWN_MEMORY_BYTES, each))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Surroundings:
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         if self.imagined is not None and self.imagined.count > 1:
             devices = assign_ranks(machine, choice).hosts[0].devices
-            names = [f"host {number}" for number in range(self.imagined.count)]
+            names = [f"host-{number}" for number in range(self.imagined.count)]
             return Topology(tuple(Host(name, devices) for name in names), Reach.SSH)
         return assign_ranks(machine, choice)
 

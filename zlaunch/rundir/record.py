@@ -117,7 +117,9 @@ class PlanRecord(TypedDict, total=False):
     """How the ds_config reaches the script, a value of `Handover`."""
     debug: DebugRecord | None
     passes_local_rank: bool
-    """Whether each script gets `--local_rank=N`."""
+    """Whether each script gets its local rank as an argument."""
+    local_rank_flag: str
+    """The argument; absent from older records, which mean `--local_rank`."""
     shielded: bool
     """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     ranks: list[SlotRecord]

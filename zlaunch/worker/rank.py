@@ -256,7 +256,7 @@ def _script_command(job: JobRecord, own: str | None) -> list[str]:
     if module := job.get("module"):
         words[2:] = ["-m", module]
     if job.get("passes_local_rank"):
-        words.append(f"--local_rank={_local_rank()}")
+        words.append(f"{job.get('local_rank_flag') or '--local_rank'}={_local_rank()}")
     return [*words, *args]
 
 

@@ -78,7 +78,10 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
     need, is_known = estimate.need, estimate.fit is not Fit.UNKNOWN
     verdict = estimate.fit.value if is_known else "two steps could be rehearsed"
     yield "\nmemory check before the start"
-    rows = [("host", f"{memory(need.host)} each"), ("fit", "; ".join([verdict, *estimate.verdict.reasons]))]
+    rows = [
+        ("host", f"{memory(need.host)} each"),
+        ("verdict", "; ".join([verdict, *estimate.verdict.reasons])),
+    ]
     if estimate.forecast.on_gpu and is_known:
         phase = estimate.forecast.peak_phase("gpu")
         rows.insert(0, ("GPU", f"{memory(need.process[1])} each, peak in {phase}"))

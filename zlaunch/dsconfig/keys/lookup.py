@@ -1,6 +1,7 @@
 """Find the model, fields and keys of an object in a ds_config by its path."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import Discriminator, Tag
@@ -42,12 +43,17 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     return section.model_fields.get(str(path[-1]))
 
 
-def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
+@cache
+def fields() -> tuple[tuple[KeyPath, FieldInfo], ...]:
     """List every key; of a choice of sections, only those of the default."""
+    return tuple(_fields(DsConfig, ()))
+
+
+def _fields(section: type[Section], above: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
     for name, field in section.model_fields.items():
         yield (*above, name), field
         if inner := section_in(field.annotation):
-            yield from fields(inner, (*above, name))
+            yield from _fields(inner, (*above, name))
 
 
 def parts(annotation: object) -> Iterator[object]:

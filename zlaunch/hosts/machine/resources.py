@@ -63,7 +63,7 @@ class Machine:
 
     hostname: str
     num_cores: int
-    """Cores this process may use."""
+    """Cores this process may use; 0 if that is unknown."""
     memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
     """The GPUs that `CUDA_VISIBLE_DEVICES` leaves visible, in its order."""

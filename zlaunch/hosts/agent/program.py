@@ -1,7 +1,7 @@
 """The program on a host: `zlaunch.hosts.agent.program QUESTION`, which zlaunch starts over ssh or srun.
 
 First it says which zlaunch it is, then the facts of its machine, or why there are none. After that it answers
-requests on stdin until there are no more: JSON objects whose `request` is a name and its arguments, one a line.
+requests on stdin until there are no more: JSON objects, whose `request` is a name and arguments, one a line.
 """
 
 import json

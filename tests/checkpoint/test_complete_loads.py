@@ -139,3 +139,29 @@ def test_what_is_called_complete_is_loaded_whole(name: str, models: Path, tmp_pa
             assert loads(folder, models / "llama") == "", how
 
     whatever_happens_to_it()
+
+
+def test_adapters_of_all_kinds_are_complete_as_peft_saves_them(models: Path, tmp_path: Path) -> None:
+    import peft
+    import transformers
+
+    modules = ["q_proj", "v_proj"]
+    kinds = {
+        "heads": peft.LoraConfig(r=2, target_modules=modules, modules_to_save=["lm_head"]),
+        "dora": peft.LoraConfig(r=2, target_modules=modules, use_dora=True),
+        "one layer": peft.LoraConfig(r=2, target_modules=modules, layers_to_transform=[1]),
+        "one module": peft.LoraConfig(r=2, target_modules=["layers.0.self_attn.q_proj"]),
+        "ranks": peft.LoraConfig(r=2, target_modules=modules, rank_pattern={"v_proj": 4}),
+        "embedding": peft.LoraConfig(r=2, target_modules=["embed_tokens", "lm_head"]),
+        "adalora": peft.AdaLoraConfig(target_modules=modules, total_step=9),
+        "ia3": peft.IA3Config(target_modules=modules, feedforward_modules=[]),
+        "vera": peft.VeraConfig(r=2, target_modules=modules),
+        "prefix": peft.PrefixTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"),
+    }
+    problems = {}
+    for name, config in kinds.items():
+        model = transformers.AutoModelForCausalLM.from_pretrained(models / "llama")
+        peft.get_peft_model(model, config).save_pretrained(tmp_path / name)
+        (found,) = find(tmp_path / name)
+        problems[name] = summarize(found, complete=True).problems
+    assert problems == dict.fromkeys(kinds, ())

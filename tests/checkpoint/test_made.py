@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.made import T, safetensors, torch_save, trainers
+from tests.checkpoint.made import T, engine, safetensors, torch_save, trainers
 from tests.irregular import KINDS, replaced, within
+from zlaunch.checkpoint.export import plan_export
 from zlaunch.checkpoint.find import SavedBy, checkpoint_at, find
 from zlaunch.checkpoint.summary import summarize
+from zlaunch.checkpoint.verify import require_engine
 from zlaunch.resume.fit import ResumeTarget, ResumeWay, can_resume
 
 BF16 = {"bf16": {"enabled": True}}
@@ -117,6 +119,15 @@ def test_an_empty_adapter_beside_a_good_engine_is_a_problem_that_keeps_nobody_fr
         in problem.message
     )
     assert can_resume(saved, ResumeTarget(2, 3, "bf16")).way is ResumeWay.AS_IT_IS
+
+
+def test_a_model_in_the_directory_of_an_engine_keeps_nobody_from_exporting_a_good_one(tmp_path: Path) -> None:
+    engine(tmp_path, SHAPES, 3, config=BF16)
+    safetensors({name: T((0,)) for name in SHAPES}, tmp_path / "model.safetensors")
+    checkpoint = checkpoint_at(tmp_path)
+    assert len(summarize(checkpoint).problems) == 1
+    require_engine(checkpoint)
+    assert len(plan_export(checkpoint, "float32").weights) == len(SHAPES)
 
 
 def test_an_adapter_that_lacks_what_an_engine_beside_it_has_trained_is_a_problem(tmp_path: Path) -> None:

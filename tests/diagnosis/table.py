@@ -278,6 +278,12 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             stopped(1, phase="building ops"),
         ),
         waiting(StallEvidence(65.0), stopped(0, phase="initializing DeepSpeed", log=EXTENSIONS)),
+        waiting(
+            StallEvidence(
+                65.0, 0, {0: "_core/_acquire.py:177 _poll_until_acquired, called from train.py:3 main"}
+            ),
+            stopped(0, phase="building ops", log=EXTENSIONS),
+        ),
     ),
     "cuda-home-missing": (
         run(raised("MissingCUDAException", "CUDA_HOME does not exist, unable to compile CUDA op(s)")),

@@ -271,7 +271,10 @@ def _adapter(
 
 def _missing_layers(folder: Path, entries: _Entries, config: Mapping[str, Any]) -> str | None:
     """Say in which layers the adapter is missing, if the config.json of the model is at hand."""
-    if any(config.get(key) for key in _CHOOSES_LAYERS) or not isinstance(config.get("target_modules"), list):
+    targets = config.get("target_modules")
+    if any(config.get(key) for key in _CHOOSES_LAYERS) or not isinstance(targets, list):
+        return None
+    if any(re.search(r"\d", str(target)) for target in targets):  # it names layers
         return None
     named = config.get("base_model_name_or_path")
     model, _ = _object(folder / CONFIG)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from zlaunch.checkpoint.dtypes import BLOCK, convert
+from zlaunch.checkpoint.dtypes import BLOCK, FLOATS, convert
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
 from zlaunch.checkpoint.lora import name_in_file
 from zlaunch.checkpoint.problem import Problem
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+MOST_DAMAGED = 0.1
+"""Largest share of numbers that differ because of bits, or a block of a disk, that were lost."""
+
+
 def damaged_numbers(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     """Find numbers of a model that the engine beside it has saved otherwise.
 
-    A model of which nothing is the same was made on purpose, such as an average of several steps.
+    A model with many other numbers was made on purpose, such as an average of several steps.
     """
     files = checkpoint.engine_files()
     models = [file for file in weight_files(checkpoint.folder) if file.suffix == ".safetensors"]
@@ -28,19 +32,18 @@ def damaged_numbers(checkpoint: CheckpointFolder) -> Iterator[Problem]:
         return
     try:
         saved = {weight.name: weight for weight in weights(checkpoint)}
-        trained = files.first_model.trained or saved.keys()
-    except (Unavailable, BadArchive, OSError, StopIteration):
+    except (Unavailable, BadArchive, OSError):
         return  # other checks say what is wrong
     engine = {**saved, **{name_in_file(name): weight for name, weight in saved.items()}}
-    differing, same = [], 0
+    differing, compared = [], 0
     for file in models:
         try:
             counts = _counts(SafetensorsFile(file), engine)
         except (BadArchive, OSError):
             continue
-        same += sum(not count and engine[name].name in trained for name, count in counts.items())
+        compared += sum(engine[name].numel for name in counts)
         differing += [(file, name, count) for name, count in counts.items() if count]
-    if not same:
+    if sum(count for _, _, count in differing) > compared * MOST_DAMAGED:
         return
     for file, name, count in differing:
         message = f"{plural(count, 'number')} of `{name}` {'differs' if count == 1 else 'differ'}"
@@ -52,7 +55,9 @@ def _counts(model: SafetensorsFile, engine: Mapping[str, StoredWeight]) -> dict[
     counts = {}
     for name, tensor in model.tensors.items():
         weight = engine.get(name)
-        if weight is not None and weight.shape == tensor.shape:
+        if weight is None or weight.shape != tensor.shape:
+            continue
+        if tensor.dtype == weight.dtype or {tensor.dtype, weight.dtype} <= {*FLOATS}:
             counts[name] = _differing(model.read(tensor), tensor.dtype, weight)
     return counts
 

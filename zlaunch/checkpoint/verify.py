@@ -49,9 +49,10 @@ MOST_NAMES = 4
 def require_engine(checkpoint: CheckpointFolder) -> None:
     """Raise Refused if the engine's files of a checkpoint have a problem; others do not count."""
     engine = checkpoint.engine
-    if problems := [
-        problem for problem in verify(checkpoint) if engine is None or problem.file.is_relative_to(engine)
-    ]:
+    problems = [problem for problem in verify(checkpoint) if not problem.of_model]
+    if engine is not None:
+        problems = [problem for problem in problems if problem.file.is_relative_to(engine)]
+    if problems:
         raise Refused(
             [Finding("bad-checkpoint", problem.message, where=problem.file.name) for problem in problems],
             f"`zlaunch checkpoint verify {typed(checkpoint.folder)}` lists all problems",

@@ -255,10 +255,8 @@ def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
         return fit(
             ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.obstructions)
         )
-    if saved.unknown:
-        return fit(
-            ResumeWay.UNKNOWN, *(f"{problem.file.name}: {problem.message}" for problem in saved.unknown)
-        )
+    if unknown := [problem for problem in saved.unknown if not problem.of_model]:
+        return fit(ResumeWay.UNKNOWN, *(f"{problem.file.name}: {problem.message}" for problem in unknown))
     if saved.stage is None:
         return _without_engine(saved, target)
     if saved.cannot_load is not None:

@@ -55,37 +55,40 @@ class _Entry:
 _Entries = Mapping[str, _Entry]
 
 
-def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> Iterator[Problem]:
+def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> list[Problem]:
     """Find what is wrong with the model or adapter of a checkpoint.
 
     `trained` are the shapes of the parameters that an engine beside it has trained, empty if there is none.
     """
-    folder, by_file = checkpoint.folder, {}
-    for file in weight_files(folder):
-        entries = _entries(file)
-        if isinstance(entries, Problem):
-            yield entries
-        else:
-            by_file[file] = entries
-    yield from _indexes(folder, by_file)
-    yield from _shards(folder)
-    hint = ""
+    folder, hint = checkpoint.folder, ""
     if trained:
         hint = f"; `zlaunch checkpoint export {typed(folder)} DIR` writes a model from the engine's files"
-    empty = list(_empty_files(by_file))
-    yield from (replace(problem, message=problem.message + hint) for problem in empty)
+    by_file, problems = _read_all(weight_files(folder))
+    problems += [*_indexes(folder, by_file), *_shards(folder)]
+    problems += [replace(problem, message=problem.message + hint) for problem in _without_numbers(by_file)]
+    config, bad = _object(folder / CONFIG)
+    adapter_config, bad_adapter = _object(folder / ADAPTER_CONFIG)
+    problems += [*bad, *bad_adapter]
+    if problems:
+        return problems  # what else is missing follows from them
     adapter = {file: entries for file, entries in by_file.items() if file.name.startswith(ADAPTER_MODEL)}
     model = {file: entries for file, entries in by_file.items() if file not in adapter}
-    config, bad = _object(folder / CONFIG)
-    yield from bad
-    adapter_config, bad = _object(folder / ADAPTER_CONFIG)
-    yield from bad
-    if empty:
-        return  # everything else follows from that
     for file, entries in adapter.items():
-        yield from _adapter(file, entries, adapter_config, trained, hint)
+        problems += _adapter(file, entries, adapter_config, trained, hint)
     if model and not adapter_config:
-        yield from _model(folder, model, config, trained, hint)
+        problems += _model(folder, model, config, trained, hint)
+    return problems
+
+
+def _read_all(files: Sequence[Path]) -> tuple[dict[Path, _Entries], list[Problem]]:
+    by_file, problems = {}, []
+    for file in files:
+        entries = _entries(file)
+        if isinstance(entries, Problem):
+            problems.append(entries)
+        else:
+            by_file[file] = entries
+    return by_file, problems
 
 
 def _entries(file: Path) -> _Entries | Problem:
@@ -238,7 +241,7 @@ def _shards(folder: Path) -> Iterator[Problem]:
         yield Problem(index, f"it is missing, and the {int(count)} shards are found by it")
 
 
-def _empty_files(by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
+def _without_numbers(by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
     for file, entries in by_file.items():
         placeholders = sum(entry.is_placeholder for entry in entries.values())
         if not entries:

@@ -145,8 +145,10 @@ def test_an_adapter_that_lacks_what_an_engine_beside_it_has_trained_is_a_problem
 
 def test_weights_alone_are_a_model_whatever_their_name(tmp_path: Path) -> None:
     safetensors({"a": T((2,))}, tmp_path / "adapter" / "adapter_model.safetensors")
+    safetensors({"a": T((2,))}, tmp_path / "lora" / "pytorch_lora_weights.safetensors")
     safetensors({"a": T((2,))}, tmp_path / "unet" / "diffusion_pytorch_model.safetensors")
-    assert [found.saved_by for found in find(tmp_path)] == [SavedBy.WEIGHTS] * 2
+    safetensors({"a": T((2,))}, tmp_path / "embeddings.safetensors")
+    assert [found.folder.name for found in find(tmp_path)] == ["adapter", "lora", "unet"]
 
 
 def test_an_adapter_in_a_directory_of_a_checkpoint_does_not_hide_it(tmp_path: Path) -> None:

@@ -217,7 +217,8 @@ PIECES = b"\n\5abcde" * 3
         ("config.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
         ("tokenizer.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
         ("special_tokens_map.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
-        ("tokenizer.model", PIECES + b"\x12\2ab", "it is cut off, or not a model of SentencePiece"),
+        ("tokenizer.model", PIECES + b"\x12\2ab", "it is cut off"),
+        ("merges.txt", b"a b\n", "it is cut off"),
     ],
 )
 def test_a_file_that_from_pretrained_reads_is_found_if_it_was_cut_off(

@@ -7,12 +7,12 @@ files beside it. Nothing is said of what these leave open.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.checkpoint.find import CheckpointFolder, weight_files
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
 from zlaunch.checkpoint.flat_groups import Shapes
 from zlaunch.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_MODEL, name_in_file
 from zlaunch.checkpoint.model_sizes import adapter_unlike_config, unlike_config
@@ -161,19 +161,23 @@ def _object(file: Path) -> tuple[Mapping[str, Any], list[Problem]]:
     return {}, [Problem(file, "it is not a JSON object")]
 
 
-def text_problems(folder: Path) -> Iterator[Problem]:
+def text_problems(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     """Find files of the tokenizer and the like that were cut off."""
+    folder, kinds = checkpoint.folder, _BINARY
+    if checkpoint.saved_by is SavedBy.TRAINER:  # a file that a person wrote may end without a line break
+        kinds = {**_BINARY, **_LINES}
     for pattern in _JSON_FILES:
         for file in sorted(folder.glob(pattern)):
             yield from _object(file)[1]
-    for file in sorted(folder.glob("*.model")):
-        try:
-            is_whole = _ends_with_a_field(read_regular(file))
-        except OSError as error:
-            yield unreadable(file, error)
-            continue
-        if not is_whole:
-            yield Problem(file, pointer_in(file) or "it is cut off, or not a model of SentencePiece")
+    for pattern, is_whole in kinds.items():
+        for file in sorted(folder.glob(pattern)):
+            try:
+                is_cut = not is_whole(read_regular(file))
+            except OSError as error:
+                yield unreadable(file, error)
+                continue
+            if is_cut:
+                yield Problem(file, pointer_in(file) or "it is cut off")
 
 
 def _ends_with_a_field(data: bytes) -> bool:
@@ -191,6 +195,16 @@ def _ends_with_a_field(data: bytes) -> bool:
         at += size if kind else 0
     return at == len(data) and last > 1
 
+
+def _ends_with_a_line(data: bytes) -> bool:
+    return data.endswith(b"\n")
+
+
+_Kinds = Mapping[str, Callable[[bytes], bool]]
+
+_BINARY: _Kinds = {"*.model": _ends_with_a_field}
+_LINES: _Kinds = {"vocab.txt": _ends_with_a_line, "merges.txt": _ends_with_a_line}
+"""Files of tokenizers → whether they end as they were written."""
 
 _FIELD_BYTES = {0: 0, 1: 8, 2: 0, 5: 4}
 """Kind of a field → its bytes; 0 for one that begins with a number, which for kind 2 is its length."""

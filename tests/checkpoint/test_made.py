@@ -207,6 +207,12 @@ def test_a_model_that_is_another_altogether_is_not_called_damaged(tmp_path: Path
     assert told_in_full(folder) == []
 
 
+def test_a_tokenizer_of_tiktoken_is_no_damaged_one(tmp_path: Path) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", SHAPES, 2, config=BF16)
+    (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
+    assert told_in_full(folder) == []
+
+
 PIECES = b"\n\5abcde" * 3
 """Field 1 of a protobuf message, of five bytes, three times."""
 

@@ -183,8 +183,11 @@ def text_problems(checkpoint: CheckpointFolder) -> Iterator[Problem]:
 def _ends_with_a_field(data: bytes) -> bool:
     """Whether a message of protobuf ends where its last field does.
 
-    SentencePiece writes the pieces as field 1, and then its settings as field 2.
+    SentencePiece writes the pieces as field 1, and then its settings as field 2. Files of tiktoken have the
+    same name, and are text.
     """
+    if data and not data.startswith(b"\n"):
+        return True
     at, last = 0, 0
     while at < len(data):
         tag, at = _varint(data, at)

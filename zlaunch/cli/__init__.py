@@ -14,7 +14,8 @@ from typer.main import get_command
 from zlaunch import __version__, console
 from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
-from zlaunch.cli.passthrough import ScriptCommand, no_such_option
+from zlaunch.cli.passthrough import ScriptCommand
+from zlaunch.cli.usage_errors import as_wrong_usage
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 from zlaunch.secrets import hide_in_text, remember, remember_arguments
 
@@ -95,6 +96,7 @@ COMMANDS = (
 
 _UsageError: Any = typer.BadParameter.__base__
 """What Typer's parser raises; it has no public name of its own."""
+_NO_ARGUMENTS = tuple(kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoArgsIsHelpError")
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -133,12 +135,11 @@ def main() -> None:
     try:
         sys.exit(program(standalone_mode=False))
     except _UsageError as error:
-        if not hasattr(error, "possibilities"):
-            # That of pydantic, which reads values, begins with what it is.
-            error.message = hide_in_text(error.message.removeprefix("Value error, "))
+        if isinstance(error, _NO_ARGUMENTS):  # its message is the help of a group
             error.show()
             sys.exit(error.exit_code)
-        _end_with(no_such_option(error.ctx.command_path, error.option_name, error.possibilities))
+        error.message = hide_in_text(error.message)
+        _end_with(as_wrong_usage(error))
     except ZlaunchError as error:
         _end_with(error)
     except BrokenPipeError:

@@ -8,7 +8,7 @@ from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
 from zlaunch.config.resolve.compose import as_written, compose
 from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
-from zlaunch.config.resolve.trainer_agreement import TrainerAgreement
+from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, save_conflict
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.config.rules.rule import Context, Subject
 from zlaunch.config.rules.trainer import BY_ARGUMENT
@@ -103,6 +103,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
         if reason is OpenReason.NEVER_FILLED
     ]
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
+    if given.interface is ConfigInterface.TRAINER:
+        reasons += save_conflict(given.args)
     config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
     by_argument = [*_by_argument(config, replace(context, args=resolved.agreement.args), given.base)]
     refuse_fatal(by_argument)

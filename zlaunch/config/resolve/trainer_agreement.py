@@ -177,3 +177,15 @@ def fsdp_conflict(typed: ScriptArgs, severity: Severity = Severity.FAILS_LATER) 
             where="--fsdp",
             severity=severity,
         )
+
+
+def save_conflict(args: TrainerArgs) -> Iterator[Finding]:
+    """Find two arguments about saving that the Trainer refuses together, if it trains with DeepSpeed."""
+    if args.is_on("save_only_model") and args.is_on("load_best_model_at_end"):
+        yield Finding(
+            "best-model-is-not-saved",
+            "the Trainer refuses `--save_only_model` together with `--load_best_model_at_end`",
+            hint="leave out one of them; only without DeepSpeed they work together",
+            where="--save_only_model",
+            severity=Severity.FAILS_LATER,
+        )

@@ -16,7 +16,7 @@ help:
 	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
-	@echo "make matrix    run jobs with older releases of the packages, and regenerate docs/versions.md"
+	@echo "make matrix    run jobs with the oldest to the newest packages, and regenerate docs/versions.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"

@@ -52,7 +52,7 @@ def test_a_lock_that_a_killed_build_has_left_is_found_where_torch_would_wait_for
     found = rows(
         zlaunch("doctor", *words, cwd=tmp_path, env={**OFFLINE, "TORCH_EXTENSIONS_DIR": str(tmp_path)})
     )
-    expected = ("note", None)
+    expected: tuple[str, str | None] = ("note", None)
     if locks_by_file(inspect_python(None)):
         expected = ("warning", f"`rm {lock}`")
     assert (found["op cpu_adam"]["status"], found["op cpu_adam"]["hint"]) == expected

@@ -7,6 +7,7 @@ from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.job.source import SourceKind
 
 PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
 PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
@@ -20,6 +21,14 @@ def is_offloaded(values: Values) -> bool:
 def zero_words(values: Values) -> str:
     """Write the stage, and where the optimizer and the parameters are offloaded to."""
     return f"ZeRO stage {_stage_or_default(values)}, {', '.join(_moved(values)) or 'nothing offloaded'}"
+
+
+def precision_words(precision: str, values: Values) -> str:
+    """Write a precision, and why a machine trains in fp32 if nobody has chosen one."""
+    leaf = values.leaves.get(("bf16", "enabled"))
+    if precision == "fp32" and leaf is not None and leaf.source.kind is SourceKind.MACHINE:
+        return str(leaf.source)
+    return precision
 
 
 def _stage_or_default(values: Values) -> object:

@@ -12,7 +12,7 @@ import pytest
 from tests.irregular import KINDS, within
 from tests.running import ROOT
 from zlaunch.errors import Unavailable
-from zlaunch.files import identities, read_regular, write_back, write_new
+from zlaunch.files import identities, read_regular, write_back, write_new, write_whole
 
 LIMIT_BYTES = 1000
 
@@ -60,6 +60,11 @@ def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "latest")
     with pytest.raises(OSError, match="it is a named pipe, not a file"):
         read_regular(tmp_path / "latest")
+
+
+def test_bytes_of_an_argument_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+    write_whole(tmp_path / "run.sh", os.fsdecode(b"train.py \xff"))
+    assert (tmp_path / "run.sh").read_bytes() == b"train.py \xff"
 
 
 def test_what_reads_checkpoints_and_runs_opens_regular_files_alone() -> None:

@@ -84,12 +84,12 @@ def read_regular(file: Path) -> bytes:
 def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
     """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails.
 
-    The umask takes from the permissions in `mode`.
+    The umask takes from the permissions in `mode`. Bytes that are not UTF-8, of an argument, are kept.
     """
     partial = file.with_name(f".{file.name}.partial")
     try:
         with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", -1, "utf-8"
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", -1, "utf-8", "surrogateescape"
         ) as new:
             new.write(text)
         partial.replace(file)

@@ -36,7 +36,7 @@ def submit_job(
     if options.dry_run:
         seen = "is not shown, but can be read in what is submitted"
     note_secrets(job, seen, reporter)
-    nodes = _nodes(asked.nodes, job, output.on)
+    nodes = _nodes(asked.nodes, job, given["on"])
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
     preempt, time_limit = job.run_options.preempt, None
     if preempt.time_limit is not None:

@@ -21,7 +21,7 @@ from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
+from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions, script_path
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.no_ssh import as_member, commands
@@ -141,7 +141,7 @@ def _script_file(script: str | None, module: str | None, python: Path | None) ->
         return find_module_in(python, module)
     if script is None:
         return default_recipe()
-    return recipe_named(script) or Path(script)
+    return recipe_named(script) or script_path(script)
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:

@@ -16,7 +16,7 @@ from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, script_path
 from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import Child, heed_signals
@@ -142,7 +142,7 @@ def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
 def named_script(word: str) -> Path | None:
     """Return the script or the recipe that a word names; None for an argument."""
     if word.endswith(".py"):
-        return Path(word)
+        return script_path(word)
     return recipe_named(word)
 
 

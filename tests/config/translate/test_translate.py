@@ -356,6 +356,15 @@ def test_a_text_for_a_shell_keeps_what_it_has_around_the_command(text: str) -> N
     assert translate_command([text], {}).line == TEXTS[text]
 
 
+def test_an_error_names_words_as_they_were_typed() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translate_command(["torchrun --nproc $N --x=$Y t.py"], {})
+    assert "`--x`" in caught.value.message
+    with pytest.raises(Refused) as refused:
+        translate_command(["torchrun --no_python $X"], {})
+    assert refused.value.findings[0].where == "--no_python"
+
+
 def test_flags_that_only_the_shell_knows_are_asked_for() -> None:
     with pytest.raises(WrongUsage) as caught:
         translate_command(["torchrun $FLAGS t.py $ARGS"], {})

@@ -20,7 +20,7 @@ def validate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE…] [-- ARGS]",
+            metavar="FILE… [-- ARGS]",
             help=f"{A_CONFIG} Default: the ds_configs of this directory.",
             show_default=False,
         ),

@@ -38,7 +38,7 @@ LAST_LOOK_SECONDS = 5.0
 
 def watch(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Runs to watch (default: all).")
+        list[str] | None, typer.Argument(metavar="ID…", help="Runs to watch (default: all).")
     ] = None,
     port: Annotated[
         int | None,

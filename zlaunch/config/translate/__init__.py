@@ -64,10 +64,25 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     """
     around = Around(environ)
     if len(words) == 1 and " " in words[0].strip() and not Path(words[0]).is_file():
-        return _in_text(words[0], around)
+        return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
     return _readable(_in_words(words, around))
+
+
+def _of_text(text: str, around: Around) -> Translation:
+    """Translate a text; errors name words as they were typed."""
+    try:
+        return _in_text(text, around)
+    except WrongUsage as error:
+        hint = error.hint
+        if hint is not None:
+            hint = shell.readable(hint)
+        raise WrongUsage(shell.readable(error.message), hint) from None
+    except Refused as refused:
+        raise Refused(
+            [replace(finding, where=shell.readable(finding.where)) for finding in refused.findings]
+        ) from None
 
 
 def _in_text(text: str, around: Around) -> Translation:

@@ -1,7 +1,6 @@
 """Find the model, fields and keys of an object in a ds_config by its path."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import Discriminator, Tag
@@ -43,10 +42,9 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     return section.model_fields.get(str(path[-1]))
 
 
-@cache
 def fields() -> tuple[tuple[KeyPath, FieldInfo], ...]:
     """List every key; of a choice of sections, only those of the default."""
-    return tuple(_fields(DsConfig, ()))
+    return _FIELDS
 
 
 def _fields(section: type[Section], above: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
@@ -78,3 +76,6 @@ def section_in(annotation: object, value: object = None) -> type[Section] | None
                 tag = Tag(str(note.discriminator(value)))
                 arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
     return next(filter(None, (section_in(arm, value) for arm in arms)), None)
+
+
+_FIELDS = tuple(_fields(DsConfig, ()))

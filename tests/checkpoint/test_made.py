@@ -145,8 +145,10 @@ def test_an_adapter_that_lacks_what_an_engine_beside_it_has_trained_is_a_problem
 
 def test_weights_alone_are_a_model_whatever_their_name(tmp_path: Path) -> None:
     safetensors({"a": T((2,))}, tmp_path / "adapter" / "adapter_model.safetensors")
+    safetensors({"a": T((2,))}, tmp_path / "lora" / "pytorch_lora_weights.safetensors")
     safetensors({"a": T((2,))}, tmp_path / "unet" / "diffusion_pytorch_model.safetensors")
-    assert [found.saved_by for found in find(tmp_path)] == [SavedBy.WEIGHTS] * 2
+    safetensors({"a": T((2,))}, tmp_path / "embeddings.safetensors")
+    assert [found.folder.name for found in find(tmp_path)] == ["adapter", "lora", "unet"]
 
 
 def test_an_adapter_in_a_directory_of_a_checkpoint_does_not_hide_it(tmp_path: Path) -> None:
@@ -205,6 +207,12 @@ def test_a_model_that_is_another_altogether_is_not_called_damaged(tmp_path: Path
     assert told_in_full(folder) == []
 
 
+def test_a_tokenizer_of_tiktoken_is_no_damaged_one(tmp_path: Path) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", SHAPES, 2, config=BF16)
+    (folder / "tokenizer.model").write_text("IQ== 0\nIg== 1\n")
+    assert told_in_full(folder) == []
+
+
 PIECES = b"\n\5abcde" * 3
 """Field 1 of a protobuf message, of five bytes, three times."""
 
@@ -215,7 +223,8 @@ PIECES = b"\n\5abcde" * 3
         ("config.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
         ("tokenizer.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
         ("special_tokens_map.json", b'{"a": 1}', "it is not JSON: it was cut off or damaged"),
-        ("tokenizer.model", PIECES + b"\x12\2ab", "it is cut off, or not a model of SentencePiece"),
+        ("tokenizer.model", PIECES + b"\x12\2ab", "it is cut off"),
+        ("merges.txt", b"a b\n", "it is cut off"),
     ],
 )
 def test_a_file_that_from_pretrained_reads_is_found_if_it_was_cut_off(

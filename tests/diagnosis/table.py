@@ -543,6 +543,15 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             },
         ),
     ),
+    "torch-too-old-to-load": (
+        run(
+            raised(
+                "ValueError",
+                "Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6 in order to use the function.",
+                phase="resuming",
+            )
+        ),
+    ),
     "weights-only-refused": (
         run(raised("UnpicklingError", WEIGHTS_ONLY, frame("train.py", 9, "main", "torch.load(FILE)"))),
         run(

@@ -36,6 +36,9 @@ WEIGHTS = (
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 """Files of a model, whole or in parts, and of an adapter."""
 
+_OF_A_MODEL = re.compile("model|weights|consolidated")
+"""In the name of a file of a model; other files of safetensors may be anything."""
+
 _TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")
 _LEVELS = 2
@@ -241,8 +244,8 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
 
 
 def _has_weights(folder: Path) -> bool:
-    shards = (file.name for file in weight_files(folder) if "model" in file.name)  # others may be anything
-    return any((folder / name).is_file() for name in (*WEIGHTS, *shards))
+    named = (file.name for file in weight_files(folder) if _OF_A_MODEL.search(file.name))
+    return any((folder / name).is_file() for name in (*WEIGHTS, *named))
 
 
 def _saved_by(folder: Path) -> SavedBy:

@@ -7,12 +7,12 @@ files beside it. Nothing is said of what these leave open.
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zlaunch.checkpoint.find import CheckpointFolder, weight_files
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
 from zlaunch.checkpoint.flat_groups import Shapes
 from zlaunch.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_MODEL, name_in_file
 from zlaunch.checkpoint.model_sizes import adapter_unlike_config, unlike_config
@@ -55,37 +55,40 @@ class _Entry:
 _Entries = Mapping[str, _Entry]
 
 
-def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> Iterator[Problem]:
+def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> list[Problem]:
     """Find what is wrong with the model or adapter of a checkpoint.
 
     `trained` are the shapes of the parameters that an engine beside it has trained, empty if there is none.
     """
-    folder, by_file = checkpoint.folder, {}
-    for file in weight_files(folder):
-        entries = _entries(file)
-        if isinstance(entries, Problem):
-            yield entries
-        else:
-            by_file[file] = entries
-    yield from _indexes(folder, by_file)
-    yield from _shards(folder)
-    hint = ""
+    folder, hint = checkpoint.folder, ""
     if trained:
         hint = f"; `zlaunch checkpoint export {typed(folder)} DIR` writes a model from the engine's files"
-    empty = list(_empty_files(by_file))
-    yield from (replace(problem, message=problem.message + hint) for problem in empty)
+    by_file, problems = _read_all(weight_files(folder))
+    problems += [*_indexes(folder, by_file), *_shards(folder)]
+    problems += [replace(problem, message=problem.message + hint) for problem in _without_numbers(by_file)]
+    config, bad = _object(folder / CONFIG)
+    adapter_config, bad_adapter = _object(folder / ADAPTER_CONFIG)
+    problems += [*bad, *bad_adapter]
+    if problems:
+        return problems  # what else is missing follows from them
     adapter = {file: entries for file, entries in by_file.items() if file.name.startswith(ADAPTER_MODEL)}
     model = {file: entries for file, entries in by_file.items() if file not in adapter}
-    config, bad = _object(folder / CONFIG)
-    yield from bad
-    adapter_config, bad = _object(folder / ADAPTER_CONFIG)
-    yield from bad
-    if empty:
-        return  # everything else follows from that
     for file, entries in adapter.items():
-        yield from _adapter(file, entries, adapter_config, trained, hint)
+        problems += _adapter(file, entries, adapter_config, trained, hint)
     if model and not adapter_config:
-        yield from _model(folder, model, config, trained, hint)
+        problems += _model(folder, model, config, trained, hint)
+    return problems
+
+
+def _read_all(files: Sequence[Path]) -> tuple[dict[Path, _Entries], list[Problem]]:
+    by_file, problems = {}, []
+    for file in files:
+        entries = _entries(file)
+        if isinstance(entries, Problem):
+            problems.append(entries)
+        else:
+            by_file[file] = entries
+    return by_file, problems
 
 
 def _entries(file: Path) -> _Entries | Problem:
@@ -158,26 +161,33 @@ def _object(file: Path) -> tuple[Mapping[str, Any], list[Problem]]:
     return {}, [Problem(file, "it is not a JSON object")]
 
 
-def text_problems(folder: Path) -> Iterator[Problem]:
+def text_problems(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     """Find files of the tokenizer and the like that were cut off."""
+    folder, kinds = checkpoint.folder, _BINARY
+    if checkpoint.saved_by is SavedBy.TRAINER:  # a file that a person wrote may end without a line break
+        kinds = {**_BINARY, **_LINES}
     for pattern in _JSON_FILES:
         for file in sorted(folder.glob(pattern)):
             yield from _object(file)[1]
-    for file in sorted(folder.glob("*.model")):
-        try:
-            is_whole = _ends_with_a_field(read_regular(file))
-        except OSError as error:
-            yield unreadable(file, error)
-            continue
-        if not is_whole:
-            yield Problem(file, pointer_in(file) or "it is cut off, or not a model of SentencePiece")
+    for pattern, is_whole in kinds.items():
+        for file in sorted(folder.glob(pattern)):
+            try:
+                is_cut = not is_whole(read_regular(file))
+            except OSError as error:
+                yield unreadable(file, error)
+                continue
+            if is_cut:
+                yield Problem(file, pointer_in(file) or "it is cut off")
 
 
 def _ends_with_a_field(data: bytes) -> bool:
     """Whether a message of protobuf ends where its last field does.
 
-    SentencePiece writes the pieces as field 1, and then its settings as field 2.
+    SentencePiece writes the pieces as field 1, and then its settings as field 2. Files of tiktoken have the
+    same name, and are text.
     """
+    if data and not data.startswith(b"\n"):
+        return True
     at, last = 0, 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -188,6 +198,16 @@ def _ends_with_a_field(data: bytes) -> bool:
         at += size if kind else 0
     return at == len(data) and last > 1
 
+
+def _ends_with_a_line(data: bytes) -> bool:
+    return data.endswith(b"\n")
+
+
+_Kinds = Mapping[str, Callable[[bytes], bool]]
+
+_BINARY: _Kinds = {"*.model": _ends_with_a_field}
+_LINES: _Kinds = {"vocab.txt": _ends_with_a_line, "merges.txt": _ends_with_a_line}
+"""Files of tokenizers → whether they end as they were written."""
 
 _FIELD_BYTES = {0: 0, 1: 8, 2: 0, 5: 4}
 """Kind of a field → its bytes; 0 for one that begins with a number, which for kind 2 is its length."""
@@ -238,7 +258,7 @@ def _shards(folder: Path) -> Iterator[Problem]:
         yield Problem(index, f"it is missing, and the {int(count)} shards are found by it")
 
 
-def _empty_files(by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
+def _without_numbers(by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
     for file, entries in by_file.items():
         placeholders = sum(entry.is_placeholder for entry in entries.values())
         if not entries:

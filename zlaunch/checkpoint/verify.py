@@ -65,9 +65,9 @@ def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem
     for file in checkpoint.files() if complete else ():
         problems += _read_whole(file)
     folder = checkpoint.folder
-    of_model = list(model_problems(checkpoint, _trained_shapes(checkpoint)))
+    of_model = model_problems(checkpoint, _trained_shapes(checkpoint))
     if complete:
-        of_model += text_problems(folder)
+        of_model += text_problems(checkpoint)
     if complete and not problems:
         of_model += damaged_numbers(checkpoint)
     if checkpoint.engine is not None:

@@ -19,7 +19,7 @@ from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.secrets import SECRET
-from zlaunch.units import plural
+from zlaunch.units import memory, plural
 
 if TYPE_CHECKING:  # only a zlaunch on every node meets others
     from zlaunch.hosts.cluster.rendezvous import Rendezvous
@@ -73,6 +73,10 @@ class Surroundings:
         """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
         if isinstance(self.cluster, Member) and self.rendezvous is None:
             return f"{self.cluster.source}; taking all nodes to be like this one"
+        if self.imagined is not None:
+            gpus = self.imagined.machine.gpus
+            each = f"{len(gpus)} x {gpus[0].name}, {memory(gpus[0].memory_bytes)} each"
+            return f"machines that are not asked: {each} (`--on`)"
         if self.cluster is None:
             return None
         return self.cluster.source

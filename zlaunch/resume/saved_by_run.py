@@ -149,7 +149,7 @@ def _saved_model(files: RunFiles) -> Path | None:
 def _damage_of(model: Path | None) -> Problem | None:
     if model is None:
         return None
-    return next(model_problems(CheckpointFolder(model, SavedBy.WEIGHTS), {}), None)
+    return next(iter(model_problems(CheckpointFolder(model, SavedBy.WEIGHTS), {})), None)
 
 
 def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:

@@ -262,6 +262,10 @@ FILES = {
     "a key that its stage ignores": {"zero_optimization": {"stage": 2, "sub_group_size": 1000}},
     "a value that DeepSpeed converts": {"zero_optimization": {"stage": 2, "overlap_comm": "true"}},
     "a value that DeepSpeed refuses": {"zero_optimization": {"stage": 7}},
+    "a value that nothing can be computed with": {
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "true"}},
+    },
 }
 
 

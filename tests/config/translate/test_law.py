@@ -112,6 +112,7 @@ WITH_SLURM = {
     "srun bash -c 'torchrun --nnodes 2 --nproc_per_node 2 --rdzv_endpoint $HEAD:29500 trainer.py --bf16' #": 4,
     "srun torchrun --nnodes 2 --nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint $HEAD:29500": 4,
     "srun -N2 --ntasks-per-node=1 torchrun --nnodes=$SLURM_NNODES --node_rank $SLURM_PROCID --nproc_per_node 2": 4,
+    "srun python": 2,
     "deepspeed --hostfile hosts": 4,
     "deepspeed --launcher slurm --hostfile hosts --num_gpus 1": 2,
 }

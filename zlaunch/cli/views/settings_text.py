@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from zlaunch.config.resolve.autos import equal_samples
+from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.source import SourceKind
 
 PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
@@ -45,4 +46,11 @@ def _moved(values: Values) -> Iterator[str]:
 def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
     """Write the global batch, if it is known."""
     if (batch := values.leaves.get(("train_batch_size",))) is not None:
-        yield "batch", f"{batch.value} = {batch.source}{equal_samples(values, batch.value)}"
+        words = f"{batch.value} = {batch.source}{equal_samples(values, batch.value)}"
+        micro = values.leaves.get(MICRO)
+        if micro is not None and micro.source.kind is SourceKind.ZLAUNCH_DEFAULT:
+            words += (
+                f"; {micro.value} is {micro.source}: if the script feeds another number, give it with "
+                f"`--set {dotted(MICRO)}=N`"
+            )
+        yield "batch", words

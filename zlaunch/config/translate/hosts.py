@@ -325,6 +325,8 @@ def _ranks_of_node(command: Command, roles: Roles) -> Iterator[Piece]:
     kept.pop(Role.ALL_RANKS, None)
     if each is not None and written is not None:
         kept[Role.RANKS] = replace(written, value=each)
+    elif written is not None and written.flag.becomes is Role.ALL_RANKS:
+        yield no_equivalent(written, "zlaunch starts a rank on each device of a host; add `--gpus N` for N")
     yield from _one_host(command, kept)
 
 

@@ -36,7 +36,7 @@ def other_world_size(case: Case) -> Reading | None:
 @quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)")
 def sharded_weights(case: Case, line: str) -> Reading:
     """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
-    advice = ("`python zero_to_fp32.py . OUT` in the checkpoint directory gathers them",)
+    advice = ("`zlaunch checkpoint export CHECKPOINT OUT` writes them from DeepSpeed's files",)
     return Reading("the weights were saved at stage 3 without being gathered", (line,), advice)
 
 
@@ -111,6 +111,14 @@ def weights_only_refused(case: Case) -> Reading | None:
         (re.sub(r"(WeightsUnpickler error: )|(\. Please use .*)", "", line),),
         tuple(_ways_to_load(case.story)),
     )
+
+
+@signature("torch-too-old-to-load", "`Due to a serious vulnerability issue in torch.load`")
+@quotes(r"Due to a serious vulnerability issue in `?torch\.load")
+def torch_too_old_to_load(case: Case, line: str) -> Reading:
+    """Files of `torch.save` are loaded by transformers only with torch 2.6 or newer, which is safe."""
+    advice = ("install torch 2.6 or newer", "or an older transformers; a model may come as safetensors, too")
+    return Reading("transformers refuses to load a file of `torch.save` with this torch", (line,), advice)
 
 
 _FORCED = "if you trust the file, `--env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` loads it"

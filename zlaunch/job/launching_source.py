@@ -91,11 +91,12 @@ def _called_launcher(nodes: Sequence[ast.AST]) -> str | None:
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = ast.unparse(node.func)
-        owner, _, function = called.rpartition(".")
-        launcher = names.get(called) or names.get(owner)
-        if launcher is not None and function not in _STARTS_NOTHING:
-            return launcher
+        function = _word(node.func)
+        if names and function not in _STARTS_NOTHING:
+            called = ast.unparse(node.func)
+            launcher = names.get(called) or names.get(called.rpartition(".")[0])
+            if launcher is not None:
+                return launcher
         if function in _STARTERS and (command := _started(node)) is not None:
             return command
     return None

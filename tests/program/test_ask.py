@@ -286,6 +286,13 @@ def test_a_program_that_imports_what_has_moved_is_told_the_new_place(
     assert f"hint: {advice};" in told.err
 
 
+@pytest.mark.job
+def test_arguments_that_the_trainer_no_longer_has_are_answered_with_what_replaced_them(folder: Path) -> None:
+    told = plan(folder, "--", "--evaluation_strategy", "steps", "--overwrite_output_dir", "True")
+    assert (told.status, told.err.count("[removed-argument]")) == (65, 2)
+    assert "hint: use `--eval_strategy`" in told.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -274,7 +274,7 @@ class JobSpec:
 def script_path(word: str) -> Path:
     """Return the path of a script, which no program takes for an option: `./-s.py` would become `-s.py`."""
     path = Path(word)
-    if str(path).startswith("-"):
+    if str(path).startswith("-") and word != "-":
         return path.absolute()
     return path
 

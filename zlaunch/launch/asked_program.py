@@ -20,13 +20,14 @@ from zlaunch import __version__
 from zlaunch.config.resolve.compose import compose
 from zlaunch.diagnosis.log_text import exception_in
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.files import PRIVATE, cache_directory, write_whole
 from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.hosts.environment import asked_variables
-from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.job.answer import AnswerRecord, apply_answer
+from zlaunch.job.args import flag_name
 from zlaunch.job.moved_imports import lacking_import, moved_import
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
@@ -90,7 +91,8 @@ def described(
 
     `handed` is the ds_config that it gets by its arguments, as JSON.
 
-    Raises WrongUsage if it rejects its command line, Unavailable if a module that it imports is missing.
+    Raises WrongUsage if it rejects its command line, Refused for arguments that only another Trainer has,
+    Unavailable if a module that it imports is missing.
     """
     ranks = _first_rank(topology)
     key = _key(job, python, ranks, is_open, handed)
@@ -99,6 +101,7 @@ def described(
         answer = _answer(job, script, python, reporter, ranks, is_open=is_open, handed=handed)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
+        _refuse_absent(rejected, python)
         words = " ".join(rejected)
         raise _rejected(job, f"does not define `{words}`", rejected[0], answer.get("options", []))
     if is_open and answer.get("reached"):
@@ -153,7 +156,7 @@ def _answer(
         lines = _last_lines(log)
     error = _error_of(lines)
     if returncode == 2:
-        _raise_rejected(job, lines)
+        _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
     if returncode == 1:
         _raise_missing(job, error, python)
     why = _why_unasked(returncode, error, is_late=time.monotonic() - started > limit)
@@ -184,7 +187,15 @@ def _error_of(lines: Sequence[str]) -> str:
     return "".join(shown[-1:]).strip()
 
 
-def _raise_rejected(job: JobSpec, lines: Sequence[str]) -> None:
+def _refuse_absent(words: Sequence[str], python: Interpreter) -> None:
+    """Raise Refused for arguments that the Trainer of these packages does not have, but another one does."""
+    trainer = stack_of(python).trainer
+    absent = [trainer.lacks(flag_name(word)) for word in words]
+    if findings := [finding for finding in absent if finding is not None]:
+        raise Refused(findings)
+
+
+def _raise_rejected(job: JobSpec, lines: Sequence[str], python: Interpreter, *, is_trainer: bool) -> None:
     """Raise WrongUsage if the program printed argparse's error about the command line."""
     place = next((place for place in reversed(range(len(lines))) if _REJECTS.search(lines[place])), None)
     if place is None:
@@ -194,6 +205,8 @@ def _raise_rejected(job: JobSpec, lines: Sequence[str]) -> None:
     message = "".join(_REJECTS.findall(line[:MOST_CHARACTERS])).partition(_CHOOSE)[0]
     options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:place]))
     words = _WRONG.findall(message)
+    if is_trainer:
+        _refuse_absent(_OPTION.findall(message), python)
     raise _rejected(job, f"rejects its arguments: {message}", "".join(words[:1]), options)
 
 

@@ -200,7 +200,10 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
     if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
-    hint = "add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or pass `optimizer=`"
+    hint = (
+        "pass `optimizer=` to it, or add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, "
+        "DeepSpeed's own Adam, which is compiled before the start"
+    )
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
 
 

@@ -345,6 +345,12 @@ TEXTS = {
         "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 uv run zlaunch train -m llamafactory.launcher -- x.yaml"
     ),
     "NPROC_PER_NODE=4 swift sft --model m": "zlaunch train --gpus 4 -m swift.cli.sft -- --model m",
+    "(docker run img torchrun --nproc_per_node 2 t.py --bf16)": (
+        "(docker run img zlaunch train t.py --stage 0 --gpus 2 -- --bf16)"
+    ),
+    "srun -n8 python -u t.py --deepspeed d.json": "srun -n8 zlaunch train t.py --ds-config d.json --gpus 1",
+    "eval 'torchrun t.py --bf16'": "eval 'zlaunch train t.py --stage 0 --gpus 1 -- --bf16'",
+    "torchrun -m pack model.lr=1": "zlaunch train -m pack --stage 0 --gpus 1 -- model.lr=1",
     "arctic_training train rec.yml --num_gpus 2": (
         "zlaunch train arctic_training_run --gpus 2 --launcher deepspeed -- --mode train --config rec.yml"
     ),

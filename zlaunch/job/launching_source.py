@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 _MODULES = {
@@ -60,20 +60,43 @@ def launcher_in(path: Path) -> str | None:
     return launcher_of(tuple(ast.walk(tree)))
 
 
+_TRAINS = frozenset({"train", "fit", "TrainingArguments"})
+"""Names, but not texts, of a program that may train itself."""
+
+_OWN_FOLDER = re.compile(
+    r"dirname\((?:os\.path\.\w+\(|realpath\(|abspath\()*__file__|Path\(__file__\)(?:\.\w+\(\))*\.parent"
+)
+_OWN_FILE = re.compile(r"__file__|sys\.argv\[0\]|(?:\*|\+ )sys\.argv(?!\[)")
+"""How a program names its own file, which it may start again."""
+
+
 def launcher_of(nodes: Iterable[ast.AST]) -> str | None:
     """Return the launcher that a source certainly calls; None if it may be a rank itself."""
     nodes = tuple(nodes)
-    if any(_word(node) in _PARTS_OF_A_RANK for node in nodes):
+    launcher = _called_launcher(nodes)
+    if launcher is None or any(map(_is_of_a_rank, nodes)):
         return None
+    if _OWN_FILE.search(_OWN_FOLDER.sub("", ast.unparse(nodes[0]))):
+        return None
+    return launcher
+
+
+def _is_of_a_rank(node: ast.AST) -> bool:
+    is_name = not isinstance(node, ast.Constant)
+    return _word(node) in _PARTS_OF_A_RANK or (is_name and _word(node) in _TRAINS)
+
+
+def _called_launcher(nodes: Sequence[ast.AST]) -> str | None:
     names = dict(_imported(nodes))
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = ast.unparse(node.func)
-        owner, _, function = called.rpartition(".")
-        launcher = names.get(called) or names.get(owner)
-        if launcher is not None and function not in _STARTS_NOTHING:
-            return launcher
+        function = _word(node.func)
+        if names and function not in _STARTS_NOTHING:
+            called = ast.unparse(node.func)
+            launcher = names.get(called) or names.get(called.rpartition(".")[0])
+            if launcher is not None:
+                return launcher
         if function in _STARTERS and (command := _started(node)) is not None:
             return command
     return None

@@ -71,6 +71,8 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     A single word with spaces is a text for a shell, which may have other commands, too.
     """
     around = Around(environ)
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        around = Around(environ, ("srun",))
     if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
         return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):

@@ -137,6 +137,10 @@ SAME = {
         "accelerate launch --use_deepspeed t.py --mixed_precision=bf16",
         "zlaunch train t.py -- --mixed_precision=bf16",
     ),
+    "a precision of the launcher and one of the script": (
+        "accelerate launch --use_deepspeed --mixed_precision fp16 t.py --mixed_precision bf16",
+        "zlaunch train t.py -- --mixed_precision bf16",
+    ),
     "a file of arguments": (
         "accelerate launch --use_deepspeed t.py --config cfg.yaml",
         "zlaunch train t.py -- --config cfg.yaml",

@@ -49,7 +49,7 @@ names = st.sampled_from(
     ]
 )
 options = st.sampled_from(
-    ["--hub_token", "--api-key", "--wandb.api_key", "--password", "--auth-token", "--key"]
+    ["--hub_token", "--api-key", "--wandb.api_key", "--password", "--auth-token", "--ssh_key"]
 )
 FORMS: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "two words": lambda _name, option, value: [option, value],

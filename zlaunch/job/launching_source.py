@@ -2,8 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from zlaunch.errors import InputMissing
+from zlaunch.job.module_files import find_module
 
 _MODULES = {
     "deepspeed.launcher.runner": "DeepSpeed's launcher",
@@ -68,6 +72,52 @@ _OWN_FOLDER = re.compile(
 )
 _OWN_FILE = re.compile(r"__file__|sys\.argv\[0\]|(?:\*|\+ )sys\.argv(?!\[)")
 """How a program names its own file, which it may start again."""
+
+
+def launcher_near(module: str, environ: Mapping[str, str]) -> str | None:
+    """Return the launcher that a module, or what it imports of its own package, calls for some command."""
+    names, seen = deque([(module, 0)]), {module}
+    package = module.partition(".")[0]
+    while names and len(seen) < _MOST_MODULES:
+        name, depth = names.popleft()
+        nodes = _nodes_of(name, environ)
+        launcher = _called_launcher(nodes)
+        if launcher is not None:
+            return launcher
+        if depth == _MOST_DEPTH:
+            continue
+        for imported in _imported_modules(nodes, name):
+            if imported.partition(".")[0] == package and imported not in seen:
+                seen.add(imported)
+                names.append((imported, depth + 1))
+    return None
+
+
+_MOST_MODULES, _MOST_DEPTH = 64, 2
+
+
+def _nodes_of(module: str, environ: Mapping[str, str]) -> tuple[ast.AST, ...]:
+    """Parse a module; nothing if there is none of this name."""
+    for name in (module, f"{module}.__init__"):
+        try:
+            return tuple(ast.walk(ast.parse(find_module(name, environ).read_bytes())))
+        except (InputMissing, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return ()
+
+
+def _imported_modules(nodes: Iterable[ast.AST], module: str) -> Iterator[str]:
+    """Return the modules that a module may import; some of these names may be no modules."""
+    parts = module.split(".")
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            outer = [*parts[: len(parts) - node.level], *filter(None, [node.module])]
+            if not node.level:
+                outer = [node.module or ""]
+            yield ".".join(outer)
+            yield from (".".join([*outer, alias.name]) for alias in node.names)
 
 
 def launcher_of(nodes: Iterable[ast.AST]) -> str | None:

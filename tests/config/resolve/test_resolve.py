@@ -226,6 +226,10 @@ def test_a_finding_names_a_key_that_the_user_chose(stage: Stage, offload: Offloa
         assert sections <= {"offload_optimizer", "offload_param"}
 
 
+def test_a_directory_of_nvme_may_have_any_name() -> None:
+    assert settled(stage=3, offload=Offload("nvme"), nvme_dir=Path("/nvme/$a"))[COUNT] is not None
+
+
 def refused(file: dict[str, Any], **job: Any) -> list[str]:
     with pytest.raises(Refused) as caught:
         settled(file=file, **job)

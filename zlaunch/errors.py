@@ -78,7 +78,10 @@ class FixKind(Enum):
     """Delete the key."""
 
     MOVE = "move"
-    """Move the key and its value into the section of that name, or to the top level if it is empty."""
+    """Move the key and its value into the section of that dotted name, or to the top level if it is empty."""
+
+    UNWRAP = "unwrap"
+    """Write the value of the key as the whole file."""
 
     REPLACE = "replace"
     """Replace the key and its value; `to` is the new pair."""
@@ -93,6 +96,11 @@ class FixKind(Enum):
     def is_textual(self) -> bool:
         """Whether the value of the text stays the same."""
         return self in (FixKind.PLAIN, FixKind.UNCOMMENT)
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether it makes DeepSpeed read what it does not read as the text is."""
+        return self in (FixKind.RENAME, FixKind.MOVE, FixKind.UNWRAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,11 @@ class ZlaunchError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong, for a place that cannot show findings."""
+        return (self.message,)
+
 
 class WrongUsage(ZlaunchError):
     """The command line is wrong."""
@@ -176,6 +189,11 @@ class Refused(ZlaunchError):
         self.findings = tuple(findings)
         count = len(self.findings)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found", hint)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The message of each finding, after its key or flag."""
+        return tuple(": ".join(filter(None, (found.where, found.message))) for found in self.findings)
 
 
 def refuse_fatal(findings: Iterable[Finding]) -> None:

@@ -34,6 +34,15 @@ MENDED = [
     ('{"bf16": {"enabled": True}, %s}', '{"bf16": {"enabled": true}, %s}'),
     ("{'bf16': {'enabled': true,}, %s}  // mine", '{"bf16": {"enabled": true}, %s}  // mine'),
     ('{"bf16": {"enabled": true, "loss_scale": 0}, %s}', '{"bf16": {"enabled": true}, %s}'),
+    ('{"deepspeed": {"bf16": {"enabled": true}, %s}}\n', '{"bf16": {"enabled": true}, %s}\n'),
+    (
+        '{"optimizer": {"type": "AdamW", "lr": 1e-4, "eps": 1e-8}, %s}',
+        '{"optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "eps": 1e-8}}, %s}',
+    ),
+    (
+        '{"optimizer": {"type": "AdamW", "params": {"eps": 1e-8}, "lr": 1e-4}, %s}',
+        '{"optimizer": {"type": "AdamW", "params": {"eps": 1e-8, "lr": 1e-4}}, %s}',
+    ),
 ]
 
 CHOICES = [
@@ -43,6 +52,7 @@ CHOICES = [
     '{"optimizer": {"type": "Adaam", "params": {}}, %s}',
     '{"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}, %s}',
     '{"wandb": {}, "wandb": {}, %s}',
+    '{"optimizer": {"type": "FusedAdam", "params": {"lr": 1e-4}}, %s}',
     '{"zero_optimization": {}, "zero_optimisation": {"stage": 3}, %s}',
 ]
 

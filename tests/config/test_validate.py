@@ -199,3 +199,20 @@ def test_a_path_that_only_a_shell_would_expand_is_named_where_it_is_read(
 ) -> None:
     codes = {one.code for one in validate_mapping({"train_micro_batch_size_per_gpu": 1, **config}, RAW)}
     assert ("path-is-taken-literally" in codes) == is_named
+
+
+@each(
+    ("key", "written", "meant"),
+    [
+        ("optimizer", "FusedAdam", "AdamW"),
+        ("optimizer", "DeepSpeedCPUAdam", "AdamW"),
+        ("optimizer", "fusedlamb", "Lamb"),
+        ("scheduler", "cosine", "WarmupCosineLR"),
+    ],
+)
+def test_a_class_of_another_tool_is_answered_with_the_nearest_type(
+    key: str, written: str, meant: str
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, key: {"type": written, "params": {}}}
+    hints = [one.hint for one in validate_mapping(config, RAW) if one.where == f"{key}.type"]
+    assert hints == [f'write `"{meant}"`, the nearest that DeepSpeed has']

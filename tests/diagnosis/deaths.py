@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.rundir.record import MachineSample
+from zlaunch.worker.sampling import OomKills
 
 GIB = 1 << 30
 SITE = "/opt/venv/lib/python3.11/site-packages"
@@ -77,7 +78,12 @@ def stopped(rank: int = 1, **known: Any) -> RankEvidence:
 
 
 def machine(**known: int | None) -> dict[str, MachineSample]:
-    return {"w1": cast("MachineSample", {"oom_kills": 0, **known})}
+    return {"w1": cast("MachineSample", known)}
+
+
+def kills(group: int | None = 0, machine: int | None = 0) -> dict[str, OomKills]:
+    """Count the kills of the kernel on the only host."""
+    return {"w1": OomKills(group, machine)}
 
 
 def run(

@@ -18,6 +18,7 @@ from tests.diagnosis.deaths import (
     WATCHDOG,
     built,
     frame,
+    kills,
     machine,
     printed,
     raised,
@@ -28,10 +29,8 @@ from zlaunch.diagnosis.evidence import Evidence, HostEvidence, RankEvidence, Sav
 from zlaunch.diagnosis.stall import StallEvidence
 
 KILLED = printed("Loading weights:  40%\n", -signal.SIGKILL, rank=0, phase="loading the model", step=0)
-OOM_HOST = machine(
-    oom_kills=1, memory_bytes=16 * GIB, memory_available_bytes=GIB // 4, cgroup_limit_bytes=None
-)
-OOM_CGROUP = machine(oom_kills=1, memory_bytes=64 * GIB, cgroup_bytes=4 * GIB, cgroup_limit_bytes=4 * GIB)
+OOM_HOST = machine(memory_bytes=16 * GIB, memory_available_bytes=GIB // 4, cgroup_limit_bytes=None)
+OOM_CGROUP = machine(memory_bytes=64 * GIB, cgroup_bytes=4 * GIB, cgroup_limit_bytes=4 * GIB)
 CPU_OFFLOAD = {"stage": 3, "offload": {"optimizer": "cpu", "param": "cpu"}}
 PIN = frame(f"{SITE}/deepspeed/runtime/zero/stage3.py", 900, "f", "get_accelerator().pin_memory(buffer)")
 INIT = frame(f"{SITE}/deepspeed/runtime/engine.py", 1400, "__init__", "self._configure()")
@@ -47,6 +46,12 @@ SWAP = frame(
 ACCELERATOR = frame(f"{SITE}/accelerate/accelerator.py", 2374, "_prepare_deepspeed", "x.get('device')")
 NVME = {"device": "nvme"}
 EXTENSIONS = "Using /tmp/ext/py311_cpu as PyTorch extensions root...\n"
+WEIGHTS_ONLY = (
+    "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps only if "
+    "you trust the source of the checkpoint.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+    "numpy._core.multiarray._reconstruct was not an allowed global by default.\n\nCheck the documentation of "
+    "torch.load to learn more about types accepted by default with weights_only"
+)
 AIO = (
     " [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n"
     " [WARNING]  async_io: please install the libaio-dev package with apt\n"
@@ -72,9 +77,20 @@ def waiting(stall: StallEvidence, *ranks: RankEvidence) -> Evidence:
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
-        run(KILLED, stopped(), machines=OOM_HOST, job={**CPU_OFFLOAD, "forecast": FORECAST}),
-        run(KILLED, machines=OOM_CGROUP),
-        run(replace(KILLED, returncode=None), machines=OOM_CGROUP, launcher_returncode=-signal.SIGKILL),
+        run(
+            KILLED,
+            stopped(),
+            machines=OOM_HOST,
+            oom_kills=kills(1, 1),
+            job={**CPU_OFFLOAD, "forecast": FORECAST},
+        ),
+        run(KILLED, machines=OOM_CGROUP, oom_kills=kills(1, None)),
+        run(
+            replace(KILLED, returncode=None),
+            machines=OOM_CGROUP,
+            oom_kills=kills(1),
+            launcher_returncode=-signal.SIGKILL,
+        ),
     ),
     "pinned-memory": (
         run(raised("AcceleratorError", "CUDA error: out of memory", PIN)),
@@ -262,6 +278,12 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             stopped(1, phase="building ops"),
         ),
         waiting(StallEvidence(65.0), stopped(0, phase="initializing DeepSpeed", log=EXTENSIONS)),
+        waiting(
+            StallEvidence(
+                65.0, 0, {0: "_core/_acquire.py:177 _poll_until_acquired, called from train.py:3 main"}
+            ),
+            stopped(0, phase="building ops", log=EXTENSIONS),
+        ),
     ),
     "cuda-home-missing": (
         run(raised("MissingCUDAException", "CUDA_HOME does not exist, unable to compile CUDA op(s)")),
@@ -512,6 +534,53 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "not-downloaded": (
+        run(raised("UnpicklingError", "invalid load key, 'v'.", phase="resuming")),
+        run(
+            raised("SafetensorError", "Error while deserializing header: header too large"),
+            job={
+                "pointers": {"base/model.safetensors": "it is a Git LFS pointer; `git lfs pull` downloads it"}
+            },
+        ),
+    ),
+    "torch-too-old-to-load": (
+        run(
+            raised(
+                "ValueError",
+                "Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6 in order to use the function.",
+                phase="resuming",
+            )
+        ),
+    ),
+    "weights-only-refused": (
+        run(raised("UnpicklingError", WEIGHTS_ONLY, frame("train.py", 9, "main", "torch.load(FILE)"))),
+        run(
+            raised(
+                "UnpicklingError",
+                WEIGHTS_ONLY,
+                frame(
+                    f"{SITE}/deepspeed/runtime/checkpoint_engine/fast_checkpoint_engine.py",
+                    43,
+                    "load",
+                    "sd = torch.load(path, map_location=map_location)",
+                ),
+                phase="resuming",
+            )
+        ),
+        run(
+            raised(
+                "UnpicklingError",
+                WEIGHTS_ONLY,
+                frame(
+                    f"{SITE}/transformers/trainer.py",
+                    3867,
+                    "_load_rng_state",
+                    "checkpoint_rng_state = torch.load(rng_file, weights_only=True)",
+                ),
+                phase="resuming",
+            )
+        ),
+    ),
     "optimizer-of-another-kind": (
         run(
             raised(
@@ -713,7 +782,9 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         run(printed("", -signal.SIGBUS), machines=machine(shm_free_bytes=GIB, disk_free_bytes=GIB)),
     ),
     "killed": (
-        run(KILLED, stopped(), machines=machine(oom_kills=0)),
+        run(KILLED, stopped(), oom_kills=kills(0, 3)),
+        run(KILLED, stopped(), machines=OOM_HOST, oom_kills=kills(None, 1)),
+        run(KILLED, stopped(), oom_kills=kills(None, None)),
         run(replace(KILLED, log="CUDA out of memory. Tried to allocate 2.00 GiB; trying again\n")),
         run(KILLED, raised("RuntimeError", GLOO_CLOSED, rank=1, time=1.0)),
     ),

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, machine, printed, raised, run
+from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, kills, printed, raised, run, stopped
 from zlaunch.diagnosis.diagnose import diagnose
+from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.rundir import phases
@@ -23,7 +24,7 @@ def gpu_oom(
 
 def host_oom(phase: str = phases.STEPPING, peak: int = 6 * GIB, **job: Any) -> Verdict:
     rank = printed("", -9, phase=phase, peak_rss_bytes=peak)
-    return diagnose(run(rank, machines=machine(oom_kills=1), job={"stage": 3, "world_size": 1, **job}))
+    return diagnose(run(rank, oom_kills=kills(1), job={"stage": 3, "world_size": 1, **job}))
 
 
 def test_a_smaller_micro_batch_keeps_the_global_batch() -> None:
@@ -168,3 +169,18 @@ def test_deepspeeds_adam_is_named_where_the_script_brings_torchs(optimizer: str,
     )
     advice = diagnose(run(raised("ZeRORuntimeException", said))).advice
     assert ("deepspeed.ops.adam.DeepSpeedCPUAdam" in " ".join(advice)) is is_named
+
+
+@pytest.mark.parametrize(
+    ("place", "advice"),
+    [
+        ("utils/file_baton.py:49 wait", "`find /tmp/ext/py311_cpu -name lock -delete`"),
+        ("filelock/_api.py:338 acquire", "`lslocks` shows the processes"),
+        ("_core/_acquire.py:177 _poll_until_acquired", "`lslocks` shows the processes"),
+    ],
+)
+def test_a_lock_that_torch_goes_by_is_deleted_and_one_of_a_process_is_not(place: str, advice: str) -> None:
+    log = "Using /tmp/ext/py311_cpu as PyTorch extensions root...\n"
+    rank = stopped(0, log=log, phase=phases.BUILDING)
+    (found,) = diagnose(run(rank, stall=StallEvidence(65.0, 0, {0: place}))).advice
+    assert found.startswith(advice)

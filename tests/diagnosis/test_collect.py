@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.diagnosis.deaths import GLOO_CLOSED
 from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence, tail
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence
@@ -189,3 +191,57 @@ def test_a_rank_that_prints_that_it_was_stopped_did_not_finish(tmp_path: Path) -
     said = f"{printed_line({'rank': 1, 'returncode': -15, 'stopped_by': 15}, '')}\n{SUCCEEDS}"
     evidence = after_the_directory_is_gone(tmp_path, "deepspeed", 0, said)
     assert judge_outcome(evidence, diagnose(evidence)).how != "finished"
+
+
+CUT_OFF = (
+    f'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nRuntimeError: {GLOO_CLOSED}\n'
+)
+ENDS = "[ERROR] [launch.py:259:sigkill_handler] ['python'] exits with return code = 1\n"
+
+
+def stop_of(root: Path, said: str, *records: dict[str, Any]) -> int | None:
+    """Return the signal that stopped a job whose ranks have left these records."""
+    for folder in ("ranks", "logs"):
+        (root / folder).mkdir()
+    (root / "job.json").write_text(json.dumps(JOB))
+    (root / "logs" / "launcher.log").write_text(said)
+    for rank, record in enumerate(records):
+        (root / "ranks" / f"rank-{rank}.json").write_text(json.dumps({"rank": rank, **record}))
+        (root / "logs" / f"rank-{rank}.log").write_text(
+            CUT_OFF if record.get("returncode") == 1 else "step 1"
+        )
+    return collect_evidence(RunFiles(root), LauncherEnd(1)).stopped_by
+
+
+STOPPED = {
+    "host": "w0",
+    "returncode": -15,
+    "stopped_by": 15,
+    "stopped_at": 5.0,
+    "signalled": True,
+    "ended": 6.0,
+}
+
+
+@pytest.mark.parametrize("said", [FAILED, ENDS])
+@pytest.mark.parametrize(
+    ("other", "number"),
+    [
+        ({"host": "w0", "ended": 5.5}, 15),
+        ({"host": "w1", "ended": 2.0}, 15),
+        ({"host": "w0", "ended": 4.5}, None),
+    ],
+)
+def test_a_signal_to_one_rank_stopped_the_job_if_others_then_lost_their_connection(
+    said: str, other: dict[str, Any], number: int | None, tmp_path: Path
+) -> None:
+    assert stop_of(tmp_path, said, {**STOPPED}, {"returncode": 1, **other}) == number
+
+
+def test_a_rank_that_zlaunch_stopped_itself_was_not_stopped_by_somebody(tmp_path: Path) -> None:
+    cut_off = {"host": "w1", "returncode": 1, "ended": 2.0}
+    assert stop_of(tmp_path, FAILED, {**STOPPED, "signalled": False}, cut_off) is None
+
+
+def test_a_rank_that_left_no_record_failed_and_the_launcher_stopped_the_others(tmp_path: Path) -> None:
+    assert stop_of(tmp_path, FAILED, {**STOPPED}) is None

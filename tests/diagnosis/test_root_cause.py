@@ -1,11 +1,22 @@
 import itertools
 import signal
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tests.diagnosis.deaths import GLOO_CLOSED, GLOO_TIMEOUT, WATCHDOG, printed, raised, run, stopped
+from tests.diagnosis.deaths import (
+    GLOO_CLOSED,
+    GLOO_TIMEOUT,
+    WATCHDOG,
+    kills,
+    printed,
+    raised,
+    run,
+    stopped,
+)
 from tests.each import each
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
 from zlaunch.diagnosis.root_cause import RankRole, role_of, root_cause
 
@@ -108,3 +119,37 @@ def test_a_rank_that_was_ended_after_another_had_waited_in_vain_did_not_begin_it
         culprit(run(at(printed("", -15), 0, 3.0), raised("RuntimeError", GLOO_TIMEOUT, rank=1, time=2.0)))
         == 1
     )
+
+
+CTRL_C: dict[str, Any] = {"stopped_by": signal.SIGINT, "stopped_at": 10.0, "stopped_on": "w1"}
+
+
+@pytest.mark.parametrize("failed", FAILED)
+def test_what_fails_after_a_stop_follows_from_it(failed: str) -> None:
+    rank = replace(FAILED[failed], stopped_at=10.0)
+    assert culprit(run(at(rank, 0, 11.0), stopped(1), **CTRL_C)) is None
+    assert culprit(run(at(rank, 0, 9.0), stopped(1), **CTRL_C)) == 0
+
+
+def test_the_clock_of_another_host_does_not_show_what_came_first() -> None:
+    elsewhere = replace(at(FAILED["a crash"], 0, 11.0), host="w2")
+    assert culprit(run(elsewhere, stopped(1), **CTRL_C)) == 0
+
+
+@pytest.mark.parametrize("launcher", [-9, 1])
+@pytest.mark.parametrize("ended", [{"stopped_by": 2}, {"is_diverged": True}])
+def test_what_zlaunch_kills_itself_is_no_out_of_memory_kill(launcher: int, ended: dict[str, Any]) -> None:
+    lost = replace(printed("step 3\n", rank=0), returncode=None)
+    killed = run(lost, launcher_returncode=launcher, oom_kills=kills(1, 1), **ended)
+    assert diagnose(killed).code != "host-out-of-memory"
+
+
+def test_a_rank_that_the_kernel_killed_before_a_stop_is_the_cause() -> None:
+    evidence = run(at(printed("", -9), 0, 9.0), stopped(1), oom_kills=kills(1, 1), **CTRL_C)
+    assert diagnose(evidence).code == "host-out-of-memory"
+
+
+def test_a_rank_that_times_out_after_a_stop_follows_from_it() -> None:
+    late, early = (at(raised("RuntimeError", GLOO_TIMEOUT), 0, 10.0 + seconds) for seconds in (5.0, -5.0))
+    codes = [diagnose(run(rank, stopped(1), **CTRL_C)).code for rank in (late, early)]
+    assert codes == ["stopped", "collective-timeout"]

@@ -473,3 +473,10 @@ def test_json_is_a_short_form_of_the_format(folder: Path) -> None:
 def test_json_and_another_format_are_refused(folder: Path) -> None:
     done = validate(folder, "bad.json", "--json", "--format", "sarif")
     assert (done.status, done.out) == (2, "")
+
+
+def test_a_config_of_accelerate_in_json_is_named_and_read_as_one(folder: Path) -> None:
+    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}
+    (folder / "acc.json").write_text(json.dumps(config))
+    done = validate(folder, "acc.json")
+    assert (done.status, "[accelerate-config]" in done.out) == (0, True)

@@ -33,3 +33,16 @@ def test_a_rank_prints_how_it_ended_only_if_it_cannot_record_that(is_gone: bool,
     printed = printed_records(ended.stdout).get(0, {})
     ends = (ended.returncode, printed.get("record", {}).get("returncode"))
     assert (*ends, "ValueError: no" in printed.get("log", "")) == (1, 1 if is_gone else None, is_gone)
+
+
+def test_a_script_that_cannot_be_started_leaves_a_record_and_the_reason(tmp_path: Path) -> None:
+    for folder in ("ranks", "logs"):
+        (tmp_path / folder).mkdir()
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "script": ["x.py"], "environment": {}}
+    (tmp_path / "job.json").write_text(json.dumps({**job, "python": str(tmp_path / "no-python")}))
+    program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
+    ended = subprocess.run(program, cwd=ROOT, env={**os.environ, "RANK": "0"}, check=False)
+    record = json.loads((tmp_path / "ranks" / "rank-0.json").read_text())
+    reason = "zlaunch could not start the script: FileNotFoundError: [Errno 2] No such file or directory"
+    assert (ended.returncode, record["returncode"]) == (1, 1)
+    assert (tmp_path / "logs" / "rank-0.log").read_text().startswith(reason)

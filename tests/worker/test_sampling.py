@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.running import ROOT
+from zlaunch.hosts.machine.probe import oom_kills_in_group
 from zlaunch.worker.sampling import is_compiling
 
 LOST = """
@@ -64,3 +65,22 @@ def has_compiled(folder: Path, name: str, program: str) -> bool:
 )
 def test_a_compiler_counts_while_it_computes(name: str, program: str, is_found: bool, tmp_path: Path) -> None:
     assert has_compiled(tmp_path, name, program) is is_found
+
+
+@pytest.mark.parametrize(
+    ("group", "mounted", "file", "kills"),
+    [
+        ("0::/job", "/ {top} rw - cgroup2 none rw", "memory.events", 3),
+        ("4:memory:/job", "/ {top} rw - cgroup none rw,memory", "memory.oom_control", 3),
+        ("4:cpu,memory:/", "/ {top} rw - cgroup none rw,cpu,memory", "memory.oom_control", None),
+    ],
+)
+def test_kills_are_counted_in_the_control_group_of_the_job_and_not_in_that_of_all_processes(
+    group: str, mounted: str, file: str, kills: int | None, tmp_path: Path
+) -> None:
+    top = tmp_path / "top"
+    (folder := top / group.rpartition("/")[2]).mkdir(parents=True)
+    (folder / file).write_text("low 0\noom_kill 3\n")
+    (tmp_path / "cgroup").write_text(f"{group}\n")
+    (tmp_path / "mountinfo").write_text(f"30 23 0:26 {mounted.format(top=top)}\n")
+    assert oom_kills_in_group(tmp_path) == kills

@@ -2,17 +2,18 @@
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import Deletion, fix_document
-from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts, save_conflict
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import (
     ExitStatus,
@@ -166,23 +167,49 @@ def _conflicts(
         yield from precision_conflicts(args)
     if interface is ConfigInterface.TRAINER:
         yield from fsdp_conflict(typed)
+        yield from save_conflict(args)
         yield from ddp_arguments(args)
 
 
 def load_config(name: str) -> LoadedConfig:
-    """Read a ds_config, or the one that an accelerate YAML names or contains."""
+    """Read a ds_config, or the one that an accelerate config, in YAML or JSON, names or contains."""
     if not name.endswith((".yaml", ".yml")):
-        return LoadedConfig(read(name))
+        document = read(name)
+        if not _is_for_accelerate(document.value):
+            return LoadedConfig(document)
+        findings = [Finding("accelerate-config", _IN_JSON, severity=Severity.ADVICE)]
+        return _of_accelerate(name, document, [*map(document.locate, findings)])
+    return _of_accelerate(name, None, [])
+
+
+def _is_for_accelerate(value: Mapping[str, object]) -> bool:
+    """Whether an object is a config of accelerate, or at least its section with fields about DeepSpeed."""
+    section = value.get("deepspeed_config")
+    if not value.keys().isdisjoint(DsConfig.model_fields):
+        return False
+    fields = {"zero_stage", "deepspeed_config_file", "offload_optimizer_device", "zero3_init_flag"}
+    has_fields = isinstance(section, dict) and not fields.isdisjoint(section)
+    return has_fields or not value.keys().isdisjoint(("distributed_type", "compute_environment"))
+
+
+_IN_JSON = "this is a config of accelerate in JSON: its fields are read as accelerate reads them"
+
+
+def _of_accelerate(name: str, document: Document | None, findings: list[Finding]) -> LoadedConfig:
     from zlaunch.config import accelerate  # most ds_configs are JSON
 
-    config = accelerate.read(Path(name))
+    if document is None:
+        config = accelerate.read(Path(name))
+    else:
+        config = accelerate.interpret(document)
+    findings += config.findings
     match config.ds_config:
         case str(file):
-            return LoadedConfig(read(file), config.findings)
-        case Document() as document:
-            return LoadedConfig(document, config.findings, is_embedded=True)
+            return LoadedConfig(read(file), tuple(findings))
+        case Document() as embedded:
+            return LoadedConfig(embedded, tuple(findings), is_embedded=True)
     nothing = Finding("no-deepspeed", f"{name} does not use DeepSpeed", severity=Severity.ADVICE)
-    return LoadedConfig(None, (*config.findings, nothing))
+    return LoadedConfig(None, (*findings, nothing))
 
 
 def inspect_config(name: str, options: ReportOptions) -> Report:

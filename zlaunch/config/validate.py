@@ -14,14 +14,29 @@ from zlaunch.dsconfig.schema_check import Checked, check
 from zlaunch.dsconfig.strict_numbers import imprecise_numbers
 from zlaunch.dsconfig.text.document import Document, leaves, value_at
 from zlaunch.dsconfig.text.edit import fix_value
+from zlaunch.dsconfig.text.template import is_placeholder, template_finding
 from zlaunch.errors import FATAL, Finding, Fix, FixKind, Severity, in_order
 from zlaunch.job.script import ConfigInterface
 
 
 def validate_document(document: Document, context: Context = UNKNOWN) -> list[Finding]:
-    """Find everything wrong with a document, in the order of its lines."""
-    findings = [*_about_text(document, context), *validate_mapping(document.value, context)]
+    """Find everything wrong with a document, in the order of its lines; of a template, that it is one."""
+    of_value = validate_mapping(document.value, context)
+    placeholders = [finding.path for finding in of_value if _is_placeholder(finding, document)]
+    if placeholders and placeholders[0] is not None:
+        first = value_at(document.value, placeholders[0])
+        offset = document.spans[placeholders[0]].start
+        others = len(placeholders) - 1
+        return [template_finding(str(first), others, document.file, document.text, offset)]
+    findings = [*_about_text(document, context), *of_value]
     return sorted(map(document.locate, findings), key=in_order)
+
+
+def _is_placeholder(finding: Finding, document: Document) -> bool:
+    """Whether a value is wrong because it is still to be filled in."""
+    path = finding.path or ()
+    is_value = finding.code in ("bad-type", "bad-value") and path in document.spans
+    return is_value and is_placeholder(value_at(document.value, path))
 
 
 def validate_mapping(value: dict[str, object], context: Context = UNKNOWN) -> list[Finding]:
@@ -83,7 +98,7 @@ def _with_blame(
     """Attribute to a misspelled key the findings that fixing it removes."""
     blamed = []
     for finding in of_keys:
-        if follows and finding.fix is not None and finding.fix.kind in (FixKind.RENAME, FixKind.MOVE):
+        if follows and finding.fix is not None and finding.fix.kind.is_guess:
             mended = copy.deepcopy(value)
             fix_value(mended, finding.path or (), finding.fix)
             as_read = check(mended, context.release).as_read

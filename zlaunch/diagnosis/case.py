@@ -8,6 +8,7 @@ from functools import cached_property
 from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, exception_in
 from zlaunch.rundir.record import MachineSample
+from zlaunch.worker.sampling import NOT_COUNTED, OomKills
 
 
 def error_of(rank: RankEvidence) -> ErrorEvidence | None:
@@ -102,6 +103,16 @@ class Case:
         if len({rank.host for rank in self.evidence.ranks}) > 1:
             return f"rank {self.rank.rank} on {self.rank.host}"
         return f"rank {self.rank.rank}"
+
+    @property
+    def oom_kills(self) -> OomKills:
+        """The kills on the rank's host; without a rank, on the only host."""
+        kills = self.evidence.oom_kills
+        if self.rank is not None:
+            return kills.get(self.rank.host, NOT_COUNTED)
+        if len(kills) == 1:
+            return next(iter(kills.values()))
+        return NOT_COUNTED
 
     @property
     def machine(self) -> MachineSample:

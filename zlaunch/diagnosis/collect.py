@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from zlaunch.checkpoint.pointer import pointers_in
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
@@ -18,11 +19,14 @@ from zlaunch.diagnosis.evidence import (
     SaveEvidence,
     filled,
 )
+from zlaunch.diagnosis.root_cause import first_stopped, follows
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.files import open_regular, shown
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.model import model_flag
+from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
@@ -39,7 +43,7 @@ from zlaunch.rundir.record import (
     SlotRecord,
 )
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.worker.sampling import disk_space
+from zlaunch.worker.sampling import NOT_COUNTED, OomKills, disk_space
 
 Choice = TypeVar("Choice", bound=Enum)
 
@@ -61,7 +65,8 @@ class LauncherEnd:
     is_diverged: bool = False
     """Whether zlaunch ended the job because its loss was not finite any more."""
     save: SaveEvidence | None = None
-    oom_kills: int = 0
+    stopped_at: float | None = None
+    oom_kills: OomKills = NOT_COUNTED
     """Those of this host during the whole job: lost ranks cannot count theirs."""
     log: str | None = None
     """The end of the launcher's log, which may be all that is left; None if it is read from the run."""
@@ -78,16 +83,23 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     are_finished = has_succeeded and _proves_success(run, launcher_log)
     ranks = _rank_evidence(run, printed, are_finished=are_finished)
     hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
+    stopped_at, stopped_on = end.stopped_at, socket.gethostname()
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
-        stopped_by = _stopped_by_others(ranks, end.returncode, launcher_log)
+        first = first_stopped(ranks)
+        stopped_by = _stopped_by_others(ranks, first, end.returncode, launcher_log)
+        if first is not None:
+            stopped_at, stopped_on = first.stopped_at, first.host
     return Evidence(
         job=_job_evidence(run),
         ranks=ranks,
         hosts=hosts,
-        machines=_machines(ranks, run.ranks, end.oom_kills, disk_space(run.root)[1]),
+        machines=_machines(ranks, disk_space(run.root)[1]),
+        oom_kills=_oom_kills(ranks, run.ranks, end.oom_kills),
         launcher_returncode=end.returncode,
         launcher_log=launcher_log,
         stopped_by=stopped_by,
+        stopped_at=stopped_at,
+        stopped_on=stopped_on,
         by_command=was_commanded(run.paths),
         stall=end.stall,
         is_diverged=end.is_diverged,
@@ -121,15 +133,17 @@ def _rank_evidence(
 
 
 def _stopped_by_others(
-    ranks: Sequence[RankEvidence], launcher_returncode: int, launcher_log: str
+    ranks: Sequence[RankEvidence], first: RankEvidence | None, launcher_returncode: int, launcher_log: str
 ) -> int | None:
     """Find the signal with which somebody ended the launcher or a rank; None if a rank ended by itself.
 
-    A launcher that fails by itself stops its ranks, too, so its log must say what it received.
+    `first` is the rank that was told to stop first. A launcher that fails by itself stops its ranks, too, so
+    its log must say what it received, or that a rank has ended.
     """
-    ended_alone = any(
-        rank.stopped_by is None and not rank.finished and not rank.never_started for rank in ranks
-    )
+    alone = [
+        rank for rank in ranks if rank.stopped_by is None and not rank.finished and not rank.never_started
+    ]
+    ended_alone = not all(first is not None and follows(rank, first) for rank in alone)
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
@@ -139,8 +153,15 @@ def _stopped_by_others(
     if launcher_log.rstrip().endswith("\nKeyboardInterrupt"):  # it came while the launcher itself started
         return signal.SIGINT
     passed_on = [rank.stopped_by for rank in ranks if rank.stopped_by is not None]
-    if passed_on and "ChildFailedError" in launcher_log:
+    has_lost_rank = _RANK_ENDED.search(launcher_log) is not None
+    if has_lost_rank and any(rank.never_started for rank in ranks):
+        return None  # which ended before it could record why
+    if has_lost_rank and first is not None:
+        return first.stopped_by
+    if has_lost_rank and passed_on and not alone:
         return min(passed_on)
+    if alone:
+        return None
     statuses = {-number: number for number in _STOPS}
     if passed_on:  # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241
         statuses |= {256 - number: number for number in _STOPS}
@@ -153,13 +174,16 @@ _RECEIVED = re.compile(
 )
 """What torchrun and DeepSpeed's node launcher say of a signal."""
 
+_RANK_ENDED = re.compile(r"ChildFailedError|exits with return code = ")
+"""What torchrun and DeepSpeed's node launcher say when they end because a rank has ended."""
+
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
     """Read the end of a log, and only what lies `after` so many bytes; empty if there is none."""
     try:
-        with file.open("rb") as log:
+        with open_regular(file) as log:
             log.seek(max(after, file.stat().st_size - num_bytes))
             return log.read().decode("utf-8", "replace")
     except OSError:
@@ -189,7 +213,17 @@ def _job_evidence(run: RunFiles) -> JobEvidence:
         forecast=run.forecast or None,
         config=run.config,
         forced=tuple(job.get("forced", ())),
+        pointers=_pointers(job, ScriptArgs.of(words)),
     )
+
+
+def _pointers(job: JobRecord, args: ScriptArgs) -> dict[str, str]:
+    pointers: dict[str, str] = {}
+    for named in (model_flag(args), job.get("spec", {}).get("resume"), args.value(RESUME)):
+        if isinstance(named, str):
+            folder = Path(job.get("working_directory", ""), named)
+            pointers.update((shown(file), text) for file, text in pointers_in(folder))
+    return pointers
 
 
 def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:
@@ -232,6 +266,8 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) ->
         host=record.get("host") or slot.get("host", ""),
         returncode=record.get("returncode"),
         stopped_by=stopped_by,
+        stopped_at=record.get("stopped_at"),
+        signalled=record.get("signalled", False),
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
@@ -252,9 +288,24 @@ def _was_exiting(record: RankRecord, heartbeat: HeartbeatRecord) -> bool:
     return heartbeat.get("phase") == phases.EXITING and heartbeat["since"] < stopped
 
 
-def _machines(
-    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], kills_here: int, disk_free: int | None
-) -> dict[str, MachineSample]:
+def _oom_kills(
+    ranks: Sequence[RankEvidence], records: Mapping[int, RankRecord], here: OomKills
+) -> dict[str, OomKills]:
+    """Count the kills on each host: the most that any of its ranks, or zlaunch, has counted."""
+    kills: dict[str, OomKills] = {}
+    for host in dict.fromkeys(rank.host for rank in ranks):
+        ended = [records.get(rank.rank, RankRecord()) for rank in ranks if rank.host == host]
+        counted = [OomKills(rank.get("group_oom_kills"), rank.get("machine_oom_kills")) for rank in ended]
+        if host == socket.gethostname():
+            counted.append(here)
+        kills[host] = OomKills(
+            max((count.group for count in counted if count.group is not None), default=None),
+            max((count.machine for count in counted if count.machine is not None), default=None),
+        )
+    return kills
+
+
+def _machines(ranks: Sequence[RankEvidence], disk_free: int | None) -> dict[str, MachineSample]:
     """Describe each host by the first sample of its ranks.
 
     All of them write to one disk; its free space now counts as well, since a full disk takes no sample.
@@ -264,9 +315,6 @@ def _machines(
         here = [rank for rank in ranks if rank.host == host]
         samples = [machine for rank in here if (machine := rank.sample.get("machine"))]
         sample = samples[0] if samples else MachineSample()
-        kills = [records.get(rank.rank, RankRecord()).get("oom_kills") or 0 for rank in here]
-        if host == socket.gethostname():
-            kills.append(kills_here)
         free = [size for size in (sample.get("disk_free_bytes"), disk_free) if size is not None]
-        machines[host] = {**sample, "oom_kills": max(kills), "disk_free_bytes": min(free, default=None)}
+        machines[host] = {**sample, "disk_free_bytes": min(free, default=None)}
     return machines

@@ -9,6 +9,7 @@ from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.job.script import ConfigInterface, Handover, Setting, setting_of
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import ForecastRecord, FrameRecord, HeartbeatRecord, MachineSample, SampleRecord
+from zlaunch.worker.sampling import OomKills
 
 Value = TypeVar("Value")
 
@@ -46,6 +47,10 @@ class RankEvidence:
     """-n for signal n; None if the rank program was lost too, or never started."""
     stopped_by: int | None = None
     """The signal it was told to stop with; None if it ended by itself."""
+    stopped_at: float | None = None
+    """When that was, by the clock of its host."""
+    signalled: bool = False
+    """Whether somebody, or its launcher, sent it the signal."""
     ended: float | None = None
     phase: str = ""
     step: int = 0
@@ -156,6 +161,8 @@ class JobEvidence:
     """The ds_config."""
     forced: tuple[str, ...] = ()
     """Why it would have been refused without `--force`."""
+    pointers: Mapping[str, str] = field(default_factory=dict)
+    """File of its model or checkpoint that git has not downloaded → what to say of it."""
 
     @property
     def setting(self) -> Setting | None:
@@ -180,11 +187,17 @@ class Evidence:
     job: JobEvidence = JobEvidence()
     ranks: tuple[RankEvidence, ...] = ()
     machines: Mapping[str, MachineSample] = field(default_factory=dict)
-    """Host → its last sample; `oom_kills` are those since the run began."""
+    """Host → its last sample."""
     launcher_returncode: int = 0
     launcher_log: str = ""
+    oom_kills: Mapping[str, OomKills] = field(default_factory=dict)
+    """Host → kills since the run began."""
     stopped_by: int | None = None
-    """The signal that zlaunch itself was stopped with."""
+    """The signal that zlaunch itself was stopped with, or somebody's signal to its launcher or a rank."""
+    stopped_at: float | None = None
+    """When that was, by the clock of `stopped_on`; None if unknown."""
+    stopped_on: str = ""
+    """The host that got the signal."""
     by_command: bool = False
     """Whether `zlaunch runs stop` stopped it."""
     stall: StallEvidence | None = None
@@ -196,6 +209,12 @@ class Evidence:
     """The request to save and stop, if there was one."""
     takes_records: bool = True
     """Whether ranks could write records to the end: otherwise a missing one says nothing."""
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether zlaunch ended the job: what is killed then says nothing about the cause."""
+        has_stalled = self.stall is not None and self.stall.ended_job
+        return self.stopped_by is not None or self.is_diverged or has_stalled
 
     @property
     def is_preempted(self) -> bool:

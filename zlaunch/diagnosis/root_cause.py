@@ -3,7 +3,7 @@
 import math
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from zlaunch.diagnosis.case import error_of, words_of
@@ -53,6 +53,8 @@ def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
         return _without_an_end(rank, evidence)
     if rank.stopped_by is not None and not _raised_before(rank):
         return RankRole.STOPPED
+    if _follows_stop(rank, evidence):
+        return RankRole.STOPPED
     is_interrupted = error is not None and error.type == "KeyboardInterrupt"
     if is_interrupted or (error is None and -(rank.returncode or 0) in ENDS_PROGRAMS):
         return _ended_from_outside(rank, evidence)
@@ -78,12 +80,46 @@ def _without_an_end(rank: RankEvidence, evidence: Evidence) -> RankRole:
 
 def _raised_before(rank: RankEvidence) -> bool:
     error = rank.error
-    return error is not None and error.type not in {"KeyboardInterrupt", "SystemExit", "SignalException"}
+    if error is None or error.type in {"KeyboardInterrupt", "SystemExit", "SignalException"}:
+        return False
+    return error.time is None or rank.stopped_at is None or error.time < rank.stopped_at
+
+
+def _follows_stop(rank: RankEvidence, evidence: Evidence) -> bool:
+    """Whether a rank failed after the job was stopped."""
+    return _seconds_after_stop(rank, evidence) >= 0
+
+
+def precedes_stop(rank: RankEvidence, evidence: Evidence) -> bool:
+    """Whether a rank failed before the job was stopped."""
+    return _seconds_after_stop(rank, evidence) < 0
+
+
+def _seconds_after_stop(rank: RankEvidence, evidence: Evidence) -> float:
+    """NaN if that is unknown, as on another host, whose clock may differ."""
+    if evidence.stopped_by is None or evidence.stopped_at is None or rank.host != evidence.stopped_on:
+        return math.nan
+    return failed_at(rank) - evidence.stopped_at
+
+
+def first_stopped(ranks: Sequence[RankEvidence]) -> RankEvidence | None:
+    """Find the rank that got a signal first, before zlaunch had ordered any to stop."""
+    signalled = [rank for rank in ranks if rank.signalled and rank.stopped_by is not None]
+    return min(signalled, key=lambda rank: rank.stopped_at or math.inf, default=None)
+
+
+def follows(rank: RankEvidence, first: RankEvidence) -> bool:
+    """Whether a rank failed because `first` was stopped: later, or on another host by losing its peer."""
+    if rank.returncode is None or first.stopped_at is None:
+        return False
+    if rank.host == first.host:
+        return failed_at(rank) >= first.stopped_at
+    return _by_its_words(words_of(rank)) is not RankRole.FAILED
 
 
 def _ended_from_outside(rank: RankEvidence, evidence: Evidence) -> RankRole:
     """Judge a rank that a signal or KeyboardInterrupt ended: if zlaunch was stopped, that was the reason."""
-    if evidence.stopped_by is not None:
+    if evidence.stopped_by is not None and not precedes_stop(rank, evidence):
         return RankRole.STOPPED
     if rank.returncode == -signal.SIGKILL:
         return RankRole.FAILED
@@ -98,10 +134,11 @@ def roles(evidence: Evidence) -> Mapping[int, RankRole]:
 def root_cause(evidence: Evidence) -> RankEvidence | None:
     """Find the rank that failed first; None if no rank failed."""
     failed = [rank for rank in evidence.ranks if role_of(rank, evidence) <= RankRole.CUT_OFF]
-    return min(failed, key=lambda rank: (role_of(rank, evidence), _failed_at(rank), rank.rank), default=None)
+    return min(failed, key=lambda rank: (role_of(rank, evidence), failed_at(rank), rank.rank), default=None)
 
 
-def _failed_at(rank: RankEvidence) -> float:
+def failed_at(rank: RankEvidence) -> float:
+    """Return when a rank raised its exception, or else ended; infinity if that is unknown."""
     if rank.error is not None and rank.error.time is not None:
         return rank.error.time  # an exception is raised long before its process ends
     if rank.ended is not None:

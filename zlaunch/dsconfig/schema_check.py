@@ -9,13 +9,13 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import section_at
-from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
+from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
-from zlaunch.dsconfig.text.edit import fix_value
-from zlaunch.errors import Finding, FixKind, Severity
+from zlaunch.dsconfig.text.edit import fix_value, section_path
+from zlaunch.errors import Finding, Fix, FixKind, Severity
 
 MAX_LOSSES = 4
 """Rounds of dropping values that stay wrong, each one section further up."""
@@ -40,17 +40,52 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
 
     `$schema` at the top is for editors; DeepSpeed ignores it.
     """
-    value = {key: child for key, child in value.items() if key != "$schema"}
+    value, surplus = _without_surplus({key: child for key, child in value.items() if key != "$schema"}, older)
     newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
     value = _without(value, newer)
     config, errors = _read(value)
-    if config is not None:
+    if config is not None:  # which excludes a surplus: as many unknown keys are left
         return Checked(config, tuple(newer.values()), config)
     faults = _faults(value, errors, older)
     below = _below_moved(value, faults, older)
     findings = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
-    return Checked(_as_meant(value, faults), (*findings, *below), _as_meant(value, unnamed))
+    return Checked(_as_meant(value, faults), (*findings, *below, *surplus), _as_meant(value, unnamed))
+
+
+MOST_UNKNOWN = 100
+"""Unknown keys of one object that are explained; the others are only counted."""
+
+
+def _without_surplus(value: dict[str, Any], older: Release | None) -> tuple[dict[str, Any], list[Finding]]:
+    """Leave out what nobody would read: all but the first unknown keys of each object."""
+    kept, surplus = dict(value), list[Finding]()
+    objects: list[tuple[KeyPath, dict[str, Any]]] = [((), kept)]
+    for path, node in objects:
+        section = section_at(value, path)
+        if section is None:
+            continue
+        known = section.model_fields
+        unknown = [key for key in node if key not in known and dotted((*path, key)) not in REMOVED]
+        if len(unknown) > MOST_UNKNOWN:
+            surplus.append(_counted((*path, unknown[MOST_UNKNOWN]), len(unknown), older or NEWEST))
+            for key in unknown[MOST_UNKNOWN:]:
+                del node[key]
+        for key in node.keys() & known.keys():
+            if isinstance(node[key], dict):
+                node[key] = dict(node[key])
+                objects.append(((*path, key), node[key]))
+    return kept, surplus
+
+
+def _counted(path: KeyPath, number: int, release: Release) -> Finding:
+    place, severity = "at the top level", Severity.IGNORED
+    if path[:-1]:
+        place = f"in `{dotted(path[:-1])}`"
+    if release.is_closed(path[:-1]):
+        severity = Severity.ERROR
+    message = f"{number - MOST_UNKNOWN} more keys {place} are none of DeepSpeed's, from here on"
+    return Finding("unknown-key", message, "delete them", dotted(path), severity, path=path)
 
 
 def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
@@ -61,8 +96,7 @@ def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:
 
 
 def _without_guess(fault: Finding | None) -> Finding | None:
-    guessed = fault is not None and fault.fix is not None and fault.fix.kind in (FixKind.RENAME, FixKind.MOVE)
-    if guessed:
+    if fault is not None and fault.fix is not None and fault.fix.kind.is_guess:
         return None
     return fault
 
@@ -124,10 +158,9 @@ def _below_moved(
     meant, origins = copy.deepcopy(value), {}
     for path, fault in faults.items():
         fix = fault.fix if fault else None
-        if fix is not None and fix.kind in (FixKind.RENAME, FixKind.MOVE):
+        if fix is not None and fix.kind.is_guess:
             fix_value(meant, path, fix)
-            renamed = (*path[:-1], fix.to)
-            origins[renamed if fix.kind is FixKind.RENAME else (*filter(None, [fix.to]), path[-1])] = path
+            origins[_new_path(path, fix)] = path
     errors = _read(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
@@ -136,6 +169,16 @@ def _below_moved(
                 origin, above = (*old, *path[len(new) :]), faults[old]
                 judged = fault if above is None else _at_most(above.severity, fault)
                 yield replace(judged, where=dotted(origin), path=origin)
+
+
+def _new_path(path: KeyPath, fix: Fix) -> KeyPath:
+    """Say where a key is after a fix that renames, moves or unwraps it."""
+    match fix.kind:
+        case FixKind.RENAME:
+            return (*path[:-1], fix.to)
+        case FixKind.MOVE:
+            return (*section_path(fix.to), path[-1])
+    return ()
 
 
 def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:

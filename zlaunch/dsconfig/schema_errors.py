@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.auto_keys import READ_BY_TRAINER
-from zlaunch.dsconfig.keys.intended import intended
+from zlaunch.dsconfig.keys.intended import intended, other_names
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, OPTIMIZERS, is_one_bit
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
@@ -280,6 +280,9 @@ def _no_such_name(path: KeyPath, given: object, expected: str) -> tuple[str, str
     message = (
         f"there is no {path[0]} `{given}`; DeepSpeed has {', '.join(known)}, and accepts torch's classes"
     )
+    same = other_names().classes_elsewhere[dotted(path)].get(str(given).lower())
+    if same is not None:
+        return message, f'write `"{same}"`, the nearest that DeepSpeed has', None
     return message, *_nearest(given, names)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
@@ -15,7 +16,7 @@ from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, script_path
 from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import Child, heed_signals
@@ -26,20 +27,29 @@ _GRACE_SECONDS = 2.0
 
 
 def ask(
-    job: JobSpec, script: Script, python: Interpreter, reporter: PlanReporter, topology: Topology = ONE_RANK
+    job: JobSpec,
+    script: Script,
+    python: Interpreter,
+    reporter: PlanReporter,
+    topology: Topology = ONE_RANK,
+    *,
+    ds_config: Document | None = None,
 ) -> Script:
     """Return the script as its first rank describes itself, unless its source alone is certain.
+
+    `ds_config` is the user's, from which the program gets what the ranks would get.
 
     Raises WrongUsage if it rejects its command line; a script that is certain is asked only for that.
     """
     if not script.is_sure:
-        script = replace(script, config_flags=job.config_flags)
+        script = replace(script, config_flags=job.config_flags or script.config_flags)
     is_open = needs_asking(job, script)
     if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
         return script
-    from zlaunch.launch.asked_program import described  # most programs are not asked
+    from zlaunch.launch.asked_program import described, handed_config  # most programs are not asked
 
-    return described(job, script, python, reporter, topology, is_open=is_open)
+    handed = handed_config(job, script, ds_config)
+    return described(job, script, python, reporter, topology, is_open=is_open, handed=handed)
 
 
 def needs_asking(job: JobSpec, script: Script) -> bool:
@@ -132,7 +142,7 @@ def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
 def named_script(word: str) -> Path | None:
     """Return the script or the recipe that a word names; None for an argument."""
     if word.endswith(".py"):
-        return Path(word)
+        return script_path(word)
     return recipe_named(word)
 
 

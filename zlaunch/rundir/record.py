@@ -75,7 +75,8 @@ class OrderRecord(TypedDict, total=False):
     environment: dict[str, str]
     ranks: list[int]
     shielded: bool
-    """As in `JobRecord`."""
+    shared: bool
+    """Both as in `JobRecord`."""
     rendezvous: list[str]
     """Address and port at which the first host listens; empty for itself."""
 
@@ -116,7 +117,9 @@ class PlanRecord(TypedDict, total=False):
     """How the ds_config reaches the script, a value of `Handover`."""
     debug: DebugRecord | None
     passes_local_rank: bool
-    """Whether each script gets `--local_rank=N`."""
+    """Whether each script gets its local rank as an argument."""
+    local_rank_flag: str
+    """The argument; absent from older records, which mean `--local_rank`."""
     shielded: bool
     """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     ranks: list[SlotRecord]
@@ -164,6 +167,8 @@ class JobRecord(PlanRecord, total=False):
     why: str | None
     forced: list[str]
     """Why it would have been refused without `--force`."""
+    shared: bool
+    """Whether the umask decides who may read the run directory, instead of its owner alone."""
 
 
 class GitRecord(TypedDict, total=False):
@@ -235,7 +240,12 @@ class RankRecord(TypedDict, total=False):
     stopped_at: Finite | None
     peak_rss_bytes: int | None
     """None if only the samples tell, because a compiler ran below the script."""
-    oom_kills: int | None
+    signalled: bool
+    """Whether somebody, or its launcher, sent it the signal; not if zlaunch had ordered all ranks to stop."""
+    group_oom_kills: int | None
+    """Processes of its control group that the kernel killed for lack of memory meanwhile."""
+    machine_oom_kills: int | None
+    """The same of the whole host, whoever they belonged to."""
 
 
 class PrintedRecord(TypedDict, total=False):
@@ -296,7 +306,6 @@ class MachineSample(TypedDict, total=False):
     memory_available_bytes: int
     cgroup_bytes: int | None
     cgroup_limit_bytes: int | None
-    oom_kills: int | None
     shm_bytes: int | None
     shm_free_bytes: int | None
     disk_free_bytes: int | None

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 from zlaunch.files import end_of, from_safe_word
 from zlaunch.process import (
@@ -88,6 +89,9 @@ class _Attendant:
         self._process = psutil.Process(child.pid)
         self._sampled = 0.0
         self._answered = 0
+        self._is_stopped = False
+        self.is_signalled = False
+        """Whether this program got a signal to stop before it saw any other reason."""
         self.has_compiled = False
         """Whether a compiler was seen below the script."""
 
@@ -97,11 +101,10 @@ class _Attendant:
 
     def __call__(self) -> None:
         """End the rank when its launcher or zlaunch is gone, or on request; take a sample now and then."""
-        self._child.depend_on(self._depends_on)
-        if is_told_by_parent():
-            self._child.on_signal(signal.SIGTERM, None)
-        if (number := read_stop(self._run_dir)) is not None:
-            self._child.on_signal(number, None)
+        if self._child.stopped_by is not None and not self._is_stopped:
+            self.is_signalled = read_stop(self._run_dir) is None
+        self._end_if_told()
+        self._is_stopped = self._child.stopped_by is not None
         if time.monotonic() - self._sampled > SAMPLE_SECONDS:
             self._sampled = time.monotonic()
             with contextlib.suppress(OSError):
@@ -109,6 +112,13 @@ class _Attendant:
                 self._flush()
             with contextlib.suppress(OSError, ValueError):
                 self._show_stacks()
+
+    def _end_if_told(self) -> None:
+        self._child.depend_on(self._depends_on)
+        if is_told_by_parent():
+            self._child.on_signal(signal.SIGTERM, None)
+        if (number := read_stop(self._run_dir)) is not None:
+            self._child.on_signal(number, None)
 
     def _sample(self) -> None:
         """Sample the process and the machine; only the machine if the process has ended already."""
@@ -174,15 +184,22 @@ def main(run_dir: RunDir) -> int:
     if job.get("shielded"):
         shield_from_sigterm()
     os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
+    os.environ.update(_host_number(os.environ))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
-    killed_before = oom_kills()
     inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
     host = _host_of(job, rank)
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     log = run_dir.rank_log(rank).open("a+b")  # stays open: its end is read if the directory is gone
     environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
-    child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+    try:
+        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+    except OSError as error:
+        log.write(f"zlaunch could not start the script: {type(error).__name__}: {error}\n".encode())
+        log.flush()
+        _tell(record, {"ended": time.time(), "returncode": 1, "stopped_by": None}, log)
+        return 1
+    killed_before = oom_kills()
     buffer = buffer_of(rank, environment)
     record.add({"pid": child.pid, "buffer": str(buffer)})
     attendant = _Attendant(child, run_dir, rank, job)
@@ -190,24 +207,31 @@ def main(run_dir: RunDir) -> int:
     largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     if attendant.has_compiled:  # the largest process may be a compiler; the samples are of the script alone
         largest = None
-    killed = None
-    if killed_before is not None:
-        killed = (oom_kills() or 0) - killed_before
+    killed = oom_kills().since(killed_before)
     ending: RankRecord = {
         "ended": time.time(),
         "returncode": returncode,
         "stopped_by": child.stopped_by,
         "stopped_at": child.stopped_at,
         "peak_rss_bytes": largest,
-        "oom_kills": killed,
+        "signalled": attendant.is_signalled,
+        "group_oom_kills": killed.group,
+        "machine_oom_kills": killed.machine,
     }
-    if (unwritten := record.add(ending)) is not None:
-        words = "" if returncode == 0 else end_of(log, PRINTED_LOG_BYTES)
-        print(printed_line(unwritten, words), flush=True)
+    _tell(record, ending, log)
     delete([], [buffer])
     if job["over_ssh"] and _local_rank() == 0:
         delete(job["swap_dirs"], [])
     return returncode
+
+
+def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
+    """Record the end; print it if that fails, with the end of the log of a script that failed."""
+    if (unwritten := record.add(ending)) is not None:
+        words = ""
+        if ending["returncode"] != 0:
+            words = end_of(log, PRINTED_LOG_BYTES)
+        print(printed_line(unwritten, words), flush=True)
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:
@@ -220,13 +244,19 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
     return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
+def _host_number(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `torchrun` tells a rank of its host, under the names that DeepSpeed's checkpoint writers read."""
+    names = {"CROSS_SIZE": "GROUP_WORLD_SIZE", "CROSS_RANK": "GROUP_RANK"}
+    return {name: environ[own] for name, own in names.items() if own in environ and name not in environ}
+
+
 def _script_command(job: JobRecord, own: str | None) -> list[str]:
     file, *args = job["script"]
     words = [own or job.get("python", sys.executable), "-u", file]
     if module := job.get("module"):
         words[2:] = ["-m", module]
     if job.get("passes_local_rank"):
-        words.append(f"--local_rank={_local_rank()}")
+        words.append(f"{job.get('local_rank_flag') or '--local_rank'}={_local_rank()}")
     return [*words, *args]
 
 

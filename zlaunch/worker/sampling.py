@@ -6,7 +6,8 @@ Slow packages are imported by the first sample: the script has started by then.
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from zlaunch.rundir.record import GpuSample, MachineSample, SampleRecord
 
@@ -78,10 +79,8 @@ def machine_sample(directory: Path) -> MachineSample:
     """Read the memory of a host, its shared memory and the free space of the disk of a directory."""
     import psutil
 
-    from zlaunch.hosts.machine.probe import tightest_cgroup
-
     memory, used, limit = psutil.virtual_memory(), None, None
-    if (group := tightest_cgroup(Path("/proc/self"))) is not None:
+    if (group := _probe().tightest_cgroup(Path("/proc/self"))) is not None:
         used, limit = group.used_bytes, group.limit_bytes
     shm_bytes, shm_free = disk_space(Path("/dev/shm"))  # noqa: S108 - read, not written
     return {
@@ -89,11 +88,16 @@ def machine_sample(directory: Path) -> MachineSample:
         "memory_available_bytes": memory.available,
         "cgroup_bytes": used,
         "cgroup_limit_bytes": limit,
-        "oom_kills": oom_kills(),
         "shm_bytes": shm_bytes,
         "shm_free_bytes": shm_free,
         "disk_free_bytes": disk_space(directory)[1],
     }
+
+
+def _probe() -> ModuleType:
+    from zlaunch.hosts.machine import probe  # only when the script has started
+
+    return probe
 
 
 def disk_space(directory: Path) -> tuple[int, int] | tuple[None, None]:
@@ -104,13 +108,36 @@ def disk_space(directory: Path) -> tuple[int, int] | tuple[None, None]:
     return None, None
 
 
-def oom_kills() -> int | None:
-    """Count the processes that the kernel has killed for lack of memory since this host was booted."""
+class OomKills(NamedTuple):
+    """How many processes the kernel has killed for lack of memory; None where that is not counted."""
+
+    group: int | None
+    """Those in the control group of this process, since the group was made."""
+    machine: int | None
+    """Those of anybody on this host, since it was booted."""
+
+    def since(self, before: "OomKills") -> "OomKills":
+        """Count only later ones."""
+        return OomKills(_difference(self.group, before.group), _difference(self.machine, before.machine))
+
+
+NOT_COUNTED = OomKills(None, None)
+
+
+def _difference(now: int | None, before: int | None) -> int | None:
+    if now is None or before is None:
+        return None
+    return now - before
+
+
+def oom_kills() -> OomKills:
+    """Read the counters of the kernel."""
+    machine = None
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return None
+                machine = int(line.split()[1])
+    return OomKills(_probe().oom_kills_in_group(Path("/proc/self")), machine)
 
 
 class GpuSampler:

@@ -81,12 +81,11 @@ def may_use_deepspeeds_launcher(command: Command) -> bool:
 
 def _is_in_slurm(command: Command) -> bool:
     """Whether it runs once for an allocation of Slurm, of which zlaunch takes all nodes."""
-    if command.has_tasks:
+    environ = command.around.environ
+    if command.has_tasks or "1" in (environ.get("SLURM_JOB_NUM_NODES"), environ.get("SLURM_NNODES")):
         return False
     words = [*command.environment.values(), *command.args.words, *(given.value for given in command.given)]
-    return bool(command.around.environ.get("SLURM_JOB_ID")) or any(
-        "SLURM_" in readable(word) for word in words
-    )
+    return bool(environ.get("SLURM_JOB_ID")) or any("SLURM_" in readable(word) for word in words)
 
 
 def num_hosts(roles: Roles) -> int | None:
@@ -284,8 +283,13 @@ def _on_each(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from sets(rank, "NODE_RANK", rank.value)
     yield from _first_host(command, roles)
     yield from _ranks_of_node(command, roles)
-    if Role.HOST_STARTER in roles:
-        yield not_needed(roles[Role.HOST_STARTER], "zlaunch, too, is started on each host")
+    if (starter := roles.get(Role.HOST_STARTER)) is not None:
+        why = "zlaunch, too, is started on each host"
+        if starter.value != "standard":
+            why = (
+                "without a hostfile, zlaunch is started on each host; with one, give `--hostfile FILE` on one"
+            )
+        yield not_needed(starter, why)
     for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE):
         if role in roles:
             yield not_needed(
@@ -325,6 +329,8 @@ def _ranks_of_node(command: Command, roles: Roles) -> Iterator[Piece]:
     kept.pop(Role.ALL_RANKS, None)
     if each is not None and written is not None:
         kept[Role.RANKS] = replace(written, value=each)
+    elif written is not None and written.flag.becomes is Role.ALL_RANKS:
+        yield no_equivalent(written, "zlaunch starts a rank on each device of a host; add `--gpus N` for N")
     yield from _one_host(command, kept)
 
 

@@ -39,7 +39,10 @@ def shared_memory_full(case: Case) -> Reading | None:
     advice = []
     if size is not None and size <= 1 << 30:
         advice.append("start the container with `--shm-size=8g` or `--ipc=host`")
-    return Reading(f"{case.who} ran out of space in /dev/shm", facts, advice)
+    cause = f"{case.who} ran out of space in /dev/shm"
+    if line is None:  # others may have filled it
+        cause = f"{case.who} died with SIGBUS while /dev/shm was full, or almost"
+    return Reading(cause, facts, advice)
 
 
 @signature(
@@ -65,7 +68,10 @@ def disk_full(case: Case) -> Reading | None:
         facts.append(f"{memory(free)} free on the file system of the run directory")
     if line is None and wordless:
         facts.append("its exception could not be recorded")
-    return Reading(f"{case.who} could not write {what}: {why}", facts)
+    cause = f"{case.who} could not write {what}: {why}"
+    if line is None and crashed:
+        cause = f"{case.who} died with SIGBUS while the disk of the run directory was full, or almost"
+    return Reading(cause, facts)
 
 
 def _is_wordless(case: Case) -> bool:

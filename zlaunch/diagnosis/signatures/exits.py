@@ -6,11 +6,13 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
 from zlaunch.diagnosis.evidence import SaveEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
-from zlaunch.diagnosis.root_cause import RankRole, role_of, roles
+from zlaunch.diagnosis.root_cause import RankRole, precedes_stop, role_of, roles
 from zlaunch.diagnosis.signature import signature
+from zlaunch.diagnosis.signatures.memory import memory_left
 from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.units import duration, plural
+from zlaunch.worker.lost import SHOW_OOM_KILLS
 
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGSYS}
@@ -68,7 +70,7 @@ def _not_saved(save: SaveEvidence) -> str:
 def stopped(case: Case) -> Reading | None:
     """A user or the system stopped the job."""
     number = case.evidence.stopped_by
-    if number is None or (case.rank and role_of(case.rank, case.evidence) is RankRole.FAILED):
+    if number is None or _failed_before_stop(case):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     who = "a user" if number == signal.SIGINT else "a user or the system"
@@ -85,6 +87,13 @@ def stopped(case: Case) -> Reading | None:
     if (stall := case.evidence.stall) is not None:
         facts += [f"no progress for {duration(stall.seconds)} before", *_places(stall)]
     return Reading(cause, facts[:3], advice, is_local=False)
+
+
+def _failed_before_stop(case: Case) -> bool:
+    if case.rank is None:
+        return False
+    role = role_of(case.rank, case.evidence)
+    return role is RankRole.FAILED or (role is RankRole.DRAGGED and precedes_stop(case.rank, case.evidence))
 
 
 @signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")
@@ -129,10 +138,16 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; the sender of the signal is unknown."""
     if case.signal != signal.SIGKILL:
         return None
-    kills = "the kernel's `oom_kill` counter could not be read"
-    if case.machine.get("oom_kills") == 0:
-        kills = "the kernel counted no out-of-memory kill"
-    return Reading(f"{case.who} was killed by SIGKILL; its sender is unknown", (kills, _last_line(case)))
+    cause = f"{case.who} was killed by SIGKILL; its sender is unknown"
+    own, of_host = case.oom_kills
+    advice = []
+    kills = "the kernel's `oom_kill` counters could not be read"
+    if own == 0 or of_host == 0:
+        kills = "the kernel counted no out-of-memory kill of this job"
+    elif of_host:
+        kills = f"out-of-memory kills on its host during the job, whoever was killed: {of_host}"
+        advice.append(f"{SHOW_OOM_KILLS} may say whom the kernel killed")
+    return Reading(cause, (kills, memory_left(case), _last_line(case)), advice)
 
 
 @signature("ended-by-signal", "any other signal")

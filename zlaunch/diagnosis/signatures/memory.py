@@ -24,12 +24,13 @@ _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40, "KB": 10, "MB"
 
 
 @signature(
-    "host-out-of-memory", "SIGKILL of a rank or the launcher, and the kernel's `oom_kill` counter increased"
+    "host-out-of-memory",
+    "SIGKILL of a rank or the launcher, and an `oom_kill` counted in the job's own control group",
 )
 def host_out_of_memory(case: Case) -> Reading | None:
     """The kernel killed a rank or the launcher because the host or its container ran out of memory."""
     machine, victim = case.machine, _killed(case)
-    if victim is None or not (kills := machine.get("oom_kills")):
+    if victim is None or not (kills := case.oom_kills.group):
         return None
     limit, total = machine.get("cgroup_limit_bytes"), machine.get("memory_bytes")
     if limit is not None and (total is None or limit < total):
@@ -37,9 +38,9 @@ def host_out_of_memory(case: Case) -> Reading | None:
     else:
         why = "the host ran out of memory"
     facts = (
-        f"the kernel's `oom_kill` counter rose by {kills} during the job",
+        f"`oom_kill` of the job's control group rose by {kills}",
         _peaks(case),
-        _memory_left(case),
+        memory_left(case),
     )
     return Reading(f"the kernel killed {victim} because {why}", facts, less_host_memory(case))
 
@@ -49,7 +50,8 @@ def _killed(case: Case) -> str | None:
     if case.signal == signal.SIGKILL and case.error is None:
         return case.who
     lost = case.rank is None or case.rank.returncode is None
-    if lost and case.evidence.launcher_returncode == -signal.SIGKILL:
+    was_killed = case.evidence.launcher_returncode == -signal.SIGKILL and not case.evidence.was_ended
+    if lost and was_killed:
         return "the launcher"
     return None
 
@@ -68,7 +70,8 @@ def _peaks(case: Case) -> str | None:
     return text
 
 
-def _memory_left(case: Case) -> str | None:
+def memory_left(case: Case) -> str | None:
+    """Say how much memory was left on the host of the rank, or in its control group, at the last sample."""
     machine = case.machine
     limit, used = machine.get("cgroup_limit_bytes"), machine.get("cgroup_bytes")
     if limit is not None and used is not None:
@@ -97,7 +100,7 @@ def pinned_memory(case: Case) -> Reading | None:
     facts = (
         locked,
         matching_line(r"out of memory|MemoryError|invalid argument", case.words),
-        _memory_left(case),
+        memory_left(case),
     )
     advice = []
     if pinned:
@@ -203,7 +206,7 @@ def host_allocation_failed(case: Case) -> Reading | None:
     line = matching_line(f"(?m){pattern}", case.words)
     if line is None or case.signal not in {None, signal.SIGABRT}:
         return None
-    facts = (line, _peaks(case), _memory_left(case))
+    facts = (line, _peaks(case), memory_left(case))
     return Reading(f"{case.who} could not allocate host memory", facts, less_host_memory(case))
 
 

@@ -8,6 +8,7 @@ import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -45,6 +46,8 @@ class OtherNames(NamedTuple):
     """Key that DeepSpeed does not have → the key or keys for the same."""
     words_of_others: Mapping[str, KeyPaths]
     """Names from other tools, or in the wrong section → where DeepSpeed reads the setting."""
+    classes_elsewhere: Mapping[str, Mapping[str, str]]
+    """`optimizer.type` or `scheduler.type` → names of other tools, in lower case, and the nearest type."""
     not_in_a_ds_config: Mapping[str, str]
     """Key that means something, for which a ds_config has no key → what to do."""
     superfluous: Mapping[str, str]
@@ -58,9 +61,17 @@ def other_names() -> OtherNames:
     return OtherNames(
         _paths(table["keys_elsewhere"]),
         _paths(table["words_of_others"]),
+        {
+            key: {name.lower(): kind for name, kind in kinds.items()}
+            for key, kinds in table["classes_elsewhere"].items()
+        },
         table["not_in_a_ds_config"],
         table["superfluous"],
     )
+
+
+def _in_lower_case(names: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): kind for name, kind in names.items()}
 
 
 def _paths(names: Mapping[str, str | list[str]]) -> dict[str, KeyPaths]:
@@ -88,11 +99,27 @@ class Intention(NamedTuple):
 def intended(whole: dict[str, object], path: KeyPath) -> Intention:
     """Guess what was meant by the unknown key at `path`."""
     guesses = (
-        *(_moved, _by_name, _remark, _flat, _written_together, _intended_switch),
+        *(_wrapped, _moved, _into_params, _by_name, _remark, _flat, _written_together, _intended_switch),
         *(_misspelled, _shortened, _misplaced, _argument),
     )
     intentions = (guess(whole, path[:-1], str(path[-1])) for guess in guesses)
     return next((intention for intention in intentions if intention is not None), None) or _unknown(path[:-1])
+
+
+_WRAPPERS = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_params", "config")
+
+
+def _wrapped(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
+    """Recognize a whole ds_config below one key, as the files of other tools have it."""
+    inside = whole.get(key)
+    if parent or key not in _WRAPPERS or not isinstance(inside, dict):
+        return None
+    if inside.keys().isdisjoint(DsConfig.model_fields) or not whole.keys().isdisjoint(DsConfig.model_fields):
+        return None
+    fix = None
+    if whole.keys() == {key}:
+        fix = Fix(FixKind.UNWRAP)
+    return Intention(f"write what is in `{key}` as the whole file", fix, is_key=True)
 
 
 def _moved(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
@@ -105,6 +132,25 @@ def _moved(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention 
             move = Fix(FixKind.MOVE, ZERO)
         return Intention(f"move `{key}` into `{ZERO}`", move, (ZERO, key), is_key=True)
     return None
+
+
+_OF_EVERY_OPTIMIZER = ("lr", "betas", "eps", "weight_decay")
+
+
+def _into_params(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
+    """Recognize an argument of the optimizer or the scheduler that is beside its `params`."""
+    params = (*parent, "params")
+    known = known_keys(whole, params)
+    if parent == ("optimizer",):
+        known += _OF_EVERY_OPTIMIZER
+    elif parent == ("scheduler",):
+        known += chain(*(known_keys({"scheduler": {"type": kind}}, params) for kind in DEEPSPEED_SCHEDULERS))
+    if params not in _CONSTRUCTORS or key not in known:
+        return None
+    move = None
+    if isinstance(value_at(whole, params) or {}, dict):
+        move = Fix(FixKind.MOVE, dotted(params))
+    return Intention(f"move `{key}` into `{dotted(params)}`", move, (*params, key), is_key=True)
 
 
 def _fits(whole: Mapping[str, object], path: KeyPath, value: object) -> bool:
@@ -224,9 +270,6 @@ def _shortened(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intent
 
 def _misplaced(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     """Recognize a key of another section."""
-    params = (*parent, "params")
-    if params in _CONSTRUCTORS and key in known_keys(whole, params):
-        return _at(whole, parent, key, [(*params, key)])
     return _at(whole, parent, key, [*_places(parent, key)])
 
 

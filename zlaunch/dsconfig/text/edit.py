@@ -35,6 +35,9 @@ def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
             edits = _deletion(document, path)
         case FixKind.MOVE:
             return _move(document, path, fix.to)
+        case FixKind.UNWRAP:
+            around = document.spans[()]
+            edits = [Edit(around.start, span.start, ""), Edit(span.end, around.end, "")]
     return apply(document.text, edits)
 
 
@@ -94,12 +97,16 @@ def _move(document: Document, path: KeyPath, section: str) -> str:
     text, span = document.text, document.spans[path]
     member = text[span.key : span.end]
     rest = parse(apply(text, _deletion(document, path)), document.file)
-    target: KeyPath = ()
-    if section:
-        target = (section,)
-    if target in rest.spans:
-        return _added(rest, target, member)
-    return _added(rest, (), f"{json.dumps(section)}: {{{member}}}")
+    target = section_path(section)
+    while target not in rest.spans:
+        member = f"{json.dumps(target[-1])}: {{{member}}}"
+        target = target[:-1]
+    return _added(rest, target, member)
+
+
+def section_path(section: str) -> KeyPath:
+    """Split the dotted name of a section; the top level has an empty one."""
+    return tuple(filter(None, section.split(".")))
 
 
 def add_member(document: Document, target: KeyPath, key: str, value: Any) -> str:
@@ -146,11 +153,15 @@ def fix_value(value: dict[str, Any], path: KeyPath, fix: Fix | None, instead: st
         if instead is not None:
             node[key] = instead
     elif fix.kind is FixKind.MOVE:
-        target = value
-        if fix.to:
-            target = value.setdefault(fix.to, {})
+        target: object = value
+        for part in section_path(fix.to):
+            if isinstance(target, dict):
+                target = target.setdefault(str(part), {})
         if isinstance(target, dict):
             target.setdefault(key, old)
+    elif fix.kind is FixKind.UNWRAP:
+        value.clear()
+        value |= old
     else:
         for name, new in _in_its_place(key, old, fix).items():
             node.setdefault(name, new)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shlex
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.running import zlaunch
 from zlaunch import console, secrets
+from zlaunch.cli.config.diff import diff
 from zlaunch.cli.runs.list import list_runs
 from zlaunch.cli.runs.report import report
 from zlaunch.cli.runs.show import show
@@ -26,8 +28,11 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.findings import as_github, as_json, as_sarif, as_text
 from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.errors import Finding, Place, Refused
+from zlaunch.hosts.cluster.environment import Member
+from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
+from zlaunch.hosts.machine.ports import free_port
 
-values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,20}[0-9]|[a-z]{9}", fullmatch=True)
+values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,90}[0-9]|[a-z]{9}", fullmatch=True)
 """What people take for passwords, and services for tokens."""
 names = st.sampled_from(
     [
@@ -123,6 +128,29 @@ def test_findings_of_a_config_are_shown_without_its_secrets(
     for view in (as_text, as_json, as_github, as_sarif):
         text = shown(lambda view=view: view(reports, False))  # type: ignore[misc]
         assert not [secret for secret in section.values() if secret in text]
+
+
+def test_a_difference_of_two_configs_is_shown_without_secrets_however_short(tmp_path: Path) -> None:
+    for name, key in (("a", "hunter"), ("b", "pike")):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"comet": {"enabled": True, "api_key": key}}))
+    names = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    text = shown(lambda: diff(*names)) + shown(lambda: diff(*names, as_json=True))
+    assert text.count(secrets.HIDDEN) == 4
+    assert "hunter" not in text
+    assert "pike" not in text
+
+
+def test_what_two_nodes_have_of_a_secret_is_not_told() -> None:
+    port = free_port()
+    leader = Rendezvous(Member(0, 2, "127.0.0.1", port, "a test"), 5.0, lambda _: None, "")
+    member = Rendezvous(Member(1, 2, "127.0.0.1", port, "a test"), 5.0, lambda _: None, "")
+    (meeting := threading.Thread(target=leader._gather, args=(5.0,), daemon=True)).start()
+    member._connect(5.0)
+    meeting.join()
+    member.tell({"parts": {"ds_config": {"comet": {"api_key": "hunter"}}}})
+    with pytest.raises(MemberFailed) as failed:
+        leader.compare_plans({"ds_config": {"comet": {"api_key": "pike"}}})
+    assert "`comet.api_key`: `(hidden)` and `(hidden)`" in failed.value.message
 
 
 def poisoned_run(root: Path, words: list[str], value: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import shown
@@ -83,7 +83,13 @@ def _job(plan: LaunchPlan) -> str:
     if program.own_config is not None:
         its_own = f"the ds_config of the script itself ({program.own_config.where})"
         return f"{its_own}: {zero_words(plan.values)}" if plan.values.leaves else its_own
-    words = f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
+    precision = "precision of the script"
+    if plan.precision is not None:
+        precision = precision_words(plan.precision, plan.values)
+    if plan.precision == "bf16" and plan.facts.machine.best_precision == "fp32":
+        device = plan.facts.machine.device
+        precision = f"bf16 on {device}: `--precision fp32` is many times as fast"
+    words = f"{zero_words(plan.values)}, {precision}"
     return words if program.is_sure else f"{words}, if the script takes this ds_config"
 
 

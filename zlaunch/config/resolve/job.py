@@ -10,6 +10,7 @@ from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, save_conflict
 from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.config.rules.offload import path_is_taken_literally
 from zlaunch.config.rules.rule import Context, Subject
 from zlaunch.config.rules.trainer import BY_ARGUMENT
 from zlaunch.config.validate import key_findings, validate_value
@@ -189,7 +190,8 @@ def _judge(
     if the user's file does.
     """
     checked = validate_value(values.config(), context)
-    located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
+    found = [finding for finding in checked.findings if not _is_expanded(finding, values)]
+    located = [_hint_for_set(_located(finding, base), values) for finding in found]
     if base is not None:
         located = [*base.remarks, *located]
     ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
@@ -201,6 +203,13 @@ def _judge(
     if checked.config is None or wrong or others:
         raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
+
+
+def _is_expanded(finding: Finding, values: Values) -> bool:
+    """Whether a path is as it is meant: that of `--nvme` was expanded by a shell, and is there."""
+    leaf = values.leaves.get(tuple(finding.where.split(".")))
+    is_named = leaf is not None and leaf.source == Source.option("--nvme")
+    return is_named and finding.code == path_is_taken_literally.code
 
 
 def _hint_for_set(finding: Finding, values: Values) -> Finding:

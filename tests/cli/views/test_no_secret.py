@@ -32,7 +32,7 @@ from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
 from zlaunch.hosts.machine.ports import free_port
 
-values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,20}[0-9]|[a-z]{9}", fullmatch=True)
+values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,90}[0-9]|[a-z]{9}", fullmatch=True)
 """What people take for passwords, and services for tokens."""
 names = st.sampled_from(
     [

@@ -153,6 +153,10 @@ def _from_hostfile(command: Command, roles: Roles, way: Way) -> Iterator[Piece]:
     yield Option("--hostfile", name)
     if hostfile is not None:
         yield Note(hostfile.written, f"`--hostfile {name}`")
+        if not _path_of(name).exists():
+            yield Note(
+                name, "is not here: DeepSpeed would train on this machine alone, and zlaunch would stop"
+            )
     else:
         slots = _ranks_per_host(roles) or "N"
         text = f"`--hostfile {name}`: write a line `HOST slots={slots}` for each host into `{name}`"
@@ -191,10 +195,14 @@ def _number_of_host(roles: Roles, hostfile: str) -> Iterator[Piece]:
         yield not_needed(address, why)
 
 
+def _path_of(word: str) -> Path:
+    return Path(os.path.expandvars(readable(word))).expanduser()
+
+
 def _hosts_of(hostfile: str) -> tuple[Host, ...]:
     """Read a hostfile; nothing if it cannot be read here."""
     try:
-        lines = read_hostfile(Path(os.path.expandvars(readable(hostfile))).expanduser())
+        lines = read_hostfile(_path_of(hostfile))
     except ZlaunchError:
         return ()
     return tuple(line.host for line in lines)

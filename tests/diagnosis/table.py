@@ -48,7 +48,8 @@ NVME = {"device": "nvme"}
 EXTENSIONS = "Using /tmp/ext/py311_cpu as PyTorch extensions root...\n"
 WEIGHTS_ONLY = (
     "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps only if "
-    "you trust the source of the checkpoint.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+    "you trust the source of the checkpoint. \n\t(2) Alternatively, to load with `weights_only=True` please check the "
+    "recommended steps in the following error message.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
     "numpy._core.multiarray._reconstruct was not an allowed global by default.\n\nCheck the documentation of "
     "torch.load to learn more about types accepted by default with weights_only"
 )

@@ -8,12 +8,15 @@ import pytest
 
 from tests.checkpoint.made import T, safetensors, trainers
 from tests.resume.resuming import TRAINER, findings, inputs, planned
+from zlaunch.cli.views.run import saved_rows
 from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.interpreter import Package
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.resume.choose import resumption_by_argument
+from zlaunch.resume.saved_by_run import saved_by_run
+from zlaunch.rundir.run_files import RunFiles
 
 SHAPES = {"first.weight": (4, 3), "last.weight": (5,)}
 WRITER = ("checkpoint.writer.type", "python")
@@ -76,3 +79,17 @@ def test_a_checkpoint_of_the_model_alone_is_refused_whichever_way_it_is_named(tm
 def test_what_a_script_makes_of_a_word_that_is_no_checkpoint_is_left_to_it(tmp_path: Path) -> None:
     for word in ("True", "latest", str(tmp_path), "https://example.org/run"):
         assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word))) is None
+
+
+def test_the_end_of_a_run_names_a_model_that_holds_nothing_and_what_has_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = trainers(tmp_path / "out" / "checkpoint-3", SHAPES, 3, config={"bf16": {"enabled": True}})
+    safetensors({name: T((0,)) for name in SHAPES}, tmp_path / "out" / "model.safetensors")
+    program: Any = {"saved_checkpoint": str(saved), "saved_model": str(tmp_path / "out")}
+    run = RunFiles(tmp_path / "run").holding(job={"working_directory": str(tmp_path)}, programs={0: program})
+    rows = dict(saved_rows(saved_by_run(run)))
+    empty = "its tensors are empty: saved at stage 3 without gathering"
+    assert rows["model"] == f"it cannot be loaded: out/model.safetensors: {empty}"
+    assert "`zlaunch checkpoint export out/checkpoint-3 DIR` exports its model" in rows["checkpoint"]

@@ -69,6 +69,9 @@ def waiting(stall: StallEvidence, *ranks: RankEvidence) -> Evidence:
     return run(*ranks, stall=stall)
 
 
+FINISHED = printed("done 0\n", 0, phase="exiting", step=4)
+DISCARDING = replace(exiting(), heartbeat={"discarded_backwards": 30, "backwards_of_step": 4})
+
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
         run(
@@ -226,6 +229,11 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         run(raised("DistStoreError", "Timed out after 5 seconds waiting for clients. 1/2 clients joined.")),
     ),
+    "uneven-ranks": (
+        run(FINISHED, raised("RuntimeError", GLOO_CLOSED, rank=1)),
+        run(FINISHED, raised("RuntimeError", GLOO_TIMEOUT, rank=1)),
+        run(FINISHED, raised("RuntimeError", GLOO_CLOSED, rank=1, phase="saving", step=4)),
+    ),
     "connection-lost": (run(raised("RuntimeError", GLOO_CLOSED), stopped()),),
     "network-error": (
         run(
@@ -341,6 +349,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         replace(run(replace(exiting(0, -15), heartbeat={"loss": NAN}, stopped_by=15)), is_diverged=True),
     ),
+    "gradients-discarded": (run(DISCARDING, exiting(1), job={"stage": 2}, launcher_returncode=0),),
     "config-disagrees": (
         run(
             raised(

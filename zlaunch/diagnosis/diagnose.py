@@ -32,7 +32,8 @@ def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
 
 _FIRST = (
     *(exits.preempted, op_build.stale_build_lock, network.host_lost, exits.stopped),
-    *(memory.host_out_of_memory, network.collective_timeout, exits.stalled, exits.stumbled),
+    *(memory.host_out_of_memory, network.uneven_ranks, network.collective_timeout),
+    *(exits.stalled, exits.stumbled),
 )
 MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
 SIGNATURES: tuple[Signature, ...] = tuple(

@@ -8,8 +8,9 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name, words_of
 from zlaunch.diagnosis.evidence import HostEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
-from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
+from zlaunch.diagnosis.root_cause import LOST_PEER, WAITED_IN_VAIN, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.diagnosis.uneven import unevenness
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.units import plural
 from zlaunch.worker.lost import SHOW_OOM_KILLS
@@ -89,6 +90,18 @@ def collective_mismatch(case: Case) -> Reading | None:
     ]
     facts = (*calls[:3],) or (matching_line("Detected mismatch between collectives", case.words),)
     return Reading("ranks called different collectives at the same time", facts, is_local=False)
+
+
+@signature("uneven-ranks", "a rank that returned 0 while another lost it, or waited for it, in a later step")
+def uneven_ranks(case: Case) -> Reading | None:
+    """Some ranks finished while others still communicated with them, as with uneven numbers of batches."""
+    uneven = unevenness(case.evidence)
+    if uneven is None or case.rank is None or case.evidence.was_ended:
+        return None
+    if role_of(case.rank, case.evidence) not in (RankRole.DRAGGED, RankRole.CUT_OFF):
+        return None
+    line = matching_line(f"{LOST_PEER.pattern}|{WAITED_IN_VAIN.pattern}", case.words)
+    return Reading(uneven.cause, (line,), (uneven.advice,), rank=uneven.rank)
 
 
 @signature(

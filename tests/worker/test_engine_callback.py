@@ -156,3 +156,8 @@ def test_backward_passes_before_one_step_replace_each_others_gradients_at_stages
 ) -> None:
     facts = trained(Loop(tmp_path, engine), [1.0] * 4, steps)
     assert facts.get("discarded_backwards") == discarded
+
+
+def test_backward_passes_are_counted_for_each_call_of_step_also_if_it_takes_none(tmp_path: Path) -> None:
+    facts = trained(Loop(tmp_path, Engine(4)), [1.0] * 16, steps=4)
+    assert (facts["discarded_backwards"], facts["backwards_of_step"]) == (3, 4)

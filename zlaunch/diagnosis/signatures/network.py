@@ -209,6 +209,21 @@ def connection_lost(case: Case, line: str) -> Reading | None:
     return Reading(f"{case.who} lost its connection to another rank; no rank recorded why", facts)
 
 
+_DUPLICATE = r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on CUDA device (\w+)"
+
+
+@signature("duplicate-gpu", "NCCL's `Duplicate GPU detected`")
+def duplicate_gpu(case: Case) -> Reading | None:
+    """Two ranks use the same GPU, which NCCL refuses: the script does not select that of its local rank."""
+    match = re.search(_DUPLICATE, f"{case.words}\n{case.log}")
+    if match is None:
+        return None
+    first, second, device = match.groups()
+    cause = f"ranks {first} and {second} use the same GPU, which NCCL refuses"
+    advice = ('call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first collective',)
+    return Reading(cause, (f"both are on CUDA device {device}",), advice, is_local=False)
+
+
 @signature("network-error", "NCCL's `ncclSystemError`, `ncclInternalError`, `unhandled cuda error`")
 @quotes(r"ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage|NCCL error")
 def network_error(case: Case, line: str) -> Reading:

@@ -29,8 +29,9 @@ class _Accumulation:
         self._is_complete = True
         """Whether each loss was one number."""
         self.num_backwards = 0
+        """Since the last call of `step`, which need not take a step."""
         self.num_discarded = 0
-        """How many of them were overwritten before the step."""
+        """How many backward passes were overwritten before the step."""
         self.step = 0
         self._is_reduced = False
         """Whether the gradients of the step were reduced, which the next reduction overwrites."""
@@ -156,6 +157,7 @@ class EngineFacts:
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
         accumulation = self._accumulation(engine)
         if engine.global_steps == accumulation.step:  # it accumulates
+            accumulation.num_backwards = 0
             return {}
         following = self._accumulations[id(engine)] = _Accumulation()
         following.step = engine.global_steps

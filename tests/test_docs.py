@@ -11,6 +11,7 @@ from zlaunch.cli.views.findings import as_json, as_text
 from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.config.rules import RULES
+from zlaunch.rundir.layout import RunDir
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
 SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("utf-8").splitlines()]
@@ -109,3 +110,22 @@ def test_the_json_of_validate_in_the_docs_is_what_it_prints(
     shown = json.loads("".join(block[1:]).partition("\n\n")[0])
     printed["findings"][0]["message"] = "…"
     assert shown == printed
+
+
+def test_every_file_of_a_run_directory_is_in_the_table_of_its_page() -> None:
+    files = {path.relative_to("run").parts[0] for path in run_files(RunDir(Path("run")))}
+    table = (
+        (ROOT / "docs" / "runs.md")
+        .read_text("utf-8")
+        .partition("| file | contents |")[2]
+        .partition("\n\n")[0]
+    )
+    cells = {name.rstrip("/") for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row[:70])}
+    assert len(files) > 15
+    assert files - cells == set()
+
+
+def run_files(layout: RunDir) -> Iterator[Path]:
+    for name, kind in vars(RunDir).items():
+        if type(kind).__name__ == "_Below":
+            yield getattr(layout, name)

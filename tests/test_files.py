@@ -1,13 +1,18 @@
 """Files that cannot be looked at, and a disk that is full, which a limit on their size stands for."""
 
+import os
+import re
 import resource
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from tests.irregular import KINDS, within
+from tests.running import ROOT
 from zlaunch.errors import Unavailable
-from zlaunch.files import identities, write_back, write_new
+from zlaunch.files import identities, read_regular, write_back, write_new, write_whole
 
 LIMIT_BYTES = 1000
 
@@ -42,3 +47,28 @@ def test_a_file_whose_copy_does_not_fit_stays_as_it_is(
 
 def test_what_cannot_be_looked_at_is_not_there(tmp_path: Path) -> None:
     assert identities([tmp_path / ("a" * 300), tmp_path]).keys() == {tmp_path}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_but_a_file_is_opened_and_nothing_is_waited_for(kind: str, tmp_path: Path) -> None:
+    KINDS[kind](tmp_path / "file")
+    with within(5), pytest.raises(OSError):  # noqa: PT011 - each kind has its own
+        read_regular(tmp_path / "file")
+
+
+def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "latest")
+    with pytest.raises(OSError, match="it is a named pipe, not a file"):
+        read_regular(tmp_path / "latest")
+
+
+def test_bytes_of_an_argument_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
+    write_whole(tmp_path / "run.sh", os.fsdecode(b"train.py \xff"))
+    assert (tmp_path / "run.sh").read_bytes() == b"train.py \xff"
+
+
+def test_what_reads_checkpoints_and_runs_opens_regular_files_alone() -> None:
+    raw = re.compile(r"\.read_text\(|\.read_bytes\(|\.open\((\"rb\"|encoding|\))|ZipFile\((self\.)?file\)")
+    packages = (ROOT / "zlaunch" / name for name in ("checkpoint", "resume", "rundir", "runs", "diagnosis"))
+    files = chain.from_iterable(sorted(package.rglob("*.py")) for package in packages)
+    assert [file.name for file in files if raw.search(file.read_text("utf-8"))] == []

@@ -40,5 +40,5 @@ def test_arguments_that_may_be_secret_are_named_without_their_value() -> None:
 
 
 def test_all_text_below_a_secret_name_is_hidden() -> None:
-    value = {"comet": {"api_key": "x", "keys": ["y"]}, "tokens": 5, "name": "z"}
-    assert hide_in(value) == {"comet": {"api_key": HIDDEN, "keys": [HIDDEN]}, "tokens": 5, "name": "z"}
+    value = {"comet": {"api_key": "x", "api_keys": ["y"]}, "tokens": 5, "name": "z"}
+    assert hide_in(value) == {"comet": {"api_key": HIDDEN, "api_keys": [HIDDEN]}, "tokens": 5, "name": "z"}

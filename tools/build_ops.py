@@ -13,9 +13,10 @@ from itertools import compress
 from pathlib import Path
 
 from zlaunch.dsconfig.native_ops import OPS
+from zlaunch.hosts.machine.build_lock import lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import inspect_python
-from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, find_op_cache, lock_holder
+from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, find_op_cache
 from zlaunch.hosts.machine.probe import probe_machine
 
 NAMES = ("async_io", "cpu_adam", "fused_adam", "deepspeed_shm_comm")
@@ -40,8 +41,8 @@ def build(name: str, folder: Path) -> bool:
         return False
     print(f"{name}: compiling for {folder}, unless it is there", flush=True)
     lock = folder / name / "lock"
-    if lock.exists() and lock_holder(lock) is None:
-        lock.unlink()  # left behind by a build that was killed; torch would wait for it
+    if lock_state(lock, inspect_python(None)) == "left":
+        lock.unlink()
     builder.load(verbose=False)
     return True
 

@@ -1,6 +1,7 @@
 """Print: data and the job's own output to stdout, everything else to stderr. No other module prints.
 
-The text is complete without colour, which is added on a terminal unless NO_COLOR is set.
+The text is complete without colour, which is added on a terminal unless NO_COLOR is set. Secrets in it are
+hidden, except in the job's own output.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
+from zlaunch.secrets import hide_in_text
 
 _COLOURS = {
     "error": "31",
@@ -48,7 +50,7 @@ def say(*lines: str) -> None:
     """Print messages; a terminal escape in the name of a file or in a record is shown, not obeyed."""
     for line in lines:
         sys.stdout.flush()
-        _write_to_stderr(f"{_without_escapes(line)}\n")
+        _write_to_stderr(f"{_without_escapes(hide_in_text(line))}\n")
 
 
 def data(*lines: str) -> None:
@@ -56,9 +58,9 @@ def data(*lines: str) -> None:
     is_terminal = sys.stdout.isatty()
     with _for_a_reader():
         for line in lines:
-            text = line
+            text = hide_in_text(line)
             if is_terminal:
-                text = _without_escapes(line)
+                text = _without_escapes(text)
             print(text, flush=True)
 
 
@@ -77,7 +79,7 @@ def _visible_character(character: str) -> str:
 
 
 def raw_data(chunk: bytes) -> None:
-    """Print the result of a command as bytes; a closed pipe ends the program."""
+    """Print what a job has written, as it is; a closed pipe ends the program."""
     with _for_a_reader():
         sys.stdout.flush()
         sys.stdout.buffer.write(chunk)
@@ -144,7 +146,8 @@ def _pointed(place: Place, kind: str, stream: TextIO) -> list[str]:
     room = max(24, width() - len("     1 | "))
     length, before = min(place.length, room), place.column - 1
     cut = max(0, before + length - room)
-    text = "".join(c if c.isprintable() else " " for c in place.text[cut : cut + room])
+    line = hide_in_text(place.text, lambda secret: "*" * len(secret))
+    text = "".join(c if c.isprintable() else " " for c in line[cut : cut + room])
     mark = _paint(kind, "^" * length, stream)
     return [f"{place.line:>6} | {text}".rstrip(), f"       | {' ' * (before - cut)}{mark}"]
 
@@ -160,14 +163,18 @@ def paragraph(text: str, indent: str = "") -> list[str]:
 
 
 def _wrapped(text: str, room: int) -> list[str]:
-    """Wrap a text; a command in backticks stays in one line, however long, so that it can be copied."""
-    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), text)
+    """Wrap a text; a command in backticks stays in one line, however long, so that it can be copied.
+
+    Secrets are hidden before, since the name beside one may end up in another line.
+    """
+    whole = _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), hide_in_text(text))
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_SPACE, " ") for line in lines]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
     """Align columns and wrap the last one."""
+    rows = [[*map(hide_in_text, row)] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     lines: list[str] = []
     for row in rows:
@@ -190,6 +197,7 @@ def figures(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
 
 def notes(rows: Sequence[tuple[str, str]], indent: str = "  ") -> list[str]:
     """Write each item with a note beside it, or below it if there is no space."""
+    rows = [(hide_in_text(item), note) for item, note in rows]
     column = min(max((len(item) for item, _ in rows), default=0) + 2, width() // 2)
     room = max(24, width() - len(indent) - column)
     lines: list[str] = []
@@ -213,7 +221,7 @@ class ProgressLine:
     def show(self, milestone: str, detail: str = "") -> None:
         """Show progress; the detail changes often and is shown on terminals only."""
         if self._live:
-            line = _without_escapes(f"{milestone} {detail}".rstrip())
+            line = _without_escapes(hide_in_text(f"{milestone} {detail}".rstrip()))
             _write_to_stderr(f"\r\033[K{line[: width() - 1]}")
         elif self._in_pipes and milestone != self._milestone:
             say(milestone)

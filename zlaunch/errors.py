@@ -155,6 +155,11 @@ class ZlaunchError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong, for a place that cannot show findings."""
+        return (self.message,)
+
 
 class WrongUsage(ZlaunchError):
     """The command line is wrong."""
@@ -184,6 +189,11 @@ class Refused(ZlaunchError):
         self.findings = tuple(findings)
         count = len(self.findings)
         super().__init__(f"{count} problem{'s' if count != 1 else ''} found", hint)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The message of each finding, after its key or flag."""
+        return tuple(": ".join(filter(None, (found.where, found.message))) for found in self.findings)
 
 
 def refuse_fatal(findings: Iterable[Finding]) -> None:

@@ -1,6 +1,7 @@
 """Atomic writes, writes that never overwrite, and reads of files that may be incomplete."""
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -8,7 +9,7 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 BLOCK_BYTES = 1 << 18
 
@@ -56,15 +57,39 @@ def from_safe_word(word: str) -> Path:
     return Path(os.fsdecode(bytes.fromhex(word.removeprefix(_CODED))))
 
 
+_KINDS: Final = (
+    (stat.S_ISDIR, errno.EISDIR, "it is a directory"),
+    (stat.S_ISFIFO, errno.EINVAL, "it is a named pipe, not a file"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a file"),
+)
+
+
+def open_regular(file: Path) -> IO[bytes]:
+    """Open a file to read its bytes. Raise OSError if it is of another kind: a pipe may wait for ever."""
+    mode = file.stat().st_mode
+    if not stat.S_ISREG(mode):
+        kinds = [(number, text) for is_kind, number, text in _KINDS if is_kind(mode)]
+        number, text = kinds[0] if kinds else (errno.EINVAL, "it is a device, not a file")
+        raise OSError(number, text, str(file))
+    # It may have become a pipe by now.
+    return os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
+def read_regular(file: Path) -> bytes:
+    """Read a whole file. Raise OSError as `open_regular` does."""
+    with open_regular(file) as opened:
+        return opened.read()
+
+
 def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
     """Write a file atomically: other processes read the old or the new text. Raise OSError if it fails.
 
-    The umask takes from the permissions in `mode`.
+    The umask takes from the permissions in `mode`. Bytes that are not UTF-8, of an argument, are kept.
     """
     partial = file.with_name(f".{file.name}.partial")
     try:
         with os.fdopen(
-            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", -1, "utf-8"
+            os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", -1, "utf-8", "surrogateescape"
         ) as new:
             new.write(text)
         partial.replace(file)
@@ -79,7 +104,7 @@ def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) ->
 
     Only one block is held at a time, and only the lines themselves are read. Raises OSError.
     """
-    with file.open("rb") as log:
+    with open_regular(file) as log:
         size = start = offset = log.seek(0, os.SEEK_END)
         while count > 0 and offset > 0 and start - offset <= longest:
             end, offset = offset, max(0, offset - BLOCK_BYTES)
@@ -95,7 +120,7 @@ def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) ->
 
 def read_from(file: Path, offset: int) -> Iterator[bytes]:
     """Read a file from an offset to its end, block by block."""
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         opened.seek(offset)
         while block := opened.read(BLOCK_BYTES):
             yield block

@@ -1,27 +1,88 @@
-"""Recognize what is never written to a file, and hide it in what is passed on to others."""
+"""Judge what is secret, by its name or by its value, and hide it in everything that is shown.
 
+`console` hides secrets in every text, `cli.views.dump` in JSON, by the names in it. What was secret where it
+was read, as a variable, an argument or a key, is hidden wherever else it appears, such as in an exception.
+"""
+
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
 """The variable with the secret of a job, the same on every node; it is never on a command line."""
 
-_NAME = re.compile(
-    r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE|(?<![A-Z])(PAT|PASS|PWD)(?![A-Z])",
+HIDDEN = "(hidden)"
+"""Shown in place of a secret."""
+
+_Mask = Callable[[str], str]
+"""What is shown in place of a secret."""
+
+_SIGN = "token|key|secret|pass|pwd|credential|auth|cookie|webhook|signature|_pat|jwt|dsn"
+"""In every name that suggests a secret, and in some others."""
+_LIKELY = re.compile(_SIGN, re.IGNORECASE)
+_PARTS = ("token", "secret", "password", "passwd", "passphrase", "credential", "cookie", "webhook")
+_WORDS = (
+    *("auth", "oauth", "authorization", "dsn", "jwt", "pass", "pat", "pwd", "signature", "sshpass"),
+    *("key", "keys", "apikey", "apikeys", "accesskey", "secretkey", "sshkey"),
+)
+_OF_TEXT = re.compile(
+    r"(?<![a-z])(?:(?:pad|bos|eos|unk|sep|cls|mask|image|video|audio|special|stop|start|end)_?tokens?"
+    r"|(?:de|pre)?tokeni[sz][a-z]*|tokens?_(?:id|type|level|class)[a-z]*)(?![a-z])"
+)
+"""Tokens of a text, which are no secret: `pad_token`, `tokenizer_name`."""
+_BARE = ("auth", "key", "keys", "pass", "pat", "signature")
+"""Common words of JSON and messages; as an option or a variable, they suggest a secret."""
+_REASONS = ("why", "source")
+"""Members beside a value that say where it comes from."""
+_DIRECTORIES = ("PWD", "OLDPWD")
+
+_VALUE = re.compile(
+    r"(?<=://)[^/\s'\"`<>?#]*:[^/\s'\"`<>]*(?=@)|(?<=https://)[^/\s'\"`<>?#:@]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*-----)?"
+    r"|(?<![A-Za-z0-9])(?:(?:hf_|gh[opsur]_|npm_|r8_)[A-Za-z0-9]{16,}|(?:AKIA|ASIA)[A-Z0-9]{12,}"
+    r"|(?:github_pat_|glpat-|sk-|xox[abeprs]-|AIza|dckr_pat_|pypi-|nvapi-)[\w-]{16,}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*)|(?<=hooks\.slack\.com/services/)[\w/]+"
+)
+"""User and password in a URL, private keys, and tokens of well-known services."""
+
+_NO_SECRET = re.compile(
+    r"[-+\d.e]+|true|false|none|null|auto|VALUE|\.\.\.|…|\(hidden\)|(?-i:\$(?:\{?[A-Z_][A-Z0-9_]*\}?)?)|<[^>]*>|%\w+%|\*+",
     re.IGNORECASE,
 )
-_VALUE = re.compile(
-    r"://[^/\s@]*:[^/\s@]+@|\b(hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[\w-]{16,}"
-)
-"""A URL with a password, and tokens of well-known services."""
+"""Numbers, switches and placeholders: `--max_tokens 5`, `HF_TOKEN=VALUE`, `--stop_token <end>`."""
 
-_DIRECTORIES = ("PWD", "OLDPWD")
+_COMMON = re.compile(r"[a-z]{1,8}|[a-z]+(?:[._][a-z]+)+|~.*|\.{0,2}/.*/.*|/[a-z]+|.{0,5}", re.DOTALL)
+"""Words, names of columns, and paths: hidden beside a name, but not wherever they appear."""
+
+_ASSIGNED = re.compile(
+    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>\s*[=:](?![=:])\s*|[ ]+)"
+    r"(?P<open>\\?[\"'`]?)(?P<scheme>(?:Bearer|Basic|Token)\s+)?"
+    r"(?P<value>(?<=\")[^\"\\\n]+|(?<=')[^'\\\n]+|[^\s,;'\"`&(){}\[\]\\]+)",
+    re.IGNORECASE,
+)
+_LONGEST_NAME = 100
+_PASSWORD_LETTERS = 12
+"""A shorter word of letters alone behind a colon is taken for prose: `unknown-key: DeepSpeed has no …`."""
+_HEADER = re.compile(r"(?<=Authorization: )[^'\"`\\\n]+|(?<=Cookie: )[^'\"`\\\n]+", re.IGNORECASE)
+_NAME = re.compile(r"[+~]*[\w.-]+")
+_NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+@lru_cache(maxsize=4096)
+def _suggests_secret(name: str) -> bool:
+    if _LIKELY.search(name) is None or name in _DIRECTORIES or name.endswith("Error"):
+        return False
+    text = _OF_TEXT.sub("", _NEW_WORD.sub("_", name).lower())
+    if any(part in text for part in _PARTS):
+        return True
+    return any(word in _WORDS for word in re.split(r"[^a-z]+", text))
 
 
 def is_secret(name: str, value: str = "") -> bool:
     """Whether the name of a variable or an argument, or its value, suggests a secret."""
-    by_name = name not in _DIRECTORIES and _NAME.search(name) is not None
-    return by_name or _VALUE.search(value) is not None
+    return _suggests_secret(name) or _VALUE.search(value) is not None
 
 
 def assigned_secrets(assignments: Sequence[str]) -> list[str]:
@@ -30,35 +91,51 @@ def assigned_secrets(assignments: Sequence[str]) -> list[str]:
     return [name for name, equals, value in split if equals and is_secret(name, value)]
 
 
-HIDDEN = "(hidden)"
-"""Shown in place of a secret."""
-
-_ASSIGNED = re.compile(r"([\w.-]+)(\s*[=:]\s*(?:(?:Bearer|Basic)\s+)?|\s+)([^\s,;'\"`]+)")
-_NUMBER = re.compile(r"[-+\d.e]+|true|false|none|null", re.IGNORECASE)
-
-
-def hide_in_text(text: str) -> str:
-    """Hide tokens and passwords of URLs in a text, and what is assigned to a name that suggests a secret."""
-    return _ASSIGNED.sub(_without_value, _VALUE.sub(HIDDEN, text))
+def hide_in_text(text: str, mask: _Mask = lambda _: HIDDEN) -> str:
+    """Hide what is secret by its value, beside a name that suggests a secret, or wherever it was read."""
+    if (known := _KNOWN.pattern) is not None:
+        text = known.sub(lambda match: mask(match[0]), text)
+    return _hide_unknown(text, mask)
 
 
-def _without_value(assignment: "re.Match[str]") -> str:
-    name, between, value = assignment.groups()
-    is_flag = name.startswith("--") or between.strip()
-    if is_flag and _is_hidden(name, value):
-        return f"{name}{between}{HIDDEN}"
-    return assignment[0]
+def _hide_unknown(text: str, mask: _Mask) -> str:
+    text = _VALUE.sub(lambda match: mask(match[0]), text)
+    if _LIKELY.search(text) is None:
+        return text
+    text = _HEADER.sub(lambda match: mask(match[0]), text)
+    return _ASSIGNED.sub(lambda match: _without_value(match, mask), text)
+
+
+def _without_value(assignment: "re.Match[str]", mask: _Mask) -> str:
+    name, between, value = _name_of(assignment), assignment["between"], assignment["value"]
+    if not _is_hidden(name, value) or name.lower() in _BARE:
+        return assignment[0]
+    if between.isspace() and (not name.startswith("-") or value.startswith("-")):
+        return assignment[0]
+    is_words = name.isalpha() or (name.islower() and name.replace("-", "").isalpha())  # not X-Api-Key
+    if ":" in between and is_words and not assignment["close"] and _is_prose(value):
+        return assignment[0]
+    return assignment[0].removesuffix(value) + mask(value)
+
+
+def _is_prose(value: str) -> bool:
+    return _COMMON.fullmatch(value) is not None or (value.isalpha() and len(value) < _PASSWORD_LETTERS)
+
+
+def _name_of(assignment: "re.Match[str]") -> str:
+    """Return the whole name, which begins before the part that suggests a secret."""
+    text, end = assignment.string, assignment.start("close")
+    start = max(0, assignment.start() - _LONGEST_NAME)
+    return re.split(r"[^\w.-]", text[start:end])[-1]
 
 
 def _is_hidden(name: str, value: str) -> bool:
-    """Whether to hide a value: not the number of `max_tokens`, a tokenizer, or what a KeyError says."""
-    is_name = is_secret(name) and "tokenize" not in name.lower() and not name.endswith("Error")
-    return is_name and value != HIDDEN and _NUMBER.fullmatch(value) is None
+    return _suggests_secret(name) and _NO_SECRET.fullmatch(value) is None
 
 
 def hide_arguments(words: Sequence[str]) -> list[str]:
     """Hide the secrets among the words of a command."""
-    return [*_without_secrets(words)]
+    return [*_without_secrets(words, hide_in_text, lambda _: HIDDEN)]
 
 
 def secret_arguments(words: Sequence[str]) -> list[str]:
@@ -75,16 +152,20 @@ def secret_arguments(words: Sequence[str]) -> list[str]:
     return secret
 
 
-def _without_secrets(words: Sequence[str]) -> Iterator[str]:
+def _without_secrets(
+    words: Sequence[str], in_text: Callable[[str, _Mask], str], mask: _Mask
+) -> Iterator[str]:
     flag = ""
     for word in words:
         name, is_given, value = word.partition("=")
-        if is_given and _is_hidden(name, value):
-            yield f"{name}={HIDDEN}"
+        if is_given and _NAME.fullmatch(name) and _is_hidden(name, value):
+            yield f"{name}={mask(value)}"
         elif flag and not word.startswith("-") and _is_hidden(flag, word):
-            yield HIDDEN
+            yield mask(word)
+            if flag.endswith("s"):  # it may have several values
+                continue
         else:
-            yield _VALUE.sub(HIDDEN, word)
+            yield in_text(word, mask)
         flag = ""
         if word.startswith("-") and not is_given:
             flag = word
@@ -93,11 +174,74 @@ def _without_secrets(words: Sequence[str]) -> Iterator[str]:
 def hide_in(value: object, name: str = "") -> object:
     """Hide the secrets in a JSON value, and all text below a name that suggests one."""
     if isinstance(value, Mapping):
-        return {key: hide_in(child, str(key)) for key, child in value.items()}
+        below = {key: name if _is_secret_member(name) else str(key) for key in value}
+        return {key: child if key in _REASONS else hide_in(child, below[key]) for key, child in value.items()}
     if isinstance(value, list | tuple):
+        if all(isinstance(child, str) for child in value) and not _is_secret_member(name):
+            return hide_arguments(value)
         return [hide_in(child, name) for child in value]
     if not isinstance(value, str):
         return value
-    if _is_hidden(name, value):
+    if _is_secret_member(name) and _is_hidden(name, value):
         return HIDDEN
     return hide_in_text(value)
+
+
+def _is_secret_member(name: str) -> bool:
+    return name not in _BARE and _suggests_secret(name)
+
+
+class _Known:
+    """Values that were secret where they were read."""
+
+    def __init__(self) -> None:
+        self.values: set[str] = set()
+        self._num_compiled = 0
+        self._pattern: re.Pattern[str] | None = None
+
+    def add(self, value: str) -> str:
+        """Remember a value, unless it is too common to be hidden everywhere."""
+        for text in (value, *value.split("\n"), value.partition(":")[2]):
+            if _COMMON.fullmatch(text) is None and _NO_SECRET.fullmatch(text) is None:
+                self.values |= {text, shlex.quote(text), json.dumps(text)[1:-1]}
+        return HIDDEN
+
+    @property
+    def pattern(self) -> "re.Pattern[str] | None":
+        """Matches each of them as a whole word."""
+        if self._num_compiled != len(self.values):
+            longest_first = sorted(self.values, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(_as_word, longest_first)))
+            self._num_compiled = len(self.values)
+        return self._pattern
+
+
+def _as_word(value: str) -> str:
+    before = r"(?<!\w)" if value[0].isalnum() else ""
+    after = r"(?!\w)" if value[-1].isalnum() else ""
+    return f"{before}{re.escape(value)}{after}"
+
+
+_KNOWN = _Known()
+
+
+def remember(value: object, name: str = "") -> None:
+    """Remember the secrets in variables, in a ds_config or in a record, so that no text shows them."""
+    if isinstance(value, Mapping):
+        for key, child in value.items():
+            remember(child, name if _is_secret_member(name) else str(key))
+    elif isinstance(value, list | tuple):
+        remember_arguments([word for word in value if isinstance(word, str)])
+        for child in value:
+            remember(child, name)
+    elif isinstance(value, str):
+        if _suggests_secret(name):
+            _KNOWN.add(value)
+        elif _VALUE.search(value) is not None:
+            _hide_unknown(value, _KNOWN.add)
+
+
+def remember_arguments(words: Sequence[str]) -> None:
+    """Remember the secrets among the words of a command."""
+    for _ in _without_secrets(words, _hide_unknown, _KNOWN.add):
+        pass

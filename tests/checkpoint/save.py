@@ -258,6 +258,13 @@ def save_adapters(out: Path) -> None:
                 lora.save_pretrained(folder / name)
                 save_file({"logits": logits}, folder / f"{name}.safetensors")
 
+    def make_in_bf16() -> Any:
+        model = auto.from_pretrained(folder / "base", dtype=torch.bfloat16)
+        return peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+
+    with trained(make_in_bf16, 3, {"bf16": {"enabled": True}}) as (made, _):  # peft makes adapters in fp32
+        made.save_checkpoint(str(folder / "lora3-bf16"), exclude_frozen_parameters=True)
+
 
 class Experts(nn.Module):  # type: ignore[misc]
     """A model with DeepSpeed's own MoE layer, whose experts are shared out among so many ranks."""

@@ -241,7 +241,7 @@ def test_a_trainer_finds_its_checkpoint_by_the_file_latest_alone(saved: Path, tm
 
 
 def test_an_engine_that_was_saved_and_is_not_there_is_missed(saved: Path, tmp_path: Path) -> None:
-    model = b"\2" + bytes(7) + b"{}"
+    model = write_header({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}) + b"1"
     trained = trainers(tmp_path, 3, saved / "zero2")
     shutil.rmtree(trained / "global_step3")
     (trained / "model.safetensors").write_bytes(model)
@@ -297,9 +297,11 @@ def test_the_model_beside_checkpoints_is_one_of_its_own(saved: Path, tmp_path: P
     out = tmp_path / "out"
     checkpoint = trainers(out, 3, saved / "zero2")
     (out / "trainer_state.json").write_text('{"global_step": 3}')
-    (out / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    header = write_header({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
+    (out / "model.safetensors").write_bytes(header + b"1")
     model, other = find(out)
-    assert (model.saved_by, model.nbytes, other.folder) == (SavedBy.WEIGHTS, 28, checkpoint)
+    size = len('{"global_step": 3}') + len(header) + 1
+    assert (model.saved_by, model.nbytes, other.folder) == (SavedBy.WEIGHTS, size, checkpoint)
     assert told(out) == []
     (out / "model.safetensors").write_bytes(b"\2")
     assert told(out) == ["model.safetensors: its header is damaged"]

@@ -94,10 +94,15 @@ def test_nothing_is_written_beside_the_ds_config_that_a_script_passes_itself(tmp
     assert (planned.status, "own-config" in planned.out + planned.err) == (0, False)
 
 
+def test_the_number_of_gpus_is_left_to_the_machine_that_trains(tmp_path: Path) -> None:
+    zlaunch("init", "--yes", cwd=tmp_path)
+    assert "\n# gpus: 2\n" in (tmp_path / "zlaunch.yaml").read_text()
+
+
 def test_what_it_writes_in_an_empty_directory_can_be_planned(tmp_path: Path) -> None:
     zlaunch("init", "--yes", cwd=tmp_path)
     done = zlaunch("train", "--dry-run", cwd=tmp_path)
-    assert (done.status, done.err.splitlines()[0]) == (0, "using zlaunch.yaml: script, stage, gpus, save")
+    assert (done.status, done.err.splitlines()[0]) == (0, "using zlaunch.yaml: script, stage, save")
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:

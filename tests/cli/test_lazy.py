@@ -1,14 +1,16 @@
 """Commands are listed by a table and imported when they are needed."""
 
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
+import typer
 
 from zlaunch.cli import COMMANDS, program
-from zlaunch.cli.lazy import LazyCommand
+from zlaunch.cli.lazy import LazyCommand, LazyGroup
 from zlaunch.errors import WrongUsage
 
 LIST_IMPORTS = """
@@ -100,6 +102,32 @@ def test_a_command_under_another_name_or_without_its_group_is_named(words: str, 
     assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
 
 
+def test_a_misspelled_command_is_named() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        program(["trian"], prog_name="zlaunch", standalone_mode=False)
+    assert caught.value.hint == "did you mean `zlaunch train`?"
+
+
 def test_a_word_that_is_like_no_command_is_left_to_the_parser() -> None:
     with pytest.raises(Exception, match="No such command 'frobnicate'"):
         program(["frobnicate"], prog_name="zlaunch", standalone_mode=False)
+
+
+LEAKS = re.compile(r"<(str|path|int|float|list)|[<>]=x|x[<>]=|\[\[|[{}]|default: \(")
+"""Types and bounds that the parser would write into help and usage."""
+
+
+def helps(commands: Iterable[Any], path: str) -> Iterator[tuple[str, str]]:
+    for command in commands:
+        name = f"{path} {command.name}"
+        if isinstance(command, LazyGroup):
+            yield from helps(command.commands.values(), name)
+        else:
+            context = typer.Context(command.load(), info_name=name)
+            yield name, context.command.get_help(context)
+
+
+def test_no_help_shows_types_of_values_or_bounds_of_numbers() -> None:
+    found = {name: LEAKS.findall(text) for name, text in helps(COMMANDS, "zlaunch")}
+    assert len(found) > 30
+    assert [name for name, leaks in found.items() if leaks] == []

@@ -25,6 +25,7 @@ NOT_HERE = {
         (
             "accumulation-is-one",
             "auto-of-deepspeeds-own",
+            "batch-size-search-at-stage-3",
             "batch-differs-from-arguments",
             "differs-from-argument",
             "no-hidden-size",

@@ -7,6 +7,8 @@ import importlib
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
@@ -19,6 +21,7 @@ from zlaunch.config.translate.command import MODULES, PROGRAMS, read_command
 from zlaunch.config.translate.flags import HELP, Command, Flag, LauncherSyntax, Role
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
 from zlaunch.errors import WrongUsage
+from zlaunch.job.trainer_releases import is_before
 
 
 def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
@@ -30,8 +33,19 @@ def caught_parser(parse: Callable[[], object]) -> argparse.ArgumentParser:
     return found[0]
 
 
+NEWER = {"log_line_prefix_template": "2.14", "print_completion": "2.14"}
+"""Flag of torchrun → the release of torch that added it, if that is newer than the one in `constraints.txt`."""
+
+
+def installed(name: str) -> LauncherSyntax:
+    """A launcher without the flags that came after the installed torch."""
+    syntax, torch = syntax_of(name), version("torch")
+    flags = (flag for flag in syntax.flags if not is_before(torch, NEWER.get(flag.key, torch)))
+    return replace(syntax, flags=tuple(flags))
+
+
 LAUNCHERS: Mapping[str, LauncherSyntax] = {
-    name: syntax_of(name) for name in (DEEPSPEED, TORCHRUN, OLD_TORCHRUN, ACCELERATE)
+    name: installed(name) for name in (DEEPSPEED, TORCHRUN, OLD_TORCHRUN, ACCELERATE)
 }
 
 
@@ -58,6 +72,7 @@ WORDS: Mapping[str, Sequence[str]] = {
     "torch.distributed.launch": ["python", "-m", "torch.distributed.launch"],
     "accelerate launch": ["accelerate", "launch"],
 }
+NOT_FROM_VARIABLES = {"logs_specs", "numa_binding", "print_completion"}
 FLAGS = [(name, one) for name, launcher in LAUNCHERS.items() for one in (*launcher.flags, HELP)]
 
 
@@ -99,7 +114,7 @@ def test_torchruns_variables_are_those_it_reads(monkeypatch: pytest.MonkeyPatch)
         )
     parser = get_args_parser()
     read = {one.key for one in LAUNCHERS[TORCHRUN].flags if parser.get_default(one.key) in ("7", True)}
-    assert read == {one.key for one in LAUNCHERS[TORCHRUN].flags} - {"logs_specs", "numa_binding"}
+    assert read == {one.key for one in LAUNCHERS[TORCHRUN].flags} - NOT_FROM_VARIABLES
 
 
 def test_torchrun_starts_as_many_ranks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

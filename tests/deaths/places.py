@@ -118,11 +118,12 @@ def checkpoint_of_one_rank(folder: Path) -> Iterator[Bed]:
 
 @contextlib.contextmanager
 def stale_lock(folder: Path) -> Iterator[Bed]:
-    """The lock of a build that was killed, of an op of the script's own."""
+    """The lock of an op of the script's own, whose build was killed, or hangs; some releases wait for each."""
     lock = folder / "ops" / "mine" / "lock"
     lock.parent.mkdir(parents=True)
-    lock.touch()
-    yield Bed()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield Bed()
 
 
 @contextlib.contextmanager

@@ -15,11 +15,13 @@ from tests.abilities import unable
 from tests.deaths.bed import HERE, Bed, Job
 from tests.launchers import LAUNCHERS, taken
 from tools.build_ops import op_cache
-from zlaunch.hosts.machine.op_cache import is_stale
+from zlaunch.hosts.machine.build_lock import lock_state, locks_by_file
+from zlaunch.hosts.machine.interpreter import inspect_python
 
 pytestmark = [pytest.mark.job, pytest.mark.timeout(1200)]
 
 LIBAIO = Path("/usr/include/libaio.h")
+PYTHON = inspect_python(None)
 
 Start = Callable[..., Job]
 
@@ -148,9 +150,8 @@ def opened_by_its_reader(pipe: Path, job: Job) -> int:
     raise AssertionError(job.told())
 
 
-def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
-    tmp_path: Path, start: Start
-) -> None:
+def test_the_lock_that_a_killed_build_has_left_keeps_no_job_waiting(tmp_path: Path, start: Start) -> None:
+    """It is removed where torch would wait for it."""
     name = "deepspeed_shm_comm"
     ops = tmp_path / "ops"
     if (op_cache().folder / name).exists():
@@ -159,8 +160,9 @@ def test_the_lock_that_a_killed_build_has_left_is_removed_before_the_start(
     (ops / name / "lock").touch()
     job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops)}))
     assert job.process.wait(240) == 0
-    assert f"removed the lock {ops / name / 'lock'}" in (tmp_path / "err").read_text()
-    assert not (ops / name / "lock").exists()
+    is_removed = f"removed the lock {ops / name / 'lock'}" in (tmp_path / "err").read_text()
+    assert is_removed == locks_by_file(PYTHON)
+    assert (ops / name / "lock").exists() != is_removed
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
@@ -175,20 +177,16 @@ def test_a_zlaunch_that_ends_while_ops_compile_leaves_no_compiler_and_no_lock(
     ops = tmp_path / "ops"
     job = start("script.ends", bed=Bed(env={"TORCH_EXTENSIONS_DIR": str(ops), "CXX": str(compiler)}))
     job.await_file(compiles)
-    assert list(ops.glob("*/lock")) != []
+    assert states_of_locks(ops) == {"held"}
     job.dies_now()
     job.process.send_signal(number)
     status, left, _ = job.await_end()
-    assert (status, left, list(ops.glob("*/lock"))) == (128 + number, 0, [])
+    assert (status, left, states_of_locks(ops) - {"free"}) == (128 + number, 0, set())
     assert job.ending()["how"] == ("lost" if number is signal.SIGKILL else "stopped")
 
 
-def test_a_lock_that_is_held_is_left_alone(tmp_path: Path) -> None:
-    lock = tmp_path / "cpu_adam" / "lock"
-    lock.parent.mkdir()
-    with lock.open("w"):
-        assert not is_stale(lock)
-    assert is_stale(lock)
+def states_of_locks(ops: Path) -> set[str]:
+    return {lock_state(lock, PYTHON) for lock in ops.glob("*/lock")}
 
 
 def test_the_processes_that_are_counted_are_those_in_sessions_of_their_own_too(start: Start) -> None:

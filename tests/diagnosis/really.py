@@ -62,6 +62,54 @@ def checkpoint_corrupt__safetensors() -> None:
     load_file(FOLDER / "torn.safetensors")
 
 
+def checkpoint_corrupt__truncated() -> None:
+    import torch
+
+    torch.save({"a": torch.ones(10)}, FOLDER / "old.pt", _use_new_zipfile_serialization=False)
+    (FOLDER / "cut.pt").write_bytes((FOLDER / "old.pt").read_bytes()[:60])
+    torch.load(FOLDER / "cut.pt", weights_only=False)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+
+
+def not_downloaded() -> None:
+    import torch
+
+    (FOLDER / "pointer.pt").write_text(POINTER)
+    torch.load(FOLDER / "pointer.pt")
+
+
+def not_downloaded__pickle() -> None:
+    import torch
+
+    (FOLDER / "pointer.pt").write_text(POINTER)
+    torch.load(FOLDER / "pointer.pt", weights_only=False)
+
+
+def not_downloaded__page() -> None:
+    import torch
+
+    (FOLDER / "page.pt").write_text("<!DOCTYPE html><html></html>")
+    torch.load(FOLDER / "page.pt")
+
+
+def weights_only_refused() -> None:
+    import torch
+
+    torch.save({"a": socket.AddressFamily.AF_INET}, FOLDER / "odd.pt")
+    torch.load(FOLDER / "odd.pt")
+
+
+def weights_only_refused__protocol() -> None:
+    import pickle
+
+    import torch
+
+    (FOLDER / "plain.pt").write_bytes(pickle.dumps({"a": [1.5] * 100}))
+    torch.load(FOLDER / "plain.pt")
+
+
 def checkpoint_of_another_model() -> None:
     import torch
 

@@ -46,6 +46,13 @@ SWAP = frame(
 ACCELERATOR = frame(f"{SITE}/accelerate/accelerator.py", 2374, "_prepare_deepspeed", "x.get('device')")
 NVME = {"device": "nvme"}
 EXTENSIONS = "Using /tmp/ext/py311_cpu as PyTorch extensions root...\n"
+WEIGHTS_ONLY = (
+    "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps only if "
+    "you trust the source of the checkpoint. \n\t(2) Alternatively, to load with `weights_only=True` please check the "
+    "recommended steps in the following error message.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+    "numpy._core.multiarray._reconstruct was not an allowed global by default.\n\nCheck the documentation of "
+    "torch.load to learn more about types accepted by default with weights_only"
+)
 AIO = (
     " [WARNING]  async_io requires the dev libaio .so object and headers but these were not found.\n"
     " [WARNING]  async_io: please install the libaio-dev package with apt\n"
@@ -300,6 +307,12 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             stopped(1, phase="building ops"),
         ),
         waiting(StallEvidence(65.0), stopped(0, phase="initializing DeepSpeed", log=EXTENSIONS)),
+        waiting(
+            StallEvidence(
+                65.0, 0, {0: "_core/_acquire.py:177 _poll_until_acquired, called from train.py:3 main"}
+            ),
+            stopped(0, phase="building ops", log=EXTENSIONS),
+        ),
     ),
     "cuda-home-missing": (
         run(raised("MissingCUDAException", "CUDA_HOME does not exist, unable to compile CUDA op(s)")),
@@ -547,6 +560,53 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 "EOFError",
                 "",
                 frame(f"{SITE}/torch/_weights_only_unpickler.py", 327, "load", "raise EOFError"),
+                phase="resuming",
+            )
+        ),
+    ),
+    "not-downloaded": (
+        run(raised("UnpicklingError", "invalid load key, 'v'.", phase="resuming")),
+        run(
+            raised("SafetensorError", "Error while deserializing header: header too large"),
+            job={
+                "pointers": {"base/model.safetensors": "it is a Git LFS pointer; `git lfs pull` downloads it"}
+            },
+        ),
+    ),
+    "torch-too-old-to-load": (
+        run(
+            raised(
+                "ValueError",
+                "Due to a serious vulnerability issue in `torch.load`, even with `weights_only=True`, we now require users to upgrade torch to at least v2.6 in order to use the function.",
+                phase="resuming",
+            )
+        ),
+    ),
+    "weights-only-refused": (
+        run(raised("UnpicklingError", WEIGHTS_ONLY, frame("train.py", 9, "main", "torch.load(FILE)"))),
+        run(
+            raised(
+                "UnpicklingError",
+                WEIGHTS_ONLY,
+                frame(
+                    f"{SITE}/deepspeed/runtime/checkpoint_engine/fast_checkpoint_engine.py",
+                    43,
+                    "load",
+                    "sd = torch.load(path, map_location=map_location)",
+                ),
+                phase="resuming",
+            )
+        ),
+        run(
+            raised(
+                "UnpicklingError",
+                WEIGHTS_ONLY,
+                frame(
+                    f"{SITE}/transformers/trainer.py",
+                    3867,
+                    "_load_rng_state",
+                    "checkpoint_rng_state = torch.load(rng_file, weights_only=True)",
+                ),
                 phase="resuming",
             )
         ),

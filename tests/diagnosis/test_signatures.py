@@ -40,6 +40,34 @@ def test_an_argument_that_zlaunch_added_is_not_blamed_on_the_user() -> None:
     assert "zlaunch added `--bf16`; the other arguments are yours" in verdict.facts
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "cause"),
+    [
+        ("ModuleNotFoundError", "No module named 'trl.gone'", "`trl` has no module `trl.gone`"),
+        (
+            "ModuleNotFoundError",
+            "No module named 'datasets.load'; 'datasets' is not a package",
+            "`datasets` is a file, so there is no `datasets.load`",
+        ),
+        ("ModuleNotFoundError", "No module named 'trl'", "`trl` is not installed in the Python of rank 0"),
+        (
+            "OSError",
+            "/data/llama does not appear to have a file named config.json. Checkout https://huggingface.co",
+            "`/data/llama` exists, but has no file `config.json`",
+        ),
+        (
+            "EmptyDatasetError",
+            "The directory at /data/sft doesn't contain any data files",
+            "the folder `/data/sft` exists, but has no data files that `datasets` reads",
+        ),
+    ],
+)
+def test_what_is_there_is_not_called_missing(kind: str, message: str, cause: str) -> None:
+    verdict = diagnose(run(raised(kind, message)))
+    assert verdict is not None
+    assert verdict.cause == cause
+
+
 FROM = "\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n"
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.making import PYTHON
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
+from zlaunch.hosts.agent.own_code import own_code
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, Machine
 from zlaunch.job.spec import JobSpec
@@ -27,8 +28,8 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs.mkdir()
     for name, gpu in {"w0": A100, "w1": RTX_4090}.items():
         facts = MachineFacts(PYTHON, Machine(name, 8, 1 << 38, (gpu, replace(gpu, index=1))))
-        answer = json.dumps({ANSWER: {"facts": plain(facts)}})
-        (answers / name).write_text(f"zlaunch asks\n{answer}\n")
+        said = [json.dumps({ANSWER: {"code": own_code()}}), json.dumps({ANSWER: {"facts": plain(facts)}})]
+        (answers / name).write_text("\n".join(["zlaunch asks", *said, ""]))
     (programs / "ssh").write_text(SSH.format(answers=answers))
     (programs / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")

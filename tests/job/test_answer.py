@@ -76,7 +76,7 @@ def test_the_ds_config_of_the_command_line_is_not_the_programs_own() -> None:
 
 
 def test_a_program_that_does_not_know_its_local_rank_wants_it() -> None:
-    assert answered(reached="deepspeed.initialize", wants_local_rank=True).wants_local_rank
+    assert answered(reached="deepspeed.initialize", local_rank_flag="--local_rank").wants_local_rank
 
 
 @pytest.mark.parametrize(("stage", "handover"), [(None, Handover.NOT), (1, Handover.ARGUMENTS)])

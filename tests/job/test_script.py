@@ -428,5 +428,50 @@ torch.nn.utils.clip_grad_norm_(parameters, 2.0)
     settings = read_script(tmp_path / "train.py").settings
     assert [(one.call, one.value, one.where) for one in settings] == [
         ("Accelerator", 4, "train.py:2"),
+        ("Accelerator", "bf16", "train.py:2"),
         ("clip_grad_norm_", None, "train.py:3"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("source", "flags"),
+    [
+        ("add_argument('--deepspeed', type=str)\nHfTrainerDeepSpeedConfig(args.deepspeed)", ("--deepspeed",)),
+        (
+            "add_argument('--deepspeed_config')\nDeepSpeedPlugin(args.deepspeed_config)",
+            ("--deepspeed_config",),
+        ),
+        ("add_argument('--deepspeed', action='store_true')\nDeepSpeedPlugin(args.deepspeed)", ()),
+        ("add_argument('--deepspeed')\nprint(args.deepspeed)", ()),
+    ],
+)
+def test_a_parser_that_takes_the_ds_config_of_accelerate_gets_it(
+    file: Path, source: str, flags: tuple[str, ...]
+) -> None:
+    script = _read(file, f"{source}\nAccelerator(deepspeed_plugin=plugin)")
+    assert (script.interface, script.is_sure, script.config_flags) == (
+        ConfigInterface.ACCELERATE,
+        False,
+        flags,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "flag"),
+    [
+        ("add_argument('--local_rank')", "--local_rank"),
+        ("add_argument('--local-rank')", "--local-rank"),
+        ("add_argument('--local-rank', '--local_rank')", "--local_rank"),
+        ("add_argument('--local-rank', default=os.environ['LOCAL_RANK'])", ""),
+    ],
+)
+def test_a_local_rank_is_wanted_as_the_parser_of_the_script_spells_it(
+    file: Path, source: str, flag: str
+) -> None:
+    script = _read(file, source)
+    assert (script.local_rank_flag, script.wants_local_rank) == (flag, flag == "--local_rank")
+
+
+def test_a_switch_of_the_script_takes_no_value(file: Path) -> None:
+    script = _read(file, "add_argument('--deepspeed', action='store_true')\nadd_argument('--lr', type=float)")
+    assert script.switches == {"--deepspeed"}

@@ -1,5 +1,6 @@
 from contextlib import suppress
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from zlaunch.job.spec import (
     parse_gpus,
     parse_offload,
     parse_override,
+    script_path,
 )
 
 DEVICES: tuple[Device, ...] = ("none", "cpu", "nvme")
@@ -155,3 +157,7 @@ def test_a_time_is_written_as_a_clock_or_with_a_unit(text: str, seconds: float) 
 def test_any_text_is_a_time_or_wrong_usage(text: str) -> None:
     with suppress(WrongUsage):
         assert parse_duration(text, "--time-limit") > 0
+
+
+def test_a_script_that_looks_like_an_option_is_named_by_its_whole_path() -> None:
+    assert [script_path("./-s.py"), script_path("./s.py")] == [Path.cwd() / "-s.py", Path("s.py")]

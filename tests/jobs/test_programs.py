@@ -1,6 +1,7 @@
 """Programs that know nothing of zlaunch train as they are."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,9 @@ def test_files_named_like_modules_of_python_are_imported_only_by_the_script(
     (tmp_path / "calendar.py").write_text("print('this calendar')\n")
     result = train(tmp_path, "import calendar", "--launcher", launcher)
     assert (result.status, "this calendar" in result.out) == (0, True), result.err
+
+
+def test_a_script_and_its_arguments_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "-s.py").write_text("import os, sys\nprint(os.fsencode(sys.argv[1]), flush=True)\n")
+    result = zlaunch("train", "--gpus", "1", "./-s.py", "--", os.fsdecode(b"a\xff"), cwd=tmp_path)
+    assert (result.status, "b'a\\xff'" in result.out) == (0, True), result.err

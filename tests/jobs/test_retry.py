@@ -147,6 +147,14 @@ def test_what_is_tried_next_is_told_in_lines_that_fit(tmp_path: Path) -> None:
     assert max(map(len, result.err.splitlines())) <= 80
 
 
+def test_why_an_attempt_could_not_start_is_told(tmp_path: Path) -> None:
+    damages = "open(__file__, 'w').write('a =')"
+    (tmp_path / "killed.py").write_text(f"import os\n{damages}\nos.kill(os.getpid(), 9)\n")
+    result = run(*ZLAUNCH, "train", "killed.py", "--gpus", "1", "--max-restarts", "1", cwd=tmp_path)
+    assert result.status == 137, result.err
+    assert "1 problem found\nkilled.py:1:4: error: [not-python]" in result.err.partition("not tried")[2]
+
+
 def test_the_restarts_of_a_job_leave_the_run_directories_of_its_requeued_starts_to_them(
     tmp_path: Path,
 ) -> None:

@@ -147,6 +147,20 @@ def test_auto_needs_a_model() -> None:
         choose_stage(of_model(prepared(), None), ROOMY)
 
 
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ('parser.add_argument("--base_model")', "name the model: `-- --base_model DIR`"),
+        ("model = LlamaForCausalLM(LlamaConfig())", "drop `--stage auto`; `zlaunch plan DIR`"),
+    ],
+)
+def test_auto_names_an_argument_for_the_model_only_if_the_script_may_have_it(source: str, hint: str) -> None:
+    facts = replace(of_model(prepared(), None), script=script(source))
+    with pytest.raises(Unavailable) as raised:
+        choose_stage(facts, ROOMY)
+    assert str(raised.value.hint).startswith(hint)
+
+
 def test_auto_chooses_the_offload_too() -> None:
     with pytest.raises(WrongUsage):
         choose_stage(prepared(offload=Offload("cpu", "none")), ROOMY)

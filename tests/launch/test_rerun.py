@@ -208,7 +208,7 @@ THEN: EnvironmentRecord = {
 
 
 def test_what_is_as_it_was_has_not_changed() -> None:
-    assert [*environment_changes(THEN, THEN), *script_changes("1" * 64, "1" * 64)] == []
+    assert [*environment_changes(THEN, THEN), *script_changes("a.py", "1" * 64, "1" * 64)] == []
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_another_branch_of_the_same_commit_is_no_change() -> None:
 def test_a_script_with_another_hash_or_without_one_counts_as_changed(
     then: str | None, now: str | None
 ) -> None:
-    assert [one.what for one in script_changes(then, now)] == ["script"]
+    assert [one.what for one in script_changes("a.py", then, now)] == ["a.py"]
 
 
 @given(

@@ -286,6 +286,13 @@ def test_a_program_that_imports_what_has_moved_is_told_the_new_place(
     assert f"hint: {advice};" in told.err
 
 
+@pytest.mark.job
+def test_arguments_that_the_trainer_no_longer_has_are_answered_with_what_replaced_them(folder: Path) -> None:
+    told = plan(folder, "--", "--evaluation_strategy", "steps", "--overwrite_output_dir", "True")
+    assert (told.status, told.err.count("[removed-argument]")) == (65, 2)
+    assert "hint: use `--eval_strategy`" in told.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -392,6 +399,58 @@ def test_a_program_gets_the_local_rank_that_it_wants(folder: Path) -> None:
     (folder / "train.py").write_text("name = '--local_rank'\nimport mine\n")
     (folder / "mine.py").write_text(LOCAL_RANK + ENGINE.format("{'zero_optimization': {'stage': 1}}"))
     assert "ZeRO stage 1" in plan(folder, "train.py").out
+
+
+READS_A_FILE = """
+import accelerate, argparse, json, os
+class HfTrainerDeepSpeedConfig:
+    def __init__(self, file):
+        self.deepspeed_config = {**json.load(open(file)), "team": os.environ["TEAM"]}
+parser = argparse.ArgumentParser()
+parser.add_argument("--deepspeed", type=str)
+args = parser.parse_args()
+accelerate.Accelerator(deepspeed_plugin=HfTrainerDeepSpeedConfig(args.deepspeed))
+"""
+
+
+@pytest.fixture
+def reads_a_file(folder: Path) -> Path:
+    (folder / "train.py").write_text(READS_A_FILE)
+    (folder / "accelerate").mkdir()
+    (folder / "accelerate" / "__init__.py").write_text("from accelerate.accelerator import Accelerator\n")
+    (folder / "accelerate" / "accelerator.py").write_text(
+        "class Accelerator:\n    def __init__(self, deepspeed_plugin): ...\n"
+    )
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 1,}} // mine\n')
+    return folder
+
+
+@pytest.mark.parametrize("words", ["--ds-config ds.json", "--stage 1", "-- --deepspeed ds.json"])
+def test_a_program_that_is_asked_gets_what_the_ranks_get(words: str, reads_a_file: Path) -> None:
+    told = plan(reads_a_file, "--env", "TEAM=a", "train.py", *words.split())
+    assert told.err == "asking train.py for its arguments\n"
+    assert "job        ZeRO stage 1" in told.out
+    assert told.out.count("train.py --deepspeed /") == 1
+
+
+def test_a_program_that_is_named_for_a_ds_config_gets_a_clean_copy_of_its_own(reads_a_file: Path) -> None:
+    words = ("config", "resolve", "ds.json", "--", "train.py", "--deepspeed", "ds.json")
+    told = zlaunch(*words, cwd=reads_a_file, env={"TEAM": "a"})
+    assert "cannot find out" not in told.err
+
+
+def test_the_reason_why_a_program_told_nothing_is_its_error(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "import atexit\natexit.register(print, 'bye')\nraise ValueError('no data')\n"
+    )
+    assert "cannot find out the arguments of train.py: ValueError: no data\n" in plan(folder, "train.py").err
+
+
+def test_a_module_that_a_package_lacks_is_not_called_a_missing_package(folder: Path) -> None:
+    (folder / "mine.py").write_text("import json.schema.draft\n")
+    told = plan(folder, "train.py")
+    assert told.status == 69
+    assert "`json` has no module `json.schema`\nhint: install the release of `json`" in told.err
 
 
 def test_the_reason_of_a_program_that_prints_one_long_line_is_short(folder: Path) -> None:

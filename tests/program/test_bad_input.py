@@ -67,7 +67,7 @@ CASES: dict[str, Case] = {
         "deepy.py starts ranks itself, with DeepSpeed's launcher",
     ),
     "a script that is not Python": (["broken.py"], 65, "broken.py:1"),
-    "an unknown stage": (["--stage", "7"], 2, "'--stage': '7' is not"),
+    "an unknown stage": (["--stage", "7"], 2, "`--stage 7`: expected 0, 1, 2, 3 or auto"),
     "an unknown option": (
         ["--learning_rate", "3"],
         2,

@@ -26,7 +26,8 @@ def folder(tmp_path: Path) -> Path:
 def test_hosts_that_are_imagined_have_all_their_gpus(folder: Path) -> None:
     plan = planned(folder, "train.py", "--on", "2x8xH100-80GB")
     assert (plan["accelerator"], len(plan["ranks"])) == ("cuda", 16)
-    assert [(slot["host"], slot["device"]) for slot in plan["ranks"][7:9]] == [("host 0", 7), ("host 1", 0)]
+    assert plan["within"] == "machines that are not asked: 8 x NVIDIA H100 80GB HBM3, 79.1 GiB each (`--on`)"
+    assert [(slot["host"], slot["device"]) for slot in plan["ranks"][7:9]] == [("host-0", 7), ("host-1", 0)]
 
 
 def test_hosts_that_are_not_asked_are_like_this_one_or_like_those_that_are_imagined(folder: Path) -> None:
@@ -47,6 +48,14 @@ def test_a_job_that_does_not_fit_there_is_refused(folder: Path) -> None:
     words = ("--on", "1xH100-80GB", "--stage", "2", "--", "--model", folder, "--from_scratch")
     result = zlaunch("train", "--dry-run", *words, cwd=folder)
     assert (result.status, "does-not-fit" in result.err) == (65, True), result.err
+
+
+def test_a_plan_for_hosts_that_are_imagined_has_nothing_of_this_machine(folder: Path) -> None:
+    (folder / "own.py").write_text("from transformers import Trainer\nTrainer().train()\n")
+    result = zlaunch("train", "--dry-run", "own.py", "--on", "8xH100-80GB", cwd=folder)
+    assert result.status == 0, result.err
+    for of_this_machine in ("are free", "OMP_NUM_THREADS", "TORCH_EXTENSIONS_DIR"):
+        assert of_this_machine not in result.out
 
 
 LOOP = "import deepspeed\nengine, *_ = deepspeed.initialize(model=Net())\n"

@@ -9,13 +9,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.abilities import need_root, unable
 from tests.launchers import FIRST_OF_EACH
-from tests.running import ZLAUNCH, Result, start, the_run, zlaunch
+from tests.recorded_run import write_run
+from tests.running import ZLAUNCH, Result, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -183,10 +186,31 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
 
 
-def test_arguments_and_variables_of_a_run_are_read_by_nobody_else(folder: Path) -> None:
-    zlaunch("train", "script.py", cwd=folder)
-    modes = {name: stat.S_IMODE((the_run(folder) / name).stat().st_mode) for name in ("job.json", "run.sh")}
-    assert modes == {"job.json": 0o600, "run.sh": 0o700}
+def test_runs_that_only_their_users_may_read_keep_nobody_from_the_others() -> None:
+    need_root("be another user")
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    if run(*nobody, *ZLAUNCH, "--version", cwd=Path("/")).status:
+        unable("nobody else can start the Python of the tests")
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for name, mode in (("closed", 0o700), ("shared", 0o755)):
+            write_run(root := Path(folder, "runs", name), 2)
+            root.chmod(mode)
+        listed, closed = (
+            run(*nobody, *ZLAUNCH, "runs", *words, cwd=Path(folder))
+            for words in (["list"], ["show", "closed"])
+        )
+    assert (listed.status, "shared" in listed.out, "closed" in listed.out) == (0, True, False)
+    assert "1 run not listed: only their users may read them" in listed.err
+    assert (closed.status, "`zlaunch train --share` lets others read" in closed.err) == (69, True)
+
+
+@pytest.mark.parametrize(("option", "mode"), [((), 0o700), (("--share",), 0o755)])
+def test_nobody_else_enters_a_run_directory_unless_it_is_shared(
+    folder: Path, option: tuple[str, ...], mode: int
+) -> None:
+    zlaunch("train", "script.py", *option, cwd=folder)
+    assert stat.S_IMODE(the_run(folder).stat().st_mode) == mode
 
 
 def test_a_half_written_run_is_a_line_of_the_list(folder: Path) -> None:
@@ -282,11 +306,11 @@ def test_a_script_that_is_not_what_it_was_is_not_repeated_unless_forced(folder: 
     (folder / "script.py").write_text(f"{SCRIPT}\nprint('more')\n")
     refused = runs(folder, "rerun", name)
     assert refused.status == 65
-    assert "script [not-as-it-was]" in refused.err
+    assert "script.py [not-as-it-was]\n  differs from the run: was sha256 " in refused.err
     assert the_run(folder).name == name
     forced = runs(folder, "rerun", name, "--force")
     assert forced.status == 0
-    assert "differs    script" in forced.err
+    assert "differs    script.py: was sha256 " in forced.err
 
 
 def test_a_run_with_a_forecast_is_rehearsed_again_unless_forced(folder: Path) -> None:

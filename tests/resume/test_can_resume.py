@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint.made import T, safetensors
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES, OTHER_OPTIMIZERS
 from tests.checkpoint.swapping import put_on_nvme
@@ -73,6 +74,17 @@ def load(ranks: int, pairs: list[tuple[str, str]], folder: Path) -> Answers:
     run_ranks(ranks, "tests.checkpoint.load", out, *(f"{folder / saved}:{into}" for saved, into in pairs))
     told = json.loads(out.read_text()).values()
     return {(saved, into, ranks): answer for (saved, into), answer in zip(pairs, told, strict=True)}
+
+
+def test_every_job_can_resume_from_its_own_checkpoint(saved: Path) -> None:
+    own = {saved / name: config for name, config in ENGINES.items() if "elastic" not in name}
+    own[saved / "adapters" / "lora3-bf16"] = {"zero_optimization": {"stage": 3}, "bf16": {}}
+    for folder, config in own.items():
+        checkpoint = summarize(checkpoint_at(folder))
+        stage, precision = config["zero_optimization"]["stage"], "bf16" if "bf16" in config else "fp32"
+        assert checkpoint.dtype == {"bf16": "bfloat16", "fp32": "float32"}[precision]
+        job = ResumeTarget(2, stage, precision, checkpoint.offload)
+        assert can_resume(checkpoint, job).way is ResumeWay.AS_IT_IS, folder
 
 
 AS_IT_IS = [*itertools.product(NAMES, NAMES)]
@@ -392,7 +404,7 @@ def test_a_trainers_checkpoint_without_an_engine_is_not_one_to_resume_from_with_
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
-    (folder / "model.safetensors").write_bytes(bytes([2, *bytes(7)]) + b"{}")
+    safetensors({"a": T((1,))}, folder / "model.safetensors")
     result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)
     assert (result.status, "no files of DeepSpeed's engine" in result.out) == (65, True)
 

@@ -107,6 +107,7 @@ def test_an_optimizer_on_nvme_is_not_saved_over_an_earlier_one(
         ("--save_steps 4 --max_steps 8", {"stage": 2}, ["mixed-checkpoint"]),
         ("--save_steps 4 --max_steps 7", {"stage": 2}, []),
         ("--save_steps 4 --max_steps 8", {"stage": 3}, ["mixed-checkpoint"]),
+        ("--save_steps 5 --max_steps 8", {"stage": 3}, ["mixed-checkpoint"]),  # the last is saved, too
     ],
 )
 def test_a_checkpoint_of_more_ranks_or_another_stage_is_not_silently_saved_over(
@@ -120,6 +121,23 @@ def test_a_checkpoint_of_more_ranks_or_another_stage_is_not_silently_saved_over(
     (folder / "mp_rank_00_model_states.pt").touch()
     plan = make_plan(inputs(*argv.split(), "--output_dir", str(folder.parents[1]), **asked))
     assert [one.code for one in check_saves(plan.training)] == codes
+
+
+@pytest.mark.parametrize(("steps", "overwritten"), [(7, []), (8, [8]), (20, [8, 12, 16, 20])])
+def test_checkpoints_that_will_be_overwritten_are_named(
+    steps: int, overwritten: list[int], tmp_path: Path
+) -> None:
+    for step in (8, 12, 16, 20):
+        folder = tmp_path / f"checkpoint-{step}" / f"global_step{step}"
+        folder.mkdir(parents=True)
+        (folder.parent / "trainer_state.json").write_text("{}")
+        for rank in range(2):
+            (folder / f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
+        (folder / "mp_rank_00_model_states.pt").touch()
+    words = f"--save_steps 4 --max_steps {steps} --output_dir {tmp_path}"
+    found = list(check_saves(make_plan(inputs(*words.split(), stage=2)).training))
+    assert [one.code for one in found] == ["overwrites-checkpoints"] * bool(overwritten)
+    assert all(f"checkpoint-{step}" in found[0].message for step in overwritten[:3])
 
 
 def test_a_disk_with_room_for_one_checkpoint_of_many_is_worth_a_warning() -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.checkpoint.trainers import trainers
-from tests.resume.resuming import LOOP, TRAINER, job, resumption
+from tests.resume.resuming import LOOP, TRAINER, inputs, job, resumption
 from tests.running import zlaunch
+from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.script import RESUME
+from zlaunch.launch.checkpoints import with_checkpoint
 from zlaunch.resume.choose import find_resumption, no_checkpoint_yet
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.rundir.layout import RunDir
@@ -28,6 +30,20 @@ def test_latest_is_the_newest_complete_checkpoint_of_the_output_directory(
     found = resumption("latest", TRAINER, "--output_dir", str(tmp_path))
     assert (found.checkpoint.folder, found.saved.step) == (nine, 9)
     assert resumption(tmp_path).checkpoint.folder == nine
+
+
+def test_a_newer_checkpoint_that_is_damaged_is_named(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "300")
+    for step in (8, 9, 10):
+        trainers(tmp_path, step, saved / "zero2")
+    next((tmp_path / "checkpoint-10").glob("*/*rank_1*")).write_bytes(b"PK")
+    with_checkpoint(inputs(tmp_path), PlanView())
+    assert "skips checkpoint-10, which is newer: " in capsys.readouterr().err
+    with_checkpoint(inputs(tmp_path / "checkpoint-8"), PlanView())  # 9 is sound
+    assert "skips" not in capsys.readouterr().err
 
 
 def test_a_run_stands_for_the_directory_that_it_saved_to(

@@ -58,15 +58,30 @@ def test_what_only_the_script_knows_is_not_taken_for_a_default(
     assert (found.every, found.limit) == (every, limit)
 
 
+@each(
+    ("argv", "source", "is_model_only"),
+    [
+        ("", "", False),
+        ("--save_only_model True", "", True),
+        ("--save_only_model", "", True),
+        ("--save_only_model false", "TrainingArguments(save_only_model=True)", False),
+    ],
+)
+def test_whether_anything_can_resume_from_what_is_saved(argv: str, source: str, is_model_only: bool) -> None:
+    assert saves(argv, source).is_model_only is is_model_only
+
+
 def test_what_the_script_sets_once_is_known(tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(
-        "class Own(TrainingArguments):\n    save_steps: int = 10\n    save_total_limit: int = 3\n"
+        "class Own(TrainingArguments):\n    save_steps: int = 10\n    save_only_model: bool = True\n"
+        "    save_total_limit: int = 3\n"
         "HfArgumentParser(Own).parse_args_into_dataclasses()\nTrainer()\n"
     )
     found = plan_saves(read_script(own), ScriptArgs.of(["--max_steps", "100"]), None)
     assert found is not None
     assert (found.every, found.limit, found.count, found.most) == (10, 3, 10, 4)
+    assert found.is_model_only
 
 
 @pytest.mark.parametrize("argv", ["--save_strategy no", "--save_strategy=no"])
@@ -97,4 +112,4 @@ def test_a_resumed_trainer_saves_as_often_as_its_checkpoint_says(saved: Path, tm
     assert found is not None
     assert (found.every, found.is_kept, found.resumed_step) == (4, True, 5)
     assert found.count == len({8, 12, 14})
-    assert [step for step in range(20) if found.is_at(step)] == [8, 12]
+    assert [step for step in range(20) if found.is_at(step)] == [8, 12, 14]

@@ -187,5 +187,4 @@ def test_whatever_the_lines_of_a_history_hold_they_are_shown_as_json(
 def test_a_damaged_record_is_named_on_a_page_too(own: Path) -> None:
     (own / "job.json").write_text("NaN")
     run = load_run(own)
-    assert any("job.json" in trouble for trouble in run.without_secrets.troubles)
-    assert run.without_secrets.troubles == run.troubles
+    assert any("job.json" in trouble for trouble in run.troubles)

@@ -11,6 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.irregular import KINDS, replaced, within
+from tests.recorded_run import write_run
+from zlaunch.cli.runs.why import explained
+from zlaunch.cli.views.run_facts import facts
+from zlaunch.diagnosis.collect import LauncherEnd, collect_evidence
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import InputMissing, WrongUsage
@@ -21,7 +26,9 @@ from zlaunch.rundir.owner import is_running, own_identity, owner_process
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import JobRecord
 from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.history import RunHistory
 from zlaunch.runs.logs import follow, start_of
+from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import State
 from zlaunch.runs.stop import has_stopped, may_have_ended
 from zlaunch.runs.store import all_runs, find_run, load_run
@@ -131,7 +138,7 @@ def test_a_part_of_a_run_that_was_read_is_not_read_again(runs: Path) -> None:
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:
     (runs / "named" / "how-it-ended.json").mkdir()
-    assert "Is a directory" in str(RunFiles(runs / "named").troubles)
+    assert "it is a directory" in str(RunFiles(runs / "named").troubles)
 
 
 def test_a_pulse_may_have_trailing_spaces_and_numbers_that_are_none(runs: Path) -> None:
@@ -319,3 +326,22 @@ def test_a_run_that_goes_on_is_looked_at_once_a_second_until_it_writes_its_endin
     assert asked == [False, False, False, True, False, False, True]
     leave(root, "finished", 0)
     assert is_due()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_stands_in_the_place_of_a_file_of_a_run_nobody_waits_for_it(
+    kind: str, tmp_path: Path
+) -> None:
+    root = write_run(tmp_path / "run", 5)
+    (root / "logs" / "rank-0.log").write_text("x\n")
+    for name in ("stop", "launcher.log"):
+        (root / name).write_text("15 zlaunch")
+    for file in [file for file in root.rglob("*") if file.is_file()]:
+        with replaced(file, kind), within(10):
+            all_runs(tmp_path)
+            run = load_run(root)
+            run.read_all()
+            compare_with_forecast(run)
+            collect_evidence(run, LauncherEnd(1))
+            RunHistory(root).update()
+            assert [*facts(run), *explained(run)]

@@ -52,6 +52,12 @@ def test_a_run_that_did_as_planned_does_not_differ() -> None:
     assert differences(run(config=planned, engine=ENGINE)) == []
 
 
+def test_lines_that_accelerate_turns_off_are_no_difference() -> None:
+    planned = {"steps_per_print": 10}
+    assert differences(run("accelerate", planned, engine=ENGINE)) == []
+    assert differences(run("deepspeed", planned, engine=ENGINE)) == ["`steps_per_print` is not set, not 10"]
+
+
 def test_a_script_that_did_not_load_its_checkpoint_is_told() -> None:
     begun: Any = {0: {"first_step": 0, "step": 4}}
     files = run(engine=ENGINE).holding(job={"interface": "trainer", "resumed_step": 8}, heartbeats=begun)

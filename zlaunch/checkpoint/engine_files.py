@@ -7,6 +7,7 @@ deepspeed/utils/zero_to_fp32.py.
 
 import contextlib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +20,15 @@ from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, Unknown, 
 from zlaunch.units import whole
 
 _MODEL = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)(?:_\d+)?_model_states\.pt")
-_OPTIM = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
+_BF16 = "bf16_"
+_OPTIM = re.compile(rf"(?:{_BF16}|fp16_)?zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
 _EXPERT = re.compile(r"layer_(?P<layer>\d+)_expert_(?P<expert>\d+)_mp_rank_00_model_states\.pt")
 _EXPERT_OPTIM = re.compile(r"expp_rank_\d+_mp_rank_00_optim_states\.pt")
 _LAYER = re.compile(r"layer_(?P<layer>\d+)-(?:.+-)?model_states\.pt")
 _OTHER = re.compile(r"(layer_.*|expp_rank_.*|.*expert.*)[_-](model|optim)_states\.pt")
+
+_DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp16": "float16"}
+"""Section of a ds_config → the type in which it trains."""
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _FP32_GROUPS = "single_partition_of_fp32_groups"
@@ -53,6 +58,13 @@ class EngineFiles:
     def fits_all_stages(self) -> bool:
         """Whether the model's file has the names that all stages look for, as `fit_all_stages` gives them."""
         return {dp for dp, _ in self.model} >= {None, 0}
+
+    @property
+    def is_bf16(self) -> bool | None:
+        """Whether its names are those that a job in bf16 looks for; None without an optimizer of ZeRO."""
+        if not self.optim:
+            return None
+        return any(file.name.startswith(_BF16) for file in self.optim.values())
 
     @property
     def first_model(self) -> "ModelFile":
@@ -195,6 +207,12 @@ class ModelFile:
         return config if isinstance(config, dict) else {}
 
     @property
+    def has_writer(self) -> bool:
+        """Whether the ds_config has a checkpoint writer, with which an engine cannot load this either."""
+        section = self.config.get("checkpoint")
+        return isinstance(section, dict) and section.get("writer") is not None
+
+    @property
     def _zero(self) -> Mapping[str, Any]:
         zero = self.config.get("zero_optimization")
         return zero if isinstance(zero, dict) else {}
@@ -203,6 +221,19 @@ class ModelFile:
     def stage(self) -> int | None:
         """The stage in the ds_config."""
         return whole(self._zero.get("stage", 0))
+
+    @property
+    def dtype(self) -> str | None:
+        """The type in which it trained, or else that of most of its tensors.
+
+        At stage 3 an adapter has the type in which peft made it: its tensors are empty, and say nothing.
+        """
+        for name, dtype in _DTYPES.items():
+            section = self.config.get(name)
+            if isinstance(section, dict) and section.get("enabled") is True:
+                return dtype
+        types = Counter(tensor.dtype for name, tensor in self.module.items() if name not in self.buffers)
+        return types.most_common(1)[0][0] if types else None
 
     @property
     def is_round_robin(self) -> bool | None:

@@ -29,6 +29,7 @@ from zlaunch.checkpoint.summary import trained_type
 from zlaunch.checkpoint.torch_file import ITEM_BYTES, BadArchive
 from zlaunch.checkpoint.weights import StoredWeight, aliases, weights
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
+from zlaunch.files import read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -251,7 +252,7 @@ def _index(export: ModelExport) -> str:
 
 
 def _set_type(config: Path, dtype: str) -> None:
-    content = json.loads(config.read_text("utf-8"))
+    content = json.loads(read_regular(config))
     named = [key for key in ("dtype", "torch_dtype") if key in content] or ["torch_dtype"]
     content.update(dict.fromkeys(named, dtype))
     config.write_text(json.dumps(content, indent=2) + "\n", "utf-8")

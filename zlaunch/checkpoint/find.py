@@ -11,6 +11,7 @@ from typing import Any
 
 from zlaunch.checkpoint.engine_files import EngineFiles, engine_files
 from zlaunch.errors import InputMissing
+from zlaunch.files import read_regular
 
 LATEST = "latest"
 """The file in which the engine names the newest tag."""
@@ -34,6 +35,9 @@ WEIGHTS = (
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin", "adapter_model*.bin")
 """Files of a model, whole or in parts, and of an adapter."""
+
+_OF_A_MODEL = re.compile("model|weights|consolidated")
+"""In the name of a file of a model; other files of safetensors may be anything."""
 
 _TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")
@@ -172,7 +176,7 @@ def checkpoint_parent(saved: Path) -> Path:
 def latest_tag(folder: Path, name: str = LATEST) -> str | None:
     """Read which tag is the newest; None if there is no such file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return (folder / name).read_text("utf-8").strip()
+        return read_regular(folder / name).decode().strip()
     return None
 
 
@@ -185,7 +189,7 @@ def trainer_step(folder: Path) -> int | None:
 def trainer_state(folder: Path) -> Mapping[str, Any]:
     """Read what a Trainer has written about its course; nothing if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        state = json.loads((folder / TRAINER_STATE).read_text("utf-8"))
+        state = json.loads(read_regular(folder / TRAINER_STATE))
         return state if isinstance(state, dict) else {}
     return {}
 
@@ -210,6 +214,7 @@ def _at(folder: Path) -> CheckpointFolder | None:
     # At its end a Trainer writes its state and the model into the directory of its checkpoints, too. At stage
     # 3 the model may be all that an engine saves.
     inner = [below.saved_by for below in map(_by_files, _folders(folder)) if below is not None]
+    inner = [writer for writer in inner if writer is not SavedBy.WEIGHTS]  # such as adapters by name
     if SavedBy.TRAINER not in inner and (not inner or checkpoint.engine is not None):
         return checkpoint
     return CheckpointFolder(folder, SavedBy.WEIGHTS) if _has_weights(folder) else None
@@ -239,7 +244,8 @@ def _by_files(folder: Path) -> CheckpointFolder | None:
 
 
 def _has_weights(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in WEIGHTS)
+    named = (file.name for file in weight_files(folder) if _OF_A_MODEL.search(file.name))
+    return any((folder / name).is_file() for name in (*WEIGHTS, *named))
 
 
 def _saved_by(folder: Path) -> SavedBy:

@@ -19,12 +19,13 @@ from zlaunch.checkpoint.safetensors import SafetensorsFile
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor
 from zlaunch.checkpoint.weights import StoredWeight
 from zlaunch.errors import InputMissing, Unavailable
+from zlaunch.files import read_regular
 
 if TYPE_CHECKING:
     import numpy as np
 
 ADAPTER_CONFIG = "adapter_config.json"
-_ADAPTER_MODEL = "adapter_model"
+ADAPTER_MODEL = "adapter_model"
 """How the names of files of an adapter begin."""
 
 _PREFIX = "base_model.model."
@@ -111,7 +112,7 @@ def _adapter_names(stored: Sequence[StoredWeight]) -> dict[str, re.Match[str]]:
 def read_object(file: Path) -> Mapping[str, Any]:
     """Read a JSON object. Raise Unavailable if the file is damaged, or has another value."""
     try:
-        config = json.loads(file.read_text("utf-8"))
+        config = json.loads(read_regular(file))
         if isinstance(config, dict):
             return config
     except (OSError, ValueError, RecursionError):
@@ -141,6 +142,12 @@ def _trained_biases(
         case "lora_only":
             return {f"{part['module']}.base_layer.bias" for part in parts.values()}
     return set()
+
+
+def name_in_file(name: str) -> str:
+    """Return the name that peft gives a parameter of an adapter in a file; empty for one of the model."""
+    part = _PART.fullmatch(name)
+    return "" if part is None else _name_in_file(part)
 
 
 def _name_in_file(part: re.Match[str]) -> str:
@@ -292,7 +299,7 @@ def most_common_type(weights: Sequence[StoredWeight]) -> str:
 
 
 def _weights_in(folder: Path) -> dict[str, StoredWeight]:
-    files = [file for file in weight_files(folder) if not file.name.startswith(_ADAPTER_MODEL)]
+    files = [file for file in weight_files(folder) if not file.name.startswith(ADAPTER_MODEL)]
     safe = [file for file in files if file.suffix == ".safetensors"]
     weights: dict[str, StoredWeight] = {}
     for path in safe:

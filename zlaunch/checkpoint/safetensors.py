@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zlaunch.checkpoint.torch_file import ITEM_BYTES, NUMPY, BadArchive, Storage, Tensor
+from zlaunch.files import open_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +49,7 @@ def read_header(file: Path) -> tuple[int, dict[str, Any]]:
 
     Raise one of DAMAGED, or OSError.
     """
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         (length,) = struct.unpack("<Q", stream.read(LENGTH_BYTES))
         if length > file.stat().st_size:
             raise IncompleteHeader

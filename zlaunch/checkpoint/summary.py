@@ -11,9 +11,10 @@ from typing import TypeVar
 from zlaunch.checkpoint.dtypes import FLOATS
 from zlaunch.checkpoint.engine_files import ModelFile, OptimFile
 from zlaunch.checkpoint.find import LATEST, CheckpointFolder, SavedBy, latest_tag, trainer_step
+from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.safetensors import DAMAGED, NAMES, read_header
 from zlaunch.checkpoint.torch_file import BadArchive
-from zlaunch.checkpoint.verify import Problem, verify
+from zlaunch.checkpoint.verify import verify
 from zlaunch.files import typed
 
 State = TypeVar("State")
@@ -36,10 +37,12 @@ class Summary:
     step: int | None
     stage: int | None
     dtype: str | None
-    """Type of most tensors of the model."""
+    """The type in which the model trained, or of most of its tensors."""
     has_optimizer: bool
     fits_all_stages: bool
     """Whether it is a universal one that stages 1, 2 and 3 can load."""
+    is_bf16: bool | None = None
+    """Whether the optimizer has the names of files of bf16; None if it has no names for it."""
     ranks: int | None = None
     """Ranks of data parallelism."""
     model_ranks: int | None = None
@@ -49,6 +52,8 @@ class Summary:
     """The version of DeepSpeed."""
     offload: str | None = None
     """Where the optimizer was while it trained: none, cpu or nvme."""
+    has_writer: bool = False
+    """Whether a checkpoint writer saved it, with which torch 2.6 and newer does not load it."""
     has_experts: bool = False
     """Whether the model has DeepSpeed's own MoE layers."""
     largest_group: int = 0
@@ -65,6 +70,11 @@ class Summary:
     """Why DeepSpeed cannot load it in any job, if that is certain."""
     obstacle: str | None = _OF_DEEPSPEED
     """Why it cannot be converted for other ranks and stages, if that is certain."""
+
+    @property
+    def obstructions(self) -> tuple[Problem, ...]:
+        """The problems that keep a training from resuming: not of the model beside an engine's files."""
+        return tuple(problem for problem in self.problems if not problem.of_model)
 
     @property
     def all_ranks(self) -> int | None:
@@ -88,6 +98,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
         dtype=_dtype(checkpoint, model),
         has_optimizer=shard is not None or is_universal or _has_optimizer(checkpoint, model),
         fits_all_stages=is_universal and files is not None and files.fits_all_stages,
+        is_bf16=None if files is None else files.is_bf16,
     )
     if shard is not None:
         summary = replace(
@@ -106,6 +117,7 @@ def summarize(checkpoint: CheckpointFolder, complete: bool = False) -> Summary:
             num_parameters=None if model.is_of_pipeline else _num_parameters(model),
             release=model.release,
             offload=model.offload,
+            has_writer=model.has_writer,
             has_experts=bool(model.num_experts),
             largest_group=max(map(len, model.shapes), default=0),
             is_dealt_out=model.is_round_robin,
@@ -172,8 +184,7 @@ def _model_file(checkpoint: CheckpointFolder) -> ModelFile | None:
 
 def _dtype(checkpoint: CheckpointFolder, model: ModelFile | None) -> str | None:
     if model is not None:
-        types = Counter(tensor.dtype for name, tensor in model.module.items() if name not in model.buffers)
-        return types.most_common(1)[0][0] if types else None
+        return model.dtype
     return next(filter(None, map(safetensors_dtype, sorted(checkpoint.folder.glob("*.safetensors")))), None)
 
 
@@ -195,7 +206,7 @@ def wrong_latest(checkpoints: Sequence[Summary]) -> Iterator[Problem]:
     tags = [saved for saved in checkpoints if saved.checkpoint.saved_by is SavedBy.ENGINE]
     for base, beside in groupby(tags, key=lambda saved: saved.checkpoint.folder.parent):
         asked = {saved.checkpoint.folder.name: saved for saved in beside}
-        complete = {name: saved for name, saved in asked.items() if not saved.problems}
+        complete = {name: saved for name, saved in asked.items() if not saved.obstructions}
         named, file = latest_tag(base), base / LATEST
         if named in complete or not file.exists():
             continue

@@ -17,6 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from zlaunch.checkpoint.pointer import pointer_in
+from zlaunch.files import open_regular
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -239,7 +242,7 @@ def damage_of_zip(file: Path, complete: bool) -> str | None:
     """Say what is damaged in a zip archive; with `complete`, read all bytes and compare their checksums."""
     name = ""
     try:
-        with zipfile.ZipFile(file) as archive:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
             for name in archive.namelist() if complete else ():
                 with archive.open(name) as stream:
                     while stream.read(_BLOCK_BYTES):
@@ -256,7 +259,7 @@ class Archive:
         """Read the list of entries, which is at the end of the file."""
         self.file = file
         try:
-            with zipfile.ZipFile(file) as archive:
+            with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
                 self._entries = {entry.filename: entry for entry in archive.infolist()}
         except _DAMAGED_ZIP as error:
             if _is_of_old_torch(file):
@@ -271,7 +274,11 @@ class Archive:
     def value(self) -> Any:
         """The structure: dicts, lists, numbers and texts as they are, tensors as `Tensor`."""
         try:
-            with zipfile.ZipFile(self.file) as archive, archive.open(f"{self._root}data.pkl") as stream:
+            with (
+                open_regular(self.file) as opened,
+                zipfile.ZipFile(opened) as archive,
+                archive.open(f"{self._root}data.pkl") as stream,
+            ):
                 return _unpickled(stream)
         except _DAMAGED_ZIP as error:
             raise _damaged(error) from None
@@ -326,7 +333,7 @@ class Archive:
         if code is None or not tensor.numel:
             raise BadArchive(f"it has no number, but {tensor.numel} of {tensor.dtype}")
         width = struct.calcsize(code)
-        with self.file.open("rb") as stream:
+        with open_regular(self.file) as stream:
             stream.seek(self._begin(tensor) + tensor.offset * width)
             data = stream.read(width)
         if len(data) < width:
@@ -339,7 +346,7 @@ class Archive:
             raise BadArchive("its numbers are missing")
         if entry.compress_type != zipfile.ZIP_STORED:
             raise BadArchive("its numbers are compressed")
-        with self.file.open("rb") as stream:
+        with open_regular(self.file) as stream:
             stream.seek(entry.header_offset)
             header = stream.read(_LOCAL_HEADER_BYTES)
         lengths: tuple[int, int] = struct.unpack("<HH", header[26:30])
@@ -361,14 +368,16 @@ _OLD_MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 
 
 def _is_of_old_torch(file: Path) -> bool:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         return stream.read(len(_OLD_MAGIC)) == _OLD_MAGIC
 
 
 def _why_no_zip(file: Path, error: Exception) -> str:
     if not file.stat().st_size:
         return "it is empty"
-    with file.open("rb") as stream:
+    if pointer := pointer_in(file):
+        return pointer
+    with open_regular(file) as stream:
         begins_like_zip = stream.read(2) == b"PK"
     if begins_like_zip:
         return "it is incomplete: its end is missing"

@@ -1,11 +1,10 @@
 """Verify a checkpoint: files that are missing, damaged or from different saves, and sizes that disagree."""
 
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
@@ -22,11 +21,14 @@ from zlaunch.checkpoint.find import (
     trainer_step,
     weight_files,
 )
-from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
+from zlaunch.checkpoint.flat_groups import Shapes
+from zlaunch.checkpoint.model_files import model_problems, text_problems, unreadable
+from zlaunch.checkpoint.problem import Problem
+from zlaunch.checkpoint.same_numbers import damaged_numbers
 from zlaunch.checkpoint.swap_files import partition_numel, swap_files
-from zlaunch.checkpoint.torch_file import Archive, BadArchive, UnknownLayout
+from zlaunch.checkpoint.torch_file import Archive, BadArchive
 from zlaunch.errors import Finding, Refused
-from zlaunch.files import read_from, typed
+from zlaunch.files import open_regular, read_from, typed
 from zlaunch.units import plural
 
 Key = TypeVar("Key", bound=Hashable)
@@ -44,22 +46,13 @@ MOST_NAMES = 4
 """Maximum number of ranks or files named in one problem."""
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Why a checkpoint cannot be loaded, or not completely."""
-
-    file: Path
-    message: str
-    is_unknown: bool = False
-    """Whether the file can be read, but zlaunch does not know what is in it: DeepSpeed may load it."""
-
-
 def require_engine(checkpoint: CheckpointFolder) -> None:
     """Raise Refused if the engine's files of a checkpoint have a problem; others do not count."""
     engine = checkpoint.engine
-    if problems := [
-        problem for problem in verify(checkpoint) if engine is None or problem.file.is_relative_to(engine)
-    ]:
+    problems = [problem for problem in verify(checkpoint) if not problem.of_model]
+    if engine is not None:
+        problems = [problem for problem in problems if problem.file.is_relative_to(engine)]
+    if problems:
         raise Refused(
             [Finding("bad-checkpoint", problem.message, where=problem.file.name) for problem in problems],
             f"`zlaunch checkpoint verify {typed(checkpoint.folder)}` lists all problems",
@@ -71,7 +64,17 @@ def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem
     problems = list(_verified(checkpoint, complete))
     for file in checkpoint.files() if complete else ():
         problems += _read_whole(file)
-    return list(dict.fromkeys(problems))
+    folder = checkpoint.folder
+    of_model = model_problems(checkpoint, _trained_shapes(checkpoint))
+    if complete:
+        of_model += text_problems(checkpoint)
+    if complete and not problems:
+        of_model += damaged_numbers(checkpoint)
+    if checkpoint.engine is not None:
+        weights = weight_files(folder)
+        of_model = [replace(problem, of_model=True) for problem in of_model]
+        problems = [replace(problem, of_model=problem.file in weights) for problem in problems]
+    return list(dict.fromkeys((*problems, *of_model)))
 
 
 def _read_whole(file: Path) -> list[Problem]:
@@ -83,7 +86,7 @@ def _read_whole(file: Path) -> list[Problem]:
             for _ in read_from(file, 0):
                 pass
     except OSError as error:
-        return [_unreadable(file, error)]
+        return [unreadable(file, error)]
     return []
 
 
@@ -99,7 +102,6 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             yield from _missing_engine(checkpoint)
             yield from _structures(checkpoint.folder, _OF_ACCELERATE)
     yield from _partial_files(checkpoint)
-    yield from _weights(checkpoint.folder)
     if checkpoint.engine is not None and checkpoint.saved_by is not SavedBy.UNIVERSAL:
         if checkpoint.saved_by is SavedBy.TRAINER:
             yield from _latest(checkpoint, LATEST)
@@ -108,6 +110,18 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
             yield Problem(checkpoint.engine, "it has no files of DeepSpeed's engine")
         else:
             yield from _engine(checkpoint, files)
+
+
+def _trained_shapes(checkpoint: CheckpointFolder) -> Shapes:
+    """Read what an engine has trained; empty if its files say nothing, or only together with others."""
+    files = checkpoint.engine_files()
+    is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
+    if files is None or is_universal or files.other or len({mp for _, mp in files.model}) > 1:
+        return {}
+    try:
+        return dict(chain.from_iterable(group.items() for group in files.first_model.shapes))
+    except (BadArchive, OSError, StopIteration):
+        return {}
 
 
 def _of_dcp(metadata: Path) -> Problem:
@@ -139,7 +153,7 @@ def _partial_files(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     for file in checkpoint.files():
         if file.name.endswith((".tmp", ".partial", ".incomplete")):
             yield Problem(file, "it is left over from an interrupted save")
-        elif file.suffix in (".pt", ".pth", ".bin", ".safetensors") and not file.stat().st_size:
+        elif file.suffix in (".pt", ".pth", ".bin") and not file.stat().st_size:
             yield Problem(file, "it is empty")
 
 
@@ -191,7 +205,7 @@ def _opened(
             state = read(file)
             damage = state.archive.problem()
         except (BadArchive, OSError) as error:
-            problems.append(_unreadable(file, error))
+            problems.append(unreadable(file, error))
             continue
         if damage is None:
             opened[key] = state
@@ -204,18 +218,8 @@ def _damage(file: Path, complete: bool = False) -> list[Problem]:
     try:
         damage = Archive(file).problem(complete)
     except (BadArchive, OSError) as error:
-        return [_unreadable(file, error)]
+        return [unreadable(file, error)]
     return [] if damage is None else [Problem(file, damage)]
-
-
-def _unreadable(file: Path, error: BadArchive | OSError) -> Problem:
-    if isinstance(error, OSError):
-        return Problem(file, f"it cannot be read: {error.strerror}")
-    if not isinstance(error, UnknownLayout):
-        return Problem(file, str(error))
-    if damage := Archive.damage_of_structure(file):
-        return Problem(file, damage)
-    return Problem(file, f"its layout is not known to zlaunch: {error}", is_unknown=True)
 
 
 def _missing_models(save: _Save) -> Iterator[Problem]:
@@ -343,7 +347,7 @@ def _sizes(save: _Save) -> Iterator[Problem]:
         try:
             groups = [group.numel for group in shard.groups]
         except BadArchive as error:
-            yield _unreadable(file, error)
+            yield unreadable(file, error)
             continue
         if shard.stage == 3:
             yield from _partitioned_sizes(model, shard, dp, sum(groups))
@@ -475,44 +479,8 @@ def _parameter(folder: Path, wanted: set[str], complete: bool) -> Iterator[Probl
             yield from _damage(folder / name)
 
 
-def _weights(folder: Path) -> Iterator[Problem]:
-    for index in sorted(folder.glob("*.index.json")):
-        try:
-            names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            yield Problem(index, "it is damaged")
-            continue
-        for name in sorted(map(str, names)):
-            if not (folder / name).is_file():
-                yield Problem(folder / name, f"it is missing, and `{index.name}` names it")
-    for file in weight_files(folder):
-        if file.suffix == ".bin":
-            yield from _damage(file)
-        elif (damage := safetensors_damage(file)) is not None:
-            yield Problem(file, damage)
-
-
-def safetensors_damage(file: Path) -> str | None:
-    """Compare a file with its header: its length, and the length of each tensor with its shape."""
-    size = file.stat().st_size
-    try:
-        begin, tensors = read_header(file)
-        end = begin
-        for name, tensor in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
-            first, last = tensor["data_offsets"]
-            numel, width = math.prod(tensor["shape"]), WIDTHS.get(tensor["dtype"])
-            if begin + first != end or (width is not None and last - first != numel * width):
-                return f"its header gives `{name}` a wrong place"
-            end = begin + last
-    except IncompleteHeader:
-        return "its header is incomplete"
-    except DAMAGED:
-        return "its header is damaged"
-    return None if size == end else f"it has {size} bytes, and its header says {end}"
-
-
 def _is_zip(file: Path) -> bool:
-    with file.open("rb") as stream:
+    with open_regular(file) as stream:
         return stream.read(2) == b"PK"
 
 

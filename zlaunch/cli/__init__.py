@@ -14,8 +14,10 @@ from typer.main import get_command
 from zlaunch import __version__, console
 from zlaunch.cli.job_command import JobCommand
 from zlaunch.cli.lazy import LazyCommand, LazyGroup, group
-from zlaunch.cli.passthrough import ScriptCommand, no_such_option
+from zlaunch.cli.passthrough import ScriptCommand
+from zlaunch.cli.usage_errors import as_wrong_usage
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
+from zlaunch.secrets import hide_in_text, remember, remember_arguments
 
 PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True}
 """Settings of a command whose unknown options go to the script."""
@@ -94,6 +96,7 @@ COMMANDS = (
 
 _UsageError: Any = typer.BadParameter.__base__
 """What Typer's parser raises; it has no public name of its own."""
+_NO_ARGUMENTS = tuple(kind for kind in _UsageError.__subclasses__() if kind.__name__ == "NoArgsIsHelpError")
 
 app = typer.Typer(
     cls=LazyGroup,
@@ -127,14 +130,16 @@ for command in COMMANDS:
 
 def main() -> None:
     """Run the program; a ZlaunchError becomes its message and its exit status."""
+    remember(os.environ)
+    remember_arguments(sys.argv)
     try:
         sys.exit(program(standalone_mode=False))
     except _UsageError as error:
-        if not hasattr(error, "possibilities"):
-            error.message = error.message.removeprefix("Value error, ")  # pydantic's, which reads values
+        if isinstance(error, _NO_ARGUMENTS):  # its message is the help of a group
             error.show()
             sys.exit(error.exit_code)
-        _end_with(no_such_option(error.ctx.command_path, error.option_name, error.possibilities))
+        error.message = hide_in_text(error.message)
+        _end_with(as_wrong_usage(error))
     except ZlaunchError as error:
         _end_with(error)
     except BrokenPipeError:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class DeclaredDefaults:
-    """A command that keeps the defaults of its options as they are declared.
+    """A command that keeps the defaults of its options as they are declared, and its help free of types.
 
     Typer would build an adapter of pydantic for each of them, which takes half the time of a short command.
     """
@@ -15,7 +15,19 @@ class DeclaredDefaults:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for param in params:
             param.process_value = partial(_value_of, param)
+            _show_plainly(param)
         return params
+
+
+def _show_plainly(param: Any) -> None:
+    """Leave types and the bounds of numbers out of the help; the error about a wrong value has them."""
+    param._get_number_range_help_str = lambda: None  # noqa: SLF001 - Typer has no other switch
+    if param.param_type_name == "argument":
+        param.display_type_rich = lambda ctx: ""
+        name = param.metavar or param.name.upper()
+        if not param.required:
+            name = f"[{name}]"
+        param._usage_display_name = lambda: name  # noqa: SLF001
 
 
 def _value_of(param: Any, context: Any, value: Any) -> Any:

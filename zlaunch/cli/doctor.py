@@ -28,7 +28,7 @@ from zlaunch.hosts.machine.question import FOR_DOCTOR, Question
 def doctor(
     script: Annotated[
         Path | None,
-        typer.Argument(metavar="[SCRIPT]", help="Training script, whose bytes must be equal on all hosts."),
+        typer.Argument(metavar="SCRIPT", help="Training script, whose bytes must be equal on all hosts."),
     ] = None,
     ds_config: Annotated[
         Path | None,

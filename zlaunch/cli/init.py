@@ -102,7 +102,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
     if program.model_flag:
         instead = "the recipe's own" if program.is_recipe else "as the script says"
         model = ask(f"Model: directory or Hub name (empty: {instead})", "", str)
-    gpus = ask("GPUs here, or planned ones such as 8xH100-80GB", str(project.num_gpus or 2), _check_gpus)
+    gpus = ask("GPUs (empty: all of the machine), or planned ones such as 8xH100-80GB", "", _check_gpus)
     planned = gpus if _is_planned(gpus) else ""
     memory = ""
     if not program.has_config:
@@ -146,13 +146,14 @@ def _check_script(text: str) -> None:
 
 
 def _is_planned(text: str) -> bool:
-    return not all(word.strip().isdecimal() for word in text.removesuffix(",").split(","))
+    words = text.removesuffix(",").split(",")
+    return bool(text) and not all(word.strip().isdecimal() for word in words)
 
 
 def _check_gpus(text: str) -> None:
     if _is_planned(text):
         gpu_catalog.parse_gpus(text)
-    else:
+    elif text:
         parse_gpus(text)
 
 

@@ -19,6 +19,7 @@ from zlaunch.cli import COMMANDS
 from zlaunch.cli.job_command import JobCommand, find_job_file
 from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.lazy import LazyCommand
+from zlaunch.cli.usage_errors import choices_in, expected
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
@@ -276,10 +277,10 @@ class _Translation:
         try:
             _parse_as_option(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
-            choices, hint = _choices(error.message), None
+            choices, hint = choices_in(error.message), None
             if close := get_close_matches(str(text), choices, 1):
                 hint = f"did you mean `{close[0]}`?"
-            raise _Wrong(f"expected {_expected(choices, error.message)}, not `{text}`", hint) from None
+            raise _Wrong(f"expected {expected(choices, error.message)}, not `{text}`", hint) from None
 
     def _fits_elsewhere(self, key: str, value: object, path: KeyPath) -> bool:
         """Whether another command takes the value, such as `stage: auto`, which an estimate does not have."""
@@ -446,16 +447,3 @@ def _parse_as_option(parse: Callable[[Any], Any], text: str | list[str]) -> Any:
         return parse(text)
     except WrongUsage as error:
         raise _Wrong(error.message, error.hint) from None
-
-
-def _choices(message: str) -> list[str]:
-    _, is_choice, words = message.partition(" is not one of ")
-    if not is_choice:
-        return []
-    return [word.strip(" '.") for word in words.split(",")]
-
-
-def _expected(choices: Sequence[str], message: str) -> str:
-    if choices:
-        return f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return message.removeprefix("Input should be ").partition(", unable")[0]

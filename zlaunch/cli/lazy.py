@@ -1,6 +1,7 @@
 """Commands that are imported when needed: to run, to show their own help, or to complete their options."""
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -87,7 +88,8 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
                 return f"{name} {rest[0]}"
         if is_top and word in _OTHER_NAMES:
             return _OTHER_NAMES[word]
-        return next((f"{name} {word}" for name, group in groups.items() if word in group.commands), None)
+        within = [f"{name} {word}" for name, group in groups.items() if word in group.commands]
+        return next(iter([*within, *get_close_matches(word, self.commands, 1)]), None)
 
 
 def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:

@@ -84,7 +84,7 @@ Overrides = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Set a ds_config key, such as zero_optimization.sub_group_size=1e8.",
+        help="Set a ds_config key, such as zero_optimization.sub_group_size=1e8; may be repeated.",
         autocompletion=completed("overrides"),
     ),
 ]
@@ -144,7 +144,7 @@ ModelDir = Annotated[
 
 Runner = Annotated[
     Literal["trainer", "accelerate", "deepspeed"] | None,
-    typer.Option("--for", help='Program that reads the file and fills in "auto".', show_default="trainer"),
+    typer.Option("--for", help='Program that reads the file and fills in "auto" (default: trainer).'),
 ]
 
 Release = Annotated[
@@ -164,7 +164,7 @@ Output = Annotated[
 LatestRun = Annotated[
     str,
     typer.Argument(
-        metavar="[ID]",
+        metavar="ID",
         help="Run ID or prefix, or a run directory.",
         show_default=True,
         autocompletion=completed("runs"),

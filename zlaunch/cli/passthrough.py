@@ -10,6 +10,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from zlaunch.cli.defaults import DeclaredDefaults
+from zlaunch.cli.usage_errors import no_such_option
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
@@ -89,16 +90,6 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, 
     from zlaunch.launch.ask import ask_command
 
     return ask_command(argv, python, PlanView())
-
-
-def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
-    """Report an unknown option, with a similar one if there is any."""
-    hint = besides or f"see `{command} --help`"
-    if meant:
-        hint = f"did you mean `{meant[0]}`?"
-        if besides:
-            hint += f" {besides[0].upper()}{besides[1:]}"
-    return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
 def _follows_module(word: str, words: list[str]) -> bool:

@@ -9,7 +9,7 @@ from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.schedulers import schedulers
-from zlaunch.secrets import assigned_secrets, secret_arguments
+from zlaunch.secrets import assigned_secrets, is_secret, secret_arguments
 
 _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
 """Options for hosts that no scheduler chooses."""
@@ -72,10 +72,19 @@ def _flag(name: str, value: object) -> str:
     return f"--{flag}"
 
 
-def note_secrets(words: Sequence[str], where: str, reporter: PlanReporter) -> None:
-    """Say which argument of the script may be a secret that others will see."""
-    for shown in secret_arguments(words)[:1]:
-        reporter.note(f"`{shown}` can be read in {where}; a variable and `--env NAME` keep it secret")
+def note_secrets(job: JobSpec, what: str, reporter: PlanReporter) -> None:
+    """Say which argument of the script may be a secret that others will see, or that is not shown."""
+    for shown in secret_arguments(job.args.words)[:1]:
+        reporter.note(f"`{shown}` {what}; a variable and `--env NAME` keep it secret")
+
+
+def note_shared_secrets(job: JobSpec, reporter: PlanReporter) -> None:
+    """Say which secrets others can read in a run directory that is shared."""
+    variables = (word.partition("=") for word in job.env)
+    named = [f"--env {name}" for name, _, value in variables if is_secret(name, value)]
+    if secrets := [*secret_arguments(job.args.words), *named]:
+        listed = ", ".join(f"`{secret}`" for secret in secrets)
+        reporter.note(f"`--share`: whoever may read the run directory finds {listed} in it")
 
 
 def split_words(argv: Sequence[str], command: Any, submit: str) -> tuple[list[str], list[str]]:

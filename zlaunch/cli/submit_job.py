@@ -1,6 +1,5 @@
 """`zlaunch train --submit`: make the request for the scheduler, and submit it or show it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from zlaunch import console
 from zlaunch.cli.option_table import read
 from zlaunch.cli.submission import note_secrets
 from zlaunch.cli.train_options import OutputOptions, SubmitOptions
+from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.submission import SubmitView
 from zlaunch.errors import WrongUsage
 from zlaunch.job.spec import GpuChoice, JobSpec
@@ -32,8 +32,11 @@ def submit_job(
     """
     asked, output = read(SubmitOptions, given), read(OutputOptions, given)
     scheduler = schedulers()[given["submit"]]
-    note_secrets(job.args.words, "what is submitted", reporter)
-    nodes = _nodes(asked.nodes, job, output.on)
+    seen = "can be read in what is submitted"
+    if options.dry_run:
+        seen = "is not shown, but can be read in what is submitted"
+    note_secrets(job, seen, reporter)
+    nodes = _nodes(asked.nodes, job, given["on"])
     is_resumable = check_elsewhere(job, nodes, options, reporter, must_exist=scheduler.shares_files)
     preempt, time_limit = job.run_options.preempt, None
     if preempt.time_limit is not None:
@@ -58,8 +61,8 @@ def submit_job(
     if options.dry_run:
         text = scheduler.render(request)
         if output.as_json:
-            text = json.dumps({"script": text}) + "\n"
-        console.raw_data(text.encode())
+            text = to_json({"script": text})
+        console.data(text.rstrip("\n"))
         return 0
     return submit(scheduler, request, SubmitView(request), detach=asked.detach)
 

@@ -21,7 +21,7 @@ from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions
+from zlaunch.job.spec import JobSpec, PreemptOptions, RestartPolicy, RunOptions, script_path
 from zlaunch.launch.ask import show_help
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.no_ssh import as_member, commands
@@ -55,6 +55,8 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if given["no_ssh"] and node_rank is None:
         _show_commands(job, output, view)
         return 0
+    if output.share:
+        submission.note_shared_secrets(job, view)
     if output.dry_run:
         show_plan(_inspected(job, given, launch, view), launch, view)
         return 0
@@ -139,11 +141,11 @@ def _script_file(script: str | None, module: str | None, python: Path | None) ->
         return find_module_in(python, module)
     if script is None:
         return default_recipe()
-    return recipe_named(script) or Path(script)
+    return recipe_named(script) or script_path(script)
 
 
 def _show_commands(job: JobSpec, output: OutputOptions, view: PlanReporter) -> None:
-    submission.note_secrets(job.args.words, "the commands", view)
+    submission.note_secrets(job, "is not shown: type it in its place", view)
     lines = list(commands(job, job.asked or sys.argv))
     if output.as_json:
         console.data(to_json([{"host": name, "command": typed} for name, typed in lines]))

@@ -58,7 +58,11 @@ class ProgramOptions:
     python: options.Python = None
     env: Annotated[
         list[str] | None,
-        typer.Option("--env", metavar="NAME[=VALUE]", help="Set a variable of the ranks, on all hosts."),
+        typer.Option(
+            "--env",
+            metavar="NAME[=VALUE]",
+            help="Set a variable of the ranks, on all hosts; may be repeated.",
+        ),
     ] = None
     no_ask: Annotated[
         bool, typer.Option("--no-ask", help="Do not run the script to find out its arguments.")
@@ -109,6 +113,15 @@ class HostOptions:
     node_rank: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="With --no-ssh: which of the hosts this is.")
     ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GPUS",
+            help="With --dry-run or --submit: plan for these GPUs, such as 2x8xH100-80GB on two hosts.",
+            autocompletion=options.completed("gpus"),
+        ),
+    ] = None
+    offline: Annotated[bool, typer.Option("--offline", help="With --dry-run: ask no other host.")] = False
     join_timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", min=1.0, help="Seconds to wait for the zlaunch of every other node."),
@@ -162,7 +175,9 @@ class WatchOptions:
     max_restarts: Annotated[
         int,
         typer.Option(
-            min=0, help="Number of restarts after failures that may not recur, such as a lost rank."
+            min=0,
+            metavar="N",
+            help="Number of restarts after failures that may not recur, such as a lost rank.",
         ),
     ] = 0
     on_oom: Annotated[
@@ -236,18 +251,12 @@ class OutputOptions:
     """What is shown and written."""
 
     dry_run: options.DryRun = False
-    on: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GPUS",
-            help="With --dry-run or --submit: plan for these GPUs, such as 2x8xH100-80GB on two hosts.",
-            autocompletion=options.completed("gpus"),
-        ),
-    ] = None
-    offline: Annotated[bool, typer.Option("--offline", help="With --dry-run: ask no other host.")] = False
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
     ] = None
+    share: Annotated[
+        bool, typer.Option("--share", help="Let the umask decide who may read the run directory.")
+    ] = False
     as_json: options.AsJson = False
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import Deletion, fix_document
-from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts, save_conflict
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -167,6 +167,7 @@ def _conflicts(
         yield from precision_conflicts(args)
     if interface is ConfigInterface.TRAINER:
         yield from fsdp_conflict(typed)
+        yield from save_conflict(args)
         yield from ddp_arguments(args)
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from zlaunch.checkpoint.pointer import pointers_in
 from zlaunch.diagnosis.evidence import (
     ErrorEvidence,
     Evidence,
@@ -22,8 +23,10 @@ from zlaunch.diagnosis.root_cause import first_stopped, follows
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.files import open_regular, shown
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.model import model_flag
+from zlaunch.job.script import RESUME, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.rundir import phases
 from zlaunch.rundir.control import was_commanded
@@ -180,7 +183,7 @@ _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
     """Read the end of a log, and only what lies `after` so many bytes; empty if there is none."""
     try:
-        with file.open("rb") as log:
+        with open_regular(file) as log:
             log.seek(max(after, file.stat().st_size - num_bytes))
             return log.read().decode("utf-8", "replace")
     except OSError:
@@ -210,7 +213,17 @@ def _job_evidence(run: RunFiles) -> JobEvidence:
         forecast=run.forecast or None,
         config=run.config,
         forced=tuple(job.get("forced", ())),
+        pointers=_pointers(job, ScriptArgs.of(words)),
     )
+
+
+def _pointers(job: JobRecord, args: ScriptArgs) -> dict[str, str]:
+    pointers: dict[str, str] = {}
+    for named in (model_flag(args), job.get("spec", {}).get("resume"), args.value(RESUME)):
+        if isinstance(named, str):
+            folder = Path(job.get("working_directory", ""), named)
+            pointers.update((shown(file), text) for file, text in pointers_in(folder))
+    return pointers
 
 
 def _appended(job: JobRecord, words: list[str]) -> tuple[str, ...]:

@@ -161,6 +161,8 @@ class JobEvidence:
     """The ds_config."""
     forced: tuple[str, ...] = ()
     """Why it would have been refused without `--force`."""
+    pointers: Mapping[str, str] = field(default_factory=dict)
+    """File of its model or checkpoint that git has not downloaded → what to say of it."""
 
     @property
     def setting(self) -> Setting | None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.lookup import section_at
-from zlaunch.dsconfig.releases import NEWEST, RELEASES, Release, history
+from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, is_one_bit
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO, Switched
@@ -40,17 +40,52 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
 
     `$schema` at the top is for editors; DeepSpeed ignores it.
     """
-    value = {key: child for key, child in value.items() if key != "$schema"}
+    value, surplus = _without_surplus({key: child for key, child in value.items() if key != "$schema"}, older)
     newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
     value = _without(value, newer)
     config, errors = _read(value)
-    if config is not None:
+    if config is not None:  # which excludes a surplus: as many unknown keys are left
         return Checked(config, tuple(newer.values()), config)
     faults = _faults(value, errors, older)
     below = _below_moved(value, faults, older)
     findings = [*newer.values(), *(fault for fault in faults.values() if fault is not None)]
     unnamed = {path: _without_guess(fault) for path, fault in faults.items()}
-    return Checked(_as_meant(value, faults), (*findings, *below), _as_meant(value, unnamed))
+    return Checked(_as_meant(value, faults), (*findings, *below, *surplus), _as_meant(value, unnamed))
+
+
+MOST_UNKNOWN = 100
+"""Unknown keys of one object that are explained; the others are only counted."""
+
+
+def _without_surplus(value: dict[str, Any], older: Release | None) -> tuple[dict[str, Any], list[Finding]]:
+    """Leave out what nobody would read: all but the first unknown keys of each object."""
+    kept, surplus = dict(value), list[Finding]()
+    objects: list[tuple[KeyPath, dict[str, Any]]] = [((), kept)]
+    for path, node in objects:
+        section = section_at(value, path)
+        if section is None:
+            continue
+        known = section.model_fields
+        unknown = [key for key in node if key not in known and dotted((*path, key)) not in REMOVED]
+        if len(unknown) > MOST_UNKNOWN:
+            surplus.append(_counted((*path, unknown[MOST_UNKNOWN]), len(unknown), older or NEWEST))
+            for key in unknown[MOST_UNKNOWN:]:
+                del node[key]
+        for key in node.keys() & known.keys():
+            if isinstance(node[key], dict):
+                node[key] = dict(node[key])
+                objects.append(((*path, key), node[key]))
+    return kept, surplus
+
+
+def _counted(path: KeyPath, number: int, release: Release) -> Finding:
+    place, severity = "at the top level", Severity.IGNORED
+    if path[:-1]:
+        place = f"in `{dotted(path[:-1])}`"
+    if release.is_closed(path[:-1]):
+        severity = Severity.ERROR
+    message = f"{number - MOST_UNKNOWN} more keys {place} are none of DeepSpeed's, from here on"
+    return Finding("unknown-key", message, "delete them", dotted(path), severity, path=path)
 
 
 def _without(value: dict[str, Any], paths: Iterable[KeyPath]) -> dict[str, Any]:

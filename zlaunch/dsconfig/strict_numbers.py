@@ -27,9 +27,9 @@ HANDED_ON = {
 def imprecise_numbers(document: Document) -> Iterator[Finding]:
     """Find `1e6` where only 1000000 is safe."""
     for path, span in document.spans.items():
-        written = document.text[span.start : span.end]
         if not path or path[-1] not in HANDED_ON.get(str(path[0]), ()):
             continue
+        written = document.text[span.start : span.end]
         value = whole(value_at(document.value, path))
         if value is None or written.lstrip("+-").isdigit() or not written[-1].isdigit():
             continue

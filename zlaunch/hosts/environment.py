@@ -113,6 +113,8 @@ def _program_path(python: Interpreter, environ: Mapping[str, str]) -> Iterator[t
 
 def _threads(machine: Machine, topology: Topology) -> dict[str, Variable]:
     """Torchrun gives a rank one thread, too few for an optimizer on the CPU; deepspeed gives it all."""
+    if machine.num_cores == 0:  # unknown
+        return {}
     ranks = max(len(host.devices) for host in topology.hosts)
     threads = max(1, machine.num_cores // ranks)
     why = f"{plural(machine.num_cores, 'core')} for {plural(ranks, 'rank')}"

@@ -31,8 +31,8 @@ class AnswerRecord(TypedDict, total=False):
     """Its own ds_config, or the file of it."""
     config_flags: list[str]
     """Arguments by which it takes a ds_config."""
-    wants_local_rank: bool
-    """Whether it did not learn its local rank from the environment."""
+    local_rank_flag: str
+    """The argument for its local rank, if it did not learn it from the environment."""
     rejected: list[str]
     """Words on its command line that its parser does not know."""
     options: list[str]
@@ -56,17 +56,18 @@ def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
     reached, own = answer.get("reached", ""), answer.get("ds_config")
     told = replace(script, is_sure=True)
     is_default = bool(answer.get("config_flags"))
-    if own and own != str(job.ds_config) and not (job.config_flags or (is_default and job.config_options)):
+    is_handed = script.config_flags or job.config_flags or (is_default and job.config_options)
+    if own and own != str(job.ds_config) and not is_handed:
         told = replace(told, own_config=OwnConfig(reached, own))
     if reached == "TrainingArguments":
         return _with_trainer_args(told, answer, job)
     if reached in _FILLING:
         return replace(told, interface=ConfigInterface.ACCELERATE)
     if reached == "deepspeed.initialize":
-        flags = job.config_flags or tuple(answer.get("config_flags", []))
-        wants_rank = script.wants_local_rank or answer.get("wants_local_rank", False)
+        flags = job.config_flags or script.config_flags or tuple(answer.get("config_flags", []))
+        rank_flag = script.local_rank_flag or answer.get("local_rank_flag", "")
         return replace(
-            told, interface=ConfigInterface.DEEPSPEED, config_flags=flags, wants_local_rank=wants_rank
+            told, interface=ConfigInterface.DEEPSPEED, config_flags=flags, local_rank_flag=rank_flag
         )
     return replace(told, interface=ConfigInterface.NONE, without_deepspeed=reached)
 
@@ -83,14 +84,14 @@ def _with_trainer_args(script: Script, answer: AnswerRecord, job: JobSpec) -> Sc
             source = Source(SourceKind.SCRIPT, f"`{key}` of {name}")
             arguments[key] = Argument(value, source, given=key in chosen)
     own, own_config = values.get("deepspeed"), None
-    if isinstance(own, str | dict) and own and not job.config_flags:
+    if isinstance(own, str | dict) and own and not script.config_flags:
         own_config = OwnConfig(f"`deepspeed` of {name}", own)
     return replace(
         script,
         interface=ConfigInterface.TRAINER,
         reported=ScriptArgs.of(_words_of_answer(answer)),
         defaults=arguments,
-        config_flags=("--deepspeed",) if answer.get("takes_flags") else (),
+        config_flags=("--deepspeed",) if answer.get("takes_flags") else script.config_flags,
         own_config=own_config,
     )
 

@@ -41,6 +41,9 @@ class Handover(Enum):
 FSDP = "FullyShardedDataParallel"
 """What a script trains with if its Trainer uses FSDP."""
 
+LOCAL_RANK_FLAGS = ("--local_rank", "--local-rank")
+"""What DeepSpeed's launcher adds to the arguments of a script, and torch.distributed.launch since torch 2."""
+
 RESUME = "--resume_from_checkpoint"
 """The argument by which the Trainer and most other scripts take a checkpoint."""
 
@@ -137,8 +140,13 @@ class Script:
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
-    wants_local_rank: bool = False
-    """Whether it knows its local rank only from the argument `--local_rank` of DeepSpeed's launcher."""
+    local_rank_flag: str = ""
+    """The argument from which alone it knows its local rank; empty if it reads the environment."""
+
+    @property
+    def wants_local_rank(self) -> bool:
+        """Whether it wants the argument that DeepSpeed's launcher adds, which `--local-rank` is not."""
+        return self.local_rank_flag == LOCAL_RANK_FLAGS[0]
 
     @property
     def handover(self) -> Handover:

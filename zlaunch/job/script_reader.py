@@ -16,7 +16,15 @@ from typing import Any
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.launching_source import launcher_of
-from zlaunch.job.script import RESUME, ConfigInterface, OwnConfig, OwnSetting, Script, num_mentions
+from zlaunch.job.script import (
+    LOCAL_RANK_FLAGS,
+    RESUME,
+    ConfigInterface,
+    OwnConfig,
+    OwnSetting,
+    Script,
+    num_mentions,
+)
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
@@ -78,8 +86,7 @@ def read_script(path: Path) -> Script:
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
-        wants_local_rank="LOCAL_RANK" not in code.literals
-        and not {"--local_rank", "--local-rank"}.isdisjoint(code.literals),
+        local_rank_flag=_local_rank_flag(code),
     )
 
 
@@ -139,10 +146,22 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool, tuple[str, ...]]:
         if code.engine_calls:
             return ConfigInterface.DEEPSPEED, False, ()
         if "Accelerator" in code.names:
-            return ConfigInterface.ACCELERATE, not any(map(_chooses_backend, code.calls)), ()
+            is_sure = not any(map(_chooses_backend, code.calls))
+            return ConfigInterface.ACCELERATE, is_sure, _flags_of_plugin(code, flags)
         if _is_plain(code):
             return ConfigInterface.NONE, True, ()
-    return ConfigInterface.ACCELERATE, False, ()  # the Trainer reads the same variables
+    # The Trainer reads the same variables.
+    return ConfigInterface.ACCELERATE, False, _flags_of_plugin(code, flags)
+
+
+def _flags_of_plugin(code: _Code, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the flags for a ds_config if the script certainly reads that file for accelerate."""
+    if code.arguments and not code.names.isdisjoint(_READS_FILE) and code.names.isdisjoint(_PARSERS):
+        return flags
+    return ()
+
+
+_READS_FILE = ("HfDeepSpeedConfig", "HfTrainerDeepSpeedConfig", "DeepSpeedPlugin")
 
 
 def _chooses_backend(call: ast.Call) -> bool:
@@ -271,6 +290,12 @@ def _default_config(code: _Code, flags: tuple[str, ...]) -> OwnConfig | None:
         if keyword.arg == "default" and isinstance(value := _literal(keyword.value, code), str):
             return OwnConfig(f"default of `{flags[-1]}`", value)
     return None
+
+
+def _local_rank_flag(code: _Code) -> str:
+    if "LOCAL_RANK" in code.literals:
+        return ""
+    return next((flag for flag in LOCAL_RANK_FLAGS if flag in code.literals), "")
 
 
 def _is_switch(option: ast.Call) -> bool:
@@ -474,6 +499,7 @@ _OPTIMIZER, _SCHEDULER = ("optimizer", "params"), ("scheduler", "params")
 _ACCUMULATION, _CLIPPING = ("gradient_accumulation_steps",), ("gradient_clipping",)
 _SETTINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Accelerator", "gradient_accumulation_steps"): _ACCUMULATION,
+    ("Accelerator", "mixed_precision"): ("mixed_precision",),
     ("GradientAccumulationPlugin", "num_steps"): _ACCUMULATION,
     ("DeepSpeedPlugin", "gradient_accumulation_steps"): _ACCUMULATION,
     ("DeepSpeedPlugin", "gradient_clipping"): _CLIPPING,

@@ -271,6 +271,14 @@ class JobSpec:
         return self.module.rpartition(".")[2]
 
 
+def script_path(word: str) -> Path:
+    """Return the path of a script, which no program takes for an option: `./-s.py` would become `-s.py`."""
+    path = Path(word)
+    if str(path).startswith("-") and word != "-":
+        return path.absolute()
+    return path
+
+
 def parse_offload(text: str) -> Offload:
     """Parse `cpu` or `optimizer:cpu,param:nvme`; raise WrongUsage for anything else."""
     if text == "none":

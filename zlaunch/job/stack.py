@@ -17,6 +17,10 @@ TESTED: Mapping[str, tuple[str, str]] = {
 """Package → the oldest and the newest release in docs/versions.md; all tests ran with the newest alone."""
 
 
+FORCED_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+"""The variable with which `torch.load` takes all classes unless its caller says otherwise."""
+
+
 @dataclass(frozen=True)
 class SoftwareStack:
     """Installed versions; an unknown one counts as the newest."""
@@ -35,6 +39,11 @@ class SoftwareStack:
         """The releases whose Trainer reads the arguments."""
         return TrainerRelease(self.versions.get("transformers"), self.versions.get("torch"))
 
+    @property
+    def refuses_classes(self) -> bool:
+        """Whether `torch.load` by default refuses classes that are not torch's own, as since torch 2.6."""
+        return not is_before(self.versions.get("torch"), "2.6")
+
     def optimizer_on_host(self, optim: str) -> str:
         """The optimizer of `--optim` as accelerate offloads it; before 1.2, that is always Adam."""
         if is_before(self.versions.get("accelerate"), "1.2"):
@@ -52,6 +61,11 @@ class SoftwareStack:
         return version is None or numbers_of(version) == numbers_of(TESTED[name][1])
 
     def untested(self) -> Iterator[str]:
+        """Say which versions zlaunch was not tested with, if there are any."""
+        if versions := ", ".join(self._untested()):
+            yield f"zlaunch was not tested with {versions}"
+
+    def _untested(self) -> Iterator[str]:
         """Describe each version that is older or newer than all that zlaunch was tested with."""
         for name in (name for name in TESTED if not self.is_tested(name)):
             oldest, newest = TESTED[name]

@@ -4,6 +4,7 @@
 beside a `scheduler` section, and passes an argument on only where its key says "auto".
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -65,22 +66,36 @@ def unused_settings(
     `clipping` is what DeepSpeed clips at: accelerate's own `clip_grad_norm_` never clips.
     """
     for setting in settings:
-        value, hint = written.get(setting.path), f'write it there, or `"{setting.path[-1]}": "auto"`'
-        if setting.call == "clip_grad_norm_":
+        path: KeyPath = setting.path
+        value = written.get(path)
+        hint = f'write it there, or `"{path[-1]}": "auto"`'
+        if setting.name == "mixed_precision":
+            path = _decided_format(str(setting.value), written)
+            value, hint = written.get(path), 'write "auto" there, or the same in the script'
+        elif setting.call == "clip_grad_norm_":
             value, hint = clipping, "write it there, or give `--set gradient_clipping=…`"
         if value in (None, "auto", setting.value):
             continue
-        given, key = setting.name, dotted(setting.path)
+        given, key = setting.name, dotted(path)
         if setting.value is not None:
             given += f"={setting.value}"
         yield Finding(
             "setting-without-effect",
             f"`{given}` of {setting.call} ({setting.where}) has no effect: "
-            f"`{key}` of the ds_config is {value}",
+            f"`{key}` of the ds_config is {json.dumps(value)}",
             hint,
             key,
             Severity.IGNORED,
         )
+
+
+def _decided_format(precision: str, written: Mapping[KeyPath, object]) -> KeyPath:
+    """Return the switch by which a ds_config decides on another precision; empty if it does not."""
+    for name in ("bf16", "fp16"):
+        switch = written.get((name, "enabled"))
+        if (precision == "no" and switch is True) or (precision == name and switch is False):
+            return (name, "enabled")
+    return ()
 
 
 def unused_in_training(ds_config: Mapping[str, object], reported: Mapping[str, object]) -> list[str]:

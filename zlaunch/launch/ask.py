@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zlaunch.errors import Unavailable
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.machine.transformers_source import trainer_arguments, trainer_optimizers, trainer_schedules
-from zlaunch.job.args import ScriptArgs, TypedFlag
+from zlaunch.job.args import ScriptArgs, TypedFlag, ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, script_path
 from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import Child, heed_signals
@@ -26,20 +28,29 @@ _GRACE_SECONDS = 2.0
 
 
 def ask(
-    job: JobSpec, script: Script, python: Interpreter, reporter: PlanReporter, topology: Topology = ONE_RANK
+    job: JobSpec,
+    script: Script,
+    python: Interpreter,
+    reporter: PlanReporter,
+    topology: Topology = ONE_RANK,
+    *,
+    ds_config: Document | None = None,
 ) -> Script:
     """Return the script as its first rank describes itself, unless its source alone is certain.
+
+    `ds_config` is the user's, from which the program gets what the ranks would get.
 
     Raises WrongUsage if it rejects its command line; a script that is certain is asked only for that.
     """
     if not script.is_sure:
-        script = replace(script, config_flags=job.config_flags)
+        script = replace(script, config_flags=job.config_flags or script.config_flags)
     is_open = needs_asking(job, script)
     if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
         return script
-    from zlaunch.launch.asked_program import described  # most programs are not asked
+    from zlaunch.launch.asked_program import described, handed_config  # most programs are not asked
 
-    return described(job, script, python, reporter, topology, is_open=is_open)
+    handed = handed_config(job, script, ds_config)
+    return described(job, script, python, reporter, topology, is_open=is_open, handed=handed)
 
 
 def needs_asking(job: JobSpec, script: Script) -> bool:
@@ -103,8 +114,9 @@ def ask_command(
     if job is None:
         return ScriptArgs.of(argv), None
     source = read_script(job.script)
+    job, ds_config = _with_ds_config(job, source)
     try:
-        script = ask(job, source, inspect_python(python), reporter)
+        script = ask(job, source, inspect_python(python), reporter, ds_config=ds_config)
     except Unavailable as error:  # a package is missing here, where nothing is trained
         if needs_asking(job, source):
             raise
@@ -121,6 +133,18 @@ def ask_command(
     return script.trainer_flags(job.typed_args).preceded_by(defaults), reader
 
 
+def _with_ds_config(job: JobSpec, script: Script) -> tuple[JobSpec, Document | None]:
+    """Take the ds_config from a program's arguments, as `train` does, so that it gets a clean copy."""
+    args, file = ds_config_of(job.args, None, script.switches)
+    if file is None:
+        return job, None
+    try:
+        ds_config = read(file)
+    except ZlaunchError:  # the program reads it in its own way, or says what is wrong
+        return job, None
+    return replace(job, args=args, config_flags=job.args.config_flags, ds_config=file), ds_config
+
+
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
     if len(argv) > 1 and argv[0] == "-m":
         return JobSpec(find_module_in(python, argv[1]), ScriptArgs.of(argv[2:]), module=argv[1])
@@ -132,7 +156,7 @@ def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:
 def named_script(word: str) -> Path | None:
     """Return the script or the recipe that a word names; None for an argument."""
     if word.endswith(".py"):
-        return Path(word)
+        return script_path(word)
     return recipe_named(word)
 
 

@@ -17,14 +17,19 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from zlaunch import __version__
-from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.config.resolve.compose import compose
+from zlaunch.diagnosis.log_text import exception_in
+from zlaunch.dsconfig.text.document import Document
+from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.files import PRIVATE, cache_directory, write_whole
 from zlaunch.hosts.cluster.topology import Topology
-from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.environment import asked_variables
+from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.job.answer import AnswerRecord, apply_answer
-from zlaunch.job.moved_imports import moved_import
-from zlaunch.job.script import Script
+from zlaunch.job.args import flag_name
+from zlaunch.job.moved_imports import lacking_import, moved_import
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import RELAYED, Child, heed_signals
@@ -59,6 +64,8 @@ _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
 
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '[\w.]+'$")
 
+_IMPORT = re.compile(r"(ModuleNotFound|Import)Error: ")
+
 _OF_A_TERMINAL = re.compile(
     r"_|SHLVL|OLDPWD|TERM.*|SSH_.*|DISPLAY|XDG_SESSION.*|DBUS_.*|WINDOWID|COLORTERM|COLUMNS|LINES|VSCODE.*|TMUX.*"
 )
@@ -78,18 +85,23 @@ def described(
     topology: Topology,
     *,
     is_open: bool,
+    handed: str | None = None,
 ) -> Script:
     """Return a script as its first rank describes itself, if it `is_open` how it takes its arguments.
 
-    Raises WrongUsage if it rejects its command line, Unavailable if a module that it imports is missing.
+    `handed` is the ds_config that it gets by its arguments, as JSON.
+
+    Raises WrongUsage if it rejects its command line, Refused for arguments that only another Trainer has,
+    Unavailable if a module that it imports is missing.
     """
     ranks = _first_rank(topology)
-    key = _key(job, python, ranks, is_open)
+    key = _key(job, python, ranks, is_open, handed)
     answer = _kept(key)
     if answer is None:
-        answer = _answer(job, script, python, reporter, ranks, is_open=is_open)
+        answer = _answer(job, script, python, reporter, ranks, is_open=is_open, handed=handed)
         _keep(key, answer)
     if rejected := answer.get("rejected"):
+        _refuse_absent(rejected, python)
         words = " ".join(rejected)
         raise _rejected(job, f"does not define `{words}`", rejected[0], answer.get("options", []))
     if is_open and answer.get("reached"):
@@ -105,17 +117,22 @@ def _answer(
     ranks: Mapping[str, str],
     *,
     is_open: bool,
+    handed: str | None,
 ) -> AnswerRecord:
-    """Run the program until it answers; empty if it does not."""
+    """Run the program until it answers; empty if it does not. It gets what the ranks get."""
     program = [*job.program]
-    if script.wants_local_rank:
-        program.append("--local_rank=0")
+    if script.local_rank_flag:
+        program.append(f"{script.local_rank_flag}=0")
     with tempfile.TemporaryDirectory(prefix="zlaunch-ask-") as directory:
         file, log = Path(directory, "answer.json"), Path(directory, "log")
-        environment = {**os.environ, **ranks, "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+        environment = _environment(job, ranks)
+        words, ds_config = job.typed_args.words, Path(directory, "ds_config.json")
+        if handed is not None:
+            ds_config.write_text(handed, "utf-8")
+            words = (*job.args.words, *script.config_flags, str(ds_config))
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
-            argv = [python.executable, *program, *job.typed_args.words]
+            argv = [python.executable, *program, *words]
             environment |= answer_environment(file, environment, at_parser=not is_open)
             if_killed = ["rm", "-rf", directory]
             child = Child(argv, environment, output, _GRACE_SECONDS, if_killed=if_killed)
@@ -133,43 +150,77 @@ def _answer(
         if -returncode in RELAYED:
             sys.exit(128 - returncode)
         if answer := read_record(file, AnswerRecord):
+            if answer.get("ds_config") == str(ds_config):
+                answer["ds_config"] = None
             return answer
         lines = _last_lines(log)
-    last = "".join(lines[-1:])[:MOST_CHARACTERS]
+    error = _error_of(lines)
     if returncode == 2:
-        _raise_rejected(job, last, lines)
+        _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
     if returncode == 1:
-        _raise_missing(job, last, python)
-    why = f"it ended with {returncode}"
-    if time.monotonic() - started > limit:
-        why = f"it did not create them within {duration(limit)}; `--no-ask` does not wait for them"
-    elif last and returncode:
-        why = last
+        _raise_missing(job, error, python)
+    why = _why_unasked(returncode, error, is_late=time.monotonic() - started > limit)
     reporter.note(f"cannot find out the arguments of {job.shown_name}: {why}")
     return {}
 
 
-def _raise_rejected(job: JobSpec, last: str, lines: Sequence[str]) -> None:
-    """Raise WrongUsage if the last line is argparse's error about the command line."""
-    error = _REJECTS.search(last)
-    if error is None:
+def _why_unasked(returncode: int, error: str, *, is_late: bool) -> str:
+    if is_late:
+        return f"it did not create them within {duration(MOST_SECONDS)}; `--no-ask` does not wait for them"
+    if error and returncode:
+        return error[:MOST_CHARACTERS]
+    return f"it ended with {returncode}"
+
+
+def _environment(job: JobSpec, ranks: Mapping[str, str]) -> dict[str, str]:
+    chosen = {name: variable.value for name, variable in asked_variables(job.env, os.environ).items()}
+    rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+    return {**os.environ, **ranks, **rendezvous, **chosen}
+
+
+def _error_of(lines: Sequence[str]) -> str:
+    """Return the error of a program, after which it may have printed more; its last line if there is none."""
+    if (error := exception_in("\n".join(lines))) is not None:
+        return str(error).partition("\n")[0]
+    of_parser = [line for line in lines if ": error: " in line]
+    shown = of_parser or [line for line in lines if line.strip()]
+    return "".join(shown[-1:]).strip()
+
+
+def _refuse_absent(words: Sequence[str], python: Interpreter) -> None:
+    """Raise Refused for arguments that the Trainer of these packages does not have, but another one does."""
+    trainer = stack_of(python).trainer
+    absent = [trainer.lacks(flag_name(word)) for word in words]
+    if findings := [finding for finding in absent if finding is not None]:
+        raise Refused(findings)
+
+
+def _raise_rejected(job: JobSpec, lines: Sequence[str], python: Interpreter, *, is_trainer: bool) -> None:
+    """Raise WrongUsage if the program printed argparse's error about the command line."""
+    place = next((place for place in reversed(range(len(lines))) if _REJECTS.search(lines[place])), None)
+    if place is None:
         return
-    listed = lines[-1].partition(_CHOOSE)[2]
-    message = error[1].partition(_CHOOSE)[0]
-    options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:-1]))
+    line = lines[place]
+    listed = line.partition(_CHOOSE)[2]
+    message = "".join(_REJECTS.findall(line[:MOST_CHARACTERS])).partition(_CHOOSE)[0]
+    options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:place]))
     words = _WRONG.findall(message)
+    if is_trainer:
+        _refuse_absent(_OPTION.findall(message), python)
     raise _rejected(job, f"rejects its arguments: {message}", "".join(words[:1]), options)
 
 
-def _raise_missing(job: JobSpec, last: str, python: Interpreter) -> None:
-    """Raise Unavailable if the last line is the error about a module that cannot be imported."""
-    moved = moved_import(last)
-    hint = f"`{python.executable} -m pip install` the package that has it"
+def _raise_missing(job: JobSpec, error: str, python: Interpreter) -> None:
+    """Raise Unavailable if the error is about a module, or a name in one, that cannot be imported."""
+    moved, lacking = moved_import(error), lacking_import(error)
+    what, hint = error.partition(": ")[2], f"`{python.executable} -m pip install` the package that has it"
     if moved is not None:
         hint = moved[1]
-    elif _MISSING.search(last) is None:
+    elif lacking is not None and _IMPORT.match(error):
+        what, hint = lacking
+    elif _MISSING.search(error) is None:
         return
-    raise Unavailable(f"{job.shown_name} cannot start: {last.partition(': ')[2]}", f"{hint}; {_UNASKED}")
+    raise Unavailable(f"{job.shown_name} cannot start: {what}", f"{hint}; {_UNASKED}")
 
 
 def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
@@ -194,13 +245,30 @@ def _last_lines(log: Path) -> list[str]:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - MOST_BYTES))
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return [line.strip() for line in lines if line.strip()]
+    return [line.rstrip() for line in lines if line.strip()]
 
 
-def _key(job: JobSpec, python: Interpreter, ranks: Mapping[str, str], is_open: bool) -> str:
+def handed_config(job: JobSpec, script: Script, ds_config: Document | None) -> str | None:
+    """Return the ds_config that a program gets by its arguments, as JSON; None if it gets none.
+
+    A Trainer reads it later than it is asked.
+    """
+    is_read_later = script.interface is ConfigInterface.TRAINER and not job.config_flags
+    if not script.config_flags or is_read_later:
+        return None
+    if job.ds_config is not None and (ds_config is None or not isinstance(ds_config.value, Mapping)):
+        return None
+    return json.dumps(compose(job, ds_config).config(), indent=2)
+
+
+def _key(
+    job: JobSpec, python: Interpreter, ranks: Mapping[str, str], is_open: bool, handed: str | None
+) -> str:
     words = job.typed_args.words
     depends_on = {
         "is_open": is_open,
+        "ds_config": handed,
+        "env": job.env,
         "argv": [job.module or str(job.script.absolute()), *words],
         "directory": str(Path.cwd()),
         "ranks": ranks,

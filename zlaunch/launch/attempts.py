@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.diagnosis.outcome import Outcome
-from zlaunch.errors import Unavailable, ZlaunchError
+from zlaunch.errors import Refused, Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.execute import execute
@@ -88,8 +88,9 @@ def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:
         forced = preflight.check(plan)
         defer_signals()  # until an end can be recorded in the run directory
         try:
-            rundir_writer.claim(plan)
-            rundir_writer.write_run_files(plan, facts.job.asked or sys.argv, options.origin, forced)
+            rundir_writer.claim(plan, is_shared=options.share)
+            asked = facts.job.asked or sys.argv
+            rundir_writer.write_run_files(plan, asked, options.origin, forced, is_shared=options.share)
         except FileExistsError:
             continue
         except OSError as error:
@@ -120,8 +121,12 @@ def _restart(
             facts = again.complete(facts)
             reporter.restarting(f"attempt {lineage.attempt}, {note}")
             return _start(facts, again, reporter)
-        except ZlaunchError as error:  # the result is still that of the failure before
+        except Refused as error:  # the result is still that of the failure before
             reporter.restarting(f"not tried, {lineage.why}: {error.message}")
+            reporter.warn(error.findings)
+        except ZlaunchError as error:
+            hint = f" ({error.hint})" if error.hint else ""
+            reporter.restarting(f"not tried, {lineage.why}: {error.message}{hint}")
     return None
 
 

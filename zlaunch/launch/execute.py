@@ -14,6 +14,7 @@ from zlaunch.files import end_of
 from zlaunch.hosts.cluster.environment import without_cluster_variables
 from zlaunch.hosts.cluster.rendezvous import Rendezvous, Start, new_token
 from zlaunch.hosts.environment import may_export
+from zlaunch.hosts.machine.build_lock import locks_by_file
 from zlaunch.hosts.machine.op_cache import extensions_dir
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch.finish import FinishedRun, finish_run, record_failed_start
@@ -87,7 +88,9 @@ def _build_and_run(
 
 def _if_killed(plan: LaunchPlan, environment: dict[str, str]) -> list[str]:
     """The program that cleans up in place of a zlaunch that was killed."""
-    op_cache = [] if plan.facts.here.op_cache is None else [str(extensions_dir(plan.python, environment))]
+    op_cache = []
+    if plan.facts.here.op_cache is not None and locks_by_file(plan.python):
+        op_cache = [str(extensions_dir(plan.python, environment))]
     return ours("zlaunch.worker.lost", str(plan.layout.root), *op_cache)
 
 

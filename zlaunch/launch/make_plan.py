@@ -109,7 +109,8 @@ def _ops(facts: JobFacts, config: ResolvedConfig) -> tuple[NativeOp, ...]:
 
 
 def _op_cache(facts: JobFacts) -> dict[str, Variable]:
-    if facts.here.op_cache is None or facts.script.interface is ConfigInterface.NONE:
+    is_elsewhere = facts.surroundings.imagined is not None
+    if is_elsewhere or facts.here.op_cache is None or facts.script.interface is ConfigInterface.NONE:
         return {}
     why = "native ops of these packages; other environments have other directories"
     return {op_cache.VARIABLE: Variable(str(facts.here.op_cache.folder), why)}
@@ -168,10 +169,7 @@ def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> Re
     """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
     if not _counts_one_rank(values, facts):
         return ResolvedAutos(values, left)
-    total = values[TOTAL]
-    why = (
-        f"DeepSpeed computes {total}; on a CPU, it would compare a written number with the batch of one rank"
-    )
+    why = f"DeepSpeed computes {values[TOTAL]} itself; on a CPU it refuses this number if it is written"
     return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
 
 
@@ -202,7 +200,10 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
     if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
-    hint = "add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, or pass `optimizer=`"
+    hint = (
+        "pass `optimizer=` to it, or add `--set optimizer.type=AdamW --set optimizer.params.lr=1e-4`, "
+        "DeepSpeed's own Adam, which is compiled before the start"
+    )
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
 
 

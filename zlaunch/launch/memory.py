@@ -16,8 +16,8 @@ from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.splits import split_by_script
 from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.hosts.agent.python_of_host import python_here
-from zlaunch.job.model import ModelConfig, model_flag
-from zlaunch.job.script import ConfigInterface, setting_of
+from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag
+from zlaunch.job.script import ConfigInterface, Script, setting_of
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
@@ -73,15 +73,23 @@ def _query(option: str, facts: JobFacts) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
     query = query_for(facts)
     if query is None:
-        makes_it = facts.script.interface is ConfigInterface.DEEPSPEED
-        leave, name = f"drop `{option}` for this script", "name the model: `-- --model_name_or_path DIR`"
-        raise Unavailable(f"`{option}` needs to know the model", leave if makes_it else name)
+        raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts.script))
     if not trains_all(facts.script, facts.trainer_flags):
         raise Unavailable(
             "cannot estimate this job: the script may train only adapters or nothing, or quantize the model",
             f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
         )
     return query
+
+
+def _how_to_name_it(option: str, script: Script) -> str:
+    """Name the argument by which a script may load a model; there is none if it builds its own."""
+    makes_it = script.interface is ConfigInterface.DEEPSPEED
+    flags = [name for name in MODEL_FLAGS if name in script.loads]
+    flags += [name for name in sorted(MODEL_FLAGS, key=len, reverse=True) if script.may_define(f"--{name}")]
+    if flags and not makes_it:
+        return f"name the model: `-- --{flags[0]} DIR`"
+    return f"drop `{option}`; `zlaunch plan DIR` compares stages for the config.json in a directory"
 
 
 def _training(facts: JobFacts, model: ModelConfig) -> Training:

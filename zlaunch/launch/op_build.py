@@ -1,7 +1,8 @@
 """Compile native ops once and visibly, before the ranks start.
 
-Otherwise the first rank compiles for minutes while the others wait silently, and a killed build leaves a
-`lock` file that every later run waits for. An op is ready if torch and ninja would do nothing but load it.
+Otherwise the first rank compiles for minutes while the others wait silently, and with torch up to 2.13 a
+killed build leaves a `lock` file that every later run waits for. An op is ready if torch and ninja would do
+nothing but load it.
 """
 
 import re
@@ -16,9 +17,10 @@ from zlaunch.console import StepReporter
 from zlaunch.diagnosis.log_text import compiler_error
 from zlaunch.dsconfig.native_ops import NativeOp
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.machine.build_lock import lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
-from zlaunch.hosts.machine.op_cache import OpCache, extensions_dir, is_stale, lock_holder
+from zlaunch.hosts.machine.op_cache import OpCache, extensions_dir
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.process import RELAYED, Foreground, ours
 from zlaunch.rundir.layout import RunDir
@@ -108,13 +110,14 @@ class OpBuild:
     def _build(self, op: NativeOp, title: str) -> signal.Signals | None:
         locks = [self.compiled.folder / name / "lock" for name in (op.name, *op.along)]
         for lock in locks:
-            await_lock(lock, self.reporter)
+            await_lock(lock, self.python, self.reporter)
         self.compiled.delete_others(op)
         try:
             stopped_by = self._compile(op, title)
         finally:
-            for lock in filter(is_stale, locks):
-                lock.unlink(missing_ok=True)
+            for lock in locks:
+                if lock_state(lock, self.python) == "left":
+                    lock.unlink(missing_ok=True)
         if stopped_by is None:
             self.compiled.mark(op)
         return stopped_by
@@ -149,11 +152,11 @@ def _is_newer(file: Path, when: float) -> bool:
     return file.exists() and file.stat().st_mtime > when
 
 
-def await_lock(lock: Path, reporter: StepReporter) -> None:
+def await_lock(lock: Path, python: Interpreter, reporter: StepReporter) -> None:
     """Wait for another build of the same op, or remove the lock that a killed build has left behind."""
     name, is_told, began = lock.parent.name, False, time.monotonic()
-    while lock.exists():
-        if is_stale(lock):
+    while (state := lock_state(lock, python)) != "free":
+        if state == "left":
             age = duration(time.time() - lock.stat().st_mtime)
             lock.unlink(missing_ok=True)
             reporter.note(

@@ -20,6 +20,8 @@ class LaunchOptions:
     rehearse: bool = False
     force: bool = False
     dry_run: bool = False
+    share: bool = False
+    """Leave the permissions of the run directory to the umask, instead of making it private."""
     auto_stage: bool = False
     """Choose the stage and the offload."""
     origin: Lineage = FIRST

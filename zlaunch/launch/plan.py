@@ -21,6 +21,7 @@ from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import Script
 from zlaunch.job.spec import Debug, Launcher
+from zlaunch.job.stack import FORCED_LOAD
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.launcher import Backend, Target
@@ -168,7 +169,7 @@ class LaunchPlan:
             self.module or str(self.script.path),
             self.args.words,
             "script" if self.module is None else "module",
-            self.passes_local_rank,
+            self.passes_local_rank and self.script.wants_local_rank,
         )
 
     @property
@@ -199,9 +200,12 @@ class LaunchPlan:
 
     @property
     def passes_local_rank(self) -> bool:
-        """Whether the script gets `--local_rank=N`, as DeepSpeed's launcher passes it."""
+        """Whether the script gets its local rank as an argument.
+
+        DeepSpeed's launcher shows `--local_rank=N`; no launcher passes another spelling, so zlaunch does.
+        """
         is_passed = self.backend.is_of_deepspeed or self.topology.reach.is_inside_job
-        return self.script.wants_local_rank and is_passed
+        return bool(self.script.local_rank_flag) and (is_passed or not self.script.wants_local_rank)
 
     def _argv(self, target: Target) -> tuple[str, ...]:
         if self.topology.spans_hosts:
@@ -220,7 +224,14 @@ class LaunchPlan:
             self.topology.world_size,
             self.data_position,
             self.saves,
+            self._refuses_classes,
         )
+
+    @property
+    def _refuses_classes(self) -> bool:
+        forced = self.environment.get(FORCED_LOAD)
+        given = self.facts.environ.get(FORCED_LOAD, "") if forced is None else forced.value
+        return self.facts.stack.refuses_classes and given.lower() not in ("1", "y", "yes", "true")
 
     @property
     def swap_dirs(self) -> tuple[Path, ...]:

@@ -95,6 +95,7 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
         "handover": plan.script.handover.value,
         "debug": None if plan.debug is None else cast("DebugRecord", asdict(plan.debug)),
         "passes_local_rank": plan.passes_local_rank,
+        "local_rank_flag": plan.script.local_rank_flag,
         "shielded": plan.shielded,
         "ranks": [cast("SlotRecord", asdict(slot)) for slot in plan.topology.slots()],
         "over_ssh": plan.topology.spans_hosts,

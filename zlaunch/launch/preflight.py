@@ -30,12 +30,15 @@ class Preflight:
             if facts.environ.get("SLURM_RESTART_COUNT", "0") != "0" and not facts.job.args.has(RESUME):
                 text = "Slurm has requeued this job, which restarts at step 0 without `--resume latest`"
                 self.reporter.note(text, "resume")
-            return self._estimate(facts)
-        from zlaunch.launch.checkpoints import with_checkpoint, with_conversion  # few jobs resume
+            if not facts.trainer_flags.value(RESUME):
+                return self._estimate(facts)
+        from zlaunch.launch import checkpoints  # few jobs resume
 
-        facts = self._estimate(with_checkpoint(facts, self.reporter))
+        if facts.job.resume is None:
+            return self._estimate(checkpoints.with_named_checkpoint(facts))
+        facts = self._estimate(checkpoints.with_checkpoint(facts, self.reporter))
         if facts.job.allow_reshard:
-            facts = with_conversion(facts)
+            facts = checkpoints.with_conversion(facts)
         return facts
 
     def _estimate(self, facts: JobFacts) -> JobFacts:
@@ -59,7 +62,9 @@ class Preflight:
             )
         if plan.saves is None:
             return plan
-        free = _free_bytes(plan.saves.directory)
+        free = None
+        if facts.surroundings.imagined is None:
+            free = _free_bytes(plan.saves.directory)
         return replace(plan, saves=replace(plan.saves, each=likely_checkpoint_bytes(plan), free=free))
 
     def check(self, plan: LaunchPlan) -> list[Finding]:

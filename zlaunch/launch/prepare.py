@@ -70,8 +70,8 @@ def prepare(
         _check_directories(job.nvme_dir, options.run_dir, layout, surroundings)
         facts = _inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
-        if untested := list(facts.stack.untested()):
-            reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
+        for sentence in facts.stack.untested():
+            reporter.note(sentence)
         return facts
 
 
@@ -103,7 +103,7 @@ def _inspect(
         lines = _counted(lines, job, machine, is_offline=surroundings.is_offline)
         topology = choose_slots(lines, job.devices)
     likely = topology or surroundings.likely_topology(job.devices, machine)
-    script = ask(job, sources.script, python, reporter, likely)
+    script = ask(job, sources.script, python, reporter, likely, ds_config=sources.ds_config)
     backend = _backend(job, script)
     sources = replace(sources, script=script)
     model, model_error = find_model(script, job.args)

@@ -26,12 +26,17 @@ class Change:
     now: str
 
 
-def script_changes(then: str | None, now: str | None) -> Iterator[Change]:
+def script_changes(name: str, then: str | None, now: str | None) -> Iterator[Change]:
     """Compare the hashes of a script."""
     if then is None:
-        yield Change("script", "not recorded", "possibly a different one")
+        yield Change(name, "not recorded", "possibly a different one")
     else:
-        yield from _change("script", then[:12], (now or "")[:12])
+        yield from _change(name, _hash(then), _hash(now))
+
+
+def _hash(sha256: str | None) -> str | None:
+    """Write the beginning of a hash; None if there is none."""
+    return f"sha256 {sha256[:12]}" if sha256 else None
 
 
 def environment_changes(then: EnvironmentRecord, now: EnvironmentRecord) -> Iterator[Change]:
@@ -55,7 +60,7 @@ def _gpu_names(environment: EnvironmentRecord) -> list[str]:
 def _git_changes(then: GitRecord, now: GitRecord) -> Iterator[Change]:
     yield from _change("git commit", then.get("commit", "")[:12], now.get("commit", "")[:12])
     if "diff_sha256" in then:
-        changed = ((git.get("diff_sha256") or "")[:12] for git in (then, now))
+        changed = (_hash(git.get("diff_sha256")) for git in (then, now))
         yield from _change("uncommitted changes", *changed)
 
 
@@ -87,7 +92,7 @@ def restore_environment(job: JobRecord) -> list[Change]:
 def what_changed(files: RunFiles, facts: JobFacts) -> list[Change]:
     """Compare what the run depended on with what is here."""
     return [
-        *script_changes(files.job.get("script_sha256"), file_sha256(facts.job.script)),
+        *script_changes(facts.job.shown_name, files.job.get("script_sha256"), file_sha256(facts.job.script)),
         *environment_changes(files.environment, environment_of(facts)),
     ]
 

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import shlex
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from zlaunch import __version__
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.files import PRIVATE, is_safe_word, write_whole
+from zlaunch.files import is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
 from zlaunch.launch.facts import JobFacts
@@ -29,7 +28,7 @@ from zlaunch.rundir.owner import own_identity
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.rundir.swap import make_swap_dir, remove_unused
-from zlaunch.rundir.write import record_text, write_ending, write_record
+from zlaunch.rundir.write import create_root, record_text, write_ending, write_record
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
     from zlaunch.diagnosis.outcome import Outcome
@@ -38,9 +37,9 @@ if TYPE_CHECKING:  # nothing is diagnosed in a dry run
 PACKAGES = ("torch", "deepspeed", "accelerate", "transformers", "datasets", "pydantic", "typer")
 
 
-def claim(plan: LaunchPlan) -> None:
+def claim(plan: LaunchPlan, *, is_shared: bool = False) -> None:
     """Create the directories of a run; raise FileExistsError if another run was faster."""
-    plan.layout.root.mkdir(parents=True, exist_ok=True)
+    create_root(plan.layout, is_shared=is_shared)
     plan.layout.logs.mkdir()
     for directory in plan.swap_dirs:
         try:
@@ -79,6 +78,8 @@ def write_run_files(
     asked: Sequence[str],
     lineage: Lineage = FIRST,
     forced: Sequence[Finding] = (),
+    *,
+    is_shared: bool = False,
 ) -> None:
     """Write the records of a run before it starts; `forced` is why it would have been refused."""
     run_dir = plan.layout
@@ -90,12 +91,12 @@ def write_run_files(
         provenance["expected"] = plan.values.config()
     write_record(run_dir.provenance, provenance)
     why_not = [finding.message for finding in forced]
-    job = {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), "forced": why_not}
-    write_record(run_dir.job, job, mode=PRIVATE)
+    how = {"forced": why_not, "shared": is_shared}
+    write_record(run_dir.job, {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), **how})
     write_record(run_dir.environment, environment_of(plan.facts))
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
-    write_whole(run_dir.command, command_script(plan), mode=PRIVATE | stat.S_IXUSR)
+    write_whole(run_dir.command, command_script(plan), mode=0o777)
     if plan.data_position is not None:
         plan.data_position.resumption.link(run_dir)
     if plan.facts.estimate is not None:

@@ -19,13 +19,13 @@ from zlaunch.job.spec import DeviceChoice, GpuChoice, JobSpec
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.secrets import SECRET
-from zlaunch.units import plural
+from zlaunch.units import memory, plural
 
 if TYPE_CHECKING:  # only a zlaunch on every node meets others
     from zlaunch.hosts.cluster.rendezvous import Rendezvous
 
-UNKNOWN_MEMORY_BYTES = 1 << 60
-"""Of a host that is imagined: its memory is not checked."""
+UNKNOWN_MEMORY_BYTES, UNKNOWN_CORES = 1 << 60, 0
+"""Of a host that is imagined: its memory is not checked, and its threads are not chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def imagine(text: str) -> Imagined:
     if model.has_bf16:
         capability = (8, 0)
     each = tuple(Gpu(index, name, "", model.total_bytes, capability) for index in range(gpus))
-    return Imagined(count, Machine("", gpus, UNKNOWN_MEMORY_BYTES, each))
+    return Imagined(count, Machine("", UNKNOWN_CORES, UNKNOWN_MEMORY_BYTES, each))
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,10 @@ class Surroundings:
         """Where this comes from, for the plan; None if nothing but a person started zlaunch."""
         if isinstance(self.cluster, Member) and self.rendezvous is None:
             return f"{self.cluster.source}; taking all nodes to be like this one"
+        if self.imagined is not None:
+            gpus = self.imagined.machine.gpus
+            each = f"{len(gpus)} x {gpus[0].name}, {memory(gpus[0].memory_bytes)} each"
+            return f"machines that are not asked: {each} (`--on`)"
         if self.cluster is None:
             return None
         return self.cluster.source
@@ -120,7 +124,7 @@ class Surroundings:
                 return Topology(tuple(Host(name, devices) for name in allocation.hosts), Reach.SRUN)
         if self.imagined is not None and self.imagined.count > 1:
             devices = assign_ranks(machine, choice).hosts[0].devices
-            names = [f"host {number}" for number in range(self.imagined.count)]
+            names = [f"host-{number}" for number in range(self.imagined.count)]
             return Topology(tuple(Host(name, devices) for name in names), Reach.SSH)
         return assign_ranks(machine, choice)
 

@@ -8,19 +8,18 @@ from zlaunch.checkpoint.find import ACCELERATE_TAG, TRAINER_STATE, SavedBy, trai
 from zlaunch.checkpoint.pattern_path import how_to_rename
 from zlaunch.checkpoint.universal import is_in_the_way, universal_folder, written_folder
 from zlaunch.checkpoint.weights import how_to_take_weights
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, SET_LOAD_UNIVERSAL, WRITER
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import Finding, Severity
 from zlaunch.files import shown, typed
 from zlaunch.job.script import ConfigInterface, Handover, Script
+from zlaunch.job.stack import FORCED_LOAD
 from zlaunch.resume.fit import CheckpointFit, ResumeWay, can_resume, target_of
 from zlaunch.resume.handover import VARIABLE, CheckpointReading, Conversion, Resumption
 from zlaunch.resume.resumed_data import DataPosition
 from zlaunch.resume.save_plan import number, steps_of, total_steps
 from zlaunch.resume.training import PlannedTraining
 from zlaunch.units import plural
-
-_OPTION = "--resume"
 
 _LOADERS = {
     ConfigInterface.DEEPSPEED: f'engine.load_checkpoint(os.environ["{VARIABLE}"])',
@@ -34,8 +33,13 @@ def check_resume(training: PlannedTraining) -> Iterator[Finding]:
     position = training.data_position
     if position is None:
         return
+    for finding in _findings(training, position):
+        yield replace(finding, where=position.resumption.option)
+
+
+def _findings(training: PlannedTraining, position: DataPosition) -> Iterator[Finding]:
     resumption = position.resumption
-    if resumption.saved.problems:
+    if resumption.saved.obstructions:
         yield from _damage(resumption)
         return
     yield from _not_loaded(resumption, training.script)
@@ -44,6 +48,7 @@ def check_resume(training: PlannedTraining) -> Iterator[Finding]:
         return
     yield from _other_kind(resumption, training.script)
     yield from _unfit(resumption, training)
+    yield from _refused_by_torch(resumption, training)
     if position.is_trainer:
         yield from _kept_arguments(training, position)
         yield from _nothing_to_train(training, resumption)
@@ -62,8 +67,8 @@ def refused_by_script(resumption: Resumption, script: Script) -> list[Finding]:
 def _damage(resumption: Resumption) -> Iterator[Finding]:
     folder = resumption.checkpoint.folder
     hint = f"`zlaunch checkpoint list {typed(folder.parent)}` shows which are complete"
-    for problem in resumption.saved.problems:
-        yield Finding("bad-checkpoint", f"{shown(problem.file)}: {problem.message}", hint, where=_OPTION)
+    for problem in resumption.saved.obstructions:
+        yield Finding("bad-checkpoint", f"{shown(problem.file)}: {problem.message}", hint)
 
 
 def _not_loaded(resumption: Resumption, script: Script) -> Iterator[Finding]:
@@ -150,14 +155,24 @@ def _unfit(resumption: Resumption, training: PlannedTraining) -> Iterator[Findin
         case ResumeWay.OTHER_PATH:
             yield from _misfits(fit, how_to_rename(fit.saved.checkpoint))
         case ResumeWay.WEIGHTS:
-            yield from _misfits(fit, "; or ".join(_other_jobs(fit)))
+            yield from _misfits(fit, "; or ".join(_other_jobs(fit, resumption)))
 
 
 def _of_unknown_layout(resumption: Resumption) -> Iterator[Finding]:
     """DeepSpeed may load what zlaunch does not know."""
     for problem in resumption.saved.unknown:
         message = f"{shown(problem.file)}: {problem.message}; whether it fits this job cannot be checked"
-        yield Finding("unfit-checkpoint", message, where=_OPTION, severity=Severity.ADVICE)
+        yield Finding("unfit-checkpoint", message, severity=Severity.ADVICE)
+
+
+def _refused_by_torch(resumption: Resumption, training: PlannedTraining) -> Iterator[Finding]:
+    """With a checkpoint writer, the engine loads its optimizer without saying which classes it takes."""
+    if resumption.saved.stage and training.has_writer and training.refuses_classes:
+        yield _cannot(
+            f"with `{dotted(WRITER)}`, DeepSpeed cannot load checkpoints: torch 2.6 and newer refuses its "
+            "classes",
+            f"leave `{dotted(WRITER)}` out; or add `--env {FORCED_LOAD}=1` if you trust the checkpoint",
+        )
 
 
 def _misfits(fit: CheckpointFit, hint: str) -> Iterator[Finding]:
@@ -180,7 +195,10 @@ def _in_the_way(conversion: Conversion, fit: CheckpointFit) -> Iterator[Finding]
 def _convert_first(resumption: Resumption, training: PlannedTraining, fit: CheckpointFit) -> str:
     saved, steps, options = fit.saved, [], []
     if fit.converted is None:
-        steps.append(f"add `--allow-reshard`; or convert it yourself: {_conversion(fit)}")
+        add = f"add `{resumption.reshard_option}`"
+        if resumption.is_typed:
+            add = f"write `{resumption.reshard_option}` in place of `{resumption.option}`"
+        steps.append(f"{add}; or convert it yourself: {_conversion(fit)}")
     place = universal_folder(saved.checkpoint, None).parent
     if place != resumption.directory:
         options.append(f"`--resume {typed(place)}`")
@@ -204,12 +222,12 @@ def _conversion(fit: CheckpointFit) -> str:
     return f"`zlaunch checkpoint universal {typed(fit.saved.checkpoint.folder)}`"
 
 
-def _other_jobs(fit: CheckpointFit) -> Iterator[str]:
+def _other_jobs(fit: CheckpointFit, resumption: Resumption) -> Iterator[str]:
     if (nearest := fit.nearest) is not None:
         changed, changes = fit.target.changes_to(nearest.target), []
         options = replace(changed, ranks=None).options
         if nearest.way is ResumeWay.UNIVERSAL:
-            options += " --allow-reshard"
+            options += f" {resumption.reshard_option}"
         if changed.ranks:
             changes.append(f"{changed.ranks} ranks")
         if nearest.target.optimizer is not fit.target.optimizer:
@@ -265,8 +283,8 @@ def _nothing_to_train(training: PlannedTraining, resumption: Resumption) -> Iter
 
 
 def _cannot(message: str, hint: str | None) -> Finding:
-    return Finding("unfit-checkpoint", message, hint, where=_OPTION, severity=Severity.FAILS_LATER)
+    return Finding("unfit-checkpoint", message, hint, severity=Severity.FAILS_LATER)
 
 
 def _advise(code: str, message: str, hint: str) -> Finding:
-    return Finding(code, message, hint, where=_OPTION, severity=Severity.ADVICE)
+    return Finding(code, message, hint, severity=Severity.ADVICE)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zlaunch.checkpoint.engine_files import OFFLOADED
-from zlaunch.checkpoint.find import find, step_in
+from zlaunch.checkpoint.find import SavedBy, find, step_in
 from zlaunch.checkpoint.pattern_path import SPECIAL
 from zlaunch.config.rules.trainer import no_gathered_weights
 from zlaunch.config.rules.zero_stages import HAD_ANYWAY
@@ -26,7 +26,7 @@ def check_saves(training: PlannedTraining) -> Iterator[Finding]:
         if named is not None:
             yield from _pattern(training, named)
         yield from _nvme_saved_before(training, training.saves)
-        yield from _mixed(training, training.saves)
+        yield from _saved_over(training, training.saves)
 
 
 def _named_directory(training: PlannedTraining) -> Path | None:
@@ -95,9 +95,10 @@ def _nvme_saved_before(training: PlannedTraining, saves: SavePlan) -> Iterator[F
             )
 
 
-def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
-    """Find checkpoints of more ranks or another stage that will be saved over: their other files stay."""
+def _saved_over(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
+    """Find checkpoints that will be saved over; of more ranks or another stage, other files stay."""
     is_partitioned = training.stage == 3
+    whole: list[Path] = []
     for checkpoint in find(saves.directory):
         files, step = checkpoint.engine_files(), checkpoint.named_step
         if files is None or step is None or not saves.is_at(step):
@@ -111,3 +112,15 @@ def _mixed(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]:
                 f"use another directory, or move it away: `mv {typed(checkpoint.folder)} DIR`",
                 severity=Severity.ADVICE,
             )
+        elif checkpoint.saved_by is SavedBy.TRAINER:
+            whole.append(checkpoint.folder)
+    if whole:
+        names = ", ".join(str(shown(folder)) for folder in whole[:3])
+        if len(whole) > 3:
+            names += f" and {len(whole) - 3} more"
+        yield Finding(
+            "overwrites-checkpoints",
+            f"this job will overwrite {names}",
+            "use another directory, or move away what you want to keep",
+            severity=Severity.ADVICE,
+        )

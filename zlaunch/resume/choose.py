@@ -1,13 +1,16 @@
 """Choose the checkpoint to resume from: the one that `--resume` names, or that of the next attempt."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from zlaunch.checkpoint.summary import Summary
+from zlaunch.checkpoint.find import recognize
+from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing
 from zlaunch.files import shown, typed
-from zlaunch.job.script import Script
+from zlaunch.job.args import ScriptArgs
+from zlaunch.job.script import RESUME, Script
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.resume.fit import can_resume, target_of
 from zlaunch.resume.handover import TAG_VARIABLE, CheckpointReading, Resumption, checkpoint_handover
@@ -33,6 +36,23 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
     if saved is None:
         return None
     return Resumption(saved, checkpoint_handover(script), script.mentions(TAG_VARIABLE))
+
+
+def resumption_by_argument(script: Script, args: ScriptArgs) -> Resumption | None:
+    """Find the checkpoint that an argument of the script names.
+
+    None if there is no such argument, or only the script knows what it makes of it.
+    """
+    named, handover = script.trainer_flags(args).value(RESUME), checkpoint_handover(script)
+    knows_argument = bool(handover.flag) or script.reported is not None
+    if not named or not knows_argument or script.mentions("get_last_checkpoint"):
+        return None
+    if script.reported is not None:
+        handover = replace(handover, reading=CheckpointReading.YES)
+    checkpoint = recognize(Path(named).absolute())
+    if checkpoint is None:
+        return None
+    return Resumption(summarize(checkpoint), handover, is_typed=True)
 
 
 def no_checkpoint_yet(job: JobSpec, script: Script) -> str:

@@ -251,14 +251,12 @@ def _in_any_job(saved: Summary, target: ResumeTarget) -> CheckpointFit | None:
     def fit(way: ResumeWay, *reasons: str) -> CheckpointFit:
         return CheckpointFit(saved, target, way, reasons)
 
-    if saved.problems:
+    if saved.obstructions:
         return fit(
-            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.problems)
+            ResumeWay.REPAIR, *(f"{problem.file.name}: {problem.message}" for problem in saved.obstructions)
         )
-    if saved.unknown:
-        return fit(
-            ResumeWay.UNKNOWN, *(f"{problem.file.name}: {problem.message}" for problem in saved.unknown)
-        )
+    if unknown := [problem for problem in saved.unknown if not problem.of_model]:
+        return fit(ResumeWay.UNKNOWN, *(f"{problem.file.name}: {problem.message}" for problem in unknown))
     if saved.stage is None:
         return _without_engine(saved, target)
     if saved.cannot_load is not None:
@@ -319,10 +317,9 @@ def _other_stage(saved: Summary, stage: int | None) -> Iterator[ResumeMismatch]:
 
 
 def _other_precision(saved: Summary, precision: str | None) -> Iterator[ResumeMismatch]:
-    was_bf16, is_bf16 = saved.dtype == "bfloat16", precision == "bf16"
-    if precision is None or saved.dtype is None or was_bf16 == is_bf16:
+    if precision is None or saved.is_bf16 in (None, precision == "bf16"):
         return
-    before, after = ("bf16", "fp32 or fp16") if was_bf16 else ("fp32 or fp16", "bf16")
+    before, after = ("bf16", "fp32 or fp16") if saved.is_bf16 else ("fp32 or fp16", "bf16")
     reason = f"it was saved in {before}, and the files of {after} have other names"
     yield ResumeMismatch(ResumeWay.UNIVERSAL, "precision", reason)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from zlaunch.checkpoint.disk_need import DiskNeed
 from zlaunch.checkpoint.find import LATEST, LATEST_UNIVERSAL, CheckpointFolder, SavedBy, latest_tag
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.files import typed
 from zlaunch.hosts.environment import Variable
 from zlaunch.job.script import RESUME, Script
 from zlaunch.rundir.layout import RunDir
@@ -110,6 +111,8 @@ class Resumption:
     handover: CheckpointHandover
     reads_tag: bool = False
     conversion: Conversion | None = None
+    is_typed: bool = False
+    """Whether the user has given it to the script, which gets nothing more."""
 
     @property
     def checkpoint(self) -> CheckpointFolder:
@@ -118,6 +121,18 @@ class Resumption:
             return self.saved.checkpoint
         folder = self.conversion.folder
         return CheckpointFolder(folder, SavedBy.UNIVERSAL, folder)
+
+    @property
+    def option(self) -> str:
+        """The option or the argument that names it."""
+        return RESUME if self.is_typed else "--resume"
+
+    @property
+    def reshard_option(self) -> str:
+        """What to type so that it is converted for the job."""
+        if not self.is_typed:
+            return "--allow-reshard"
+        return f"--resume {typed(self.directory)} --allow-reshard"
 
     @property
     def directory(self) -> Path:
@@ -133,16 +148,18 @@ class Resumption:
 
         That may be another one: of a later save that was interrupted after it had written `latest`.
         """
-        gets_tag = not self.handover.flag and self.reads_tag
+        gets_tag = self.is_typed or (not self.handover.flag and self.reads_tag)
         return self.directory != self.checkpoint.folder and not gets_tag and not self._is_latest
 
     def words(self, run: RunDir) -> tuple[str, str] | tuple[()]:
         """Return the argument of the script and its value, if it has one."""
-        return (self.handover.flag, str(self._given(run))) if self.handover.flag else ()
+        if self.is_typed or not self.handover.flag:
+            return ()
+        return self.handover.flag, str(self._given(run))
 
     def variables(self, run: RunDir) -> dict[str, Variable]:
         """Return the variables of the ranks."""
-        if self.handover.flag:
+        if self.is_typed or self.handover.flag:
             return {}
         why = f"`--resume`: {self.saved.step} steps were taken"
         variables = {VARIABLE: Variable(str(self._given(run)), why)}

@@ -39,7 +39,7 @@ def newest_complete(
         if checkpoint.written < since:
             continue
         saved = summarize(checkpoint)
-        if not saved.problems and fits(saved):
+        if not saved.obstructions and fits(saved):
             return saved
     return None
 
@@ -54,7 +54,22 @@ def checkpoint_of(folder: Path) -> Summary:
     if not checkpoints:
         return summarize(checkpoint_at(folder))
     newest = summarize(checkpoints[0])
-    return (newest_complete(folder) or newest) if newest.problems else newest
+    return (newest_complete(folder) or newest) if newest.obstructions else newest
+
+
+def damaged_after(chosen: Summary) -> list[Summary]:
+    """Read the newer checkpoints beside a chosen one if it was chosen because all of them are damaged."""
+    checkpoints = by_age(chosen.checkpoint.folder.parent)
+    folders = [checkpoint.folder for checkpoint in checkpoints]
+    if chosen.checkpoint.folder not in folders:
+        return []
+    damaged: list[Summary] = []
+    for checkpoint in checkpoints[: folders.index(chosen.checkpoint.folder)]:
+        saved = summarize(checkpoint)
+        if not saved.obstructions:
+            return []
+        damaged.append(saved)
+    return damaged
 
 
 def refuse_several(folder: Path, checkpoints: Sequence[CheckpointFolder]) -> None:

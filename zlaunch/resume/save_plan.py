@@ -48,6 +48,8 @@ class SavePlan:
     """The step of the checkpoint that the run resumes from."""
     is_kept: bool = False
     """Whether `every` is that of this checkpoint, which a Trainer takes instead of `--save_steps`."""
+    is_model_only: bool = False
+    """Whether it certainly leaves out the state of the training, so that nothing resumes from one."""
     each: int | None = None
     """The bytes of one; None if they cannot be estimated."""
     free: int | None = None
@@ -76,7 +78,8 @@ class SavePlan:
         """Whether a checkpoint of a step will certainly be saved."""
         if not self.every or not self.total:
             return False
-        return step % self.every == 0 and self.resumed_step < step <= self.total
+        is_last = step == self.total
+        return (is_last or step % self.every == 0) and self.resumed_step < step <= self.total
 
 
 def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:
@@ -90,6 +93,7 @@ def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") 
         strategy=strategy,
         limit=None if limit is None else int(limit),
         resumed_step=0 if resume is None else resume.resumption.saved.step or 0,
+        is_model_only=_saves_model_only(script, args),
     )
     if strategy != "steps":
         return plan
@@ -103,6 +107,12 @@ def _saves_none(script: Script, args: ScriptArgs) -> bool:
     if given is None:
         return _SAVES_NOTHING.search(script.source) is not None
     return given == "no"
+
+
+def _saves_model_only(script: Script, args: ScriptArgs) -> bool:
+    if (is_on := script.trainer_flags(args).is_on("save_only_model")) is not None:
+        return is_on
+    return script.said(args, "save_only_model", "False") == "True"
 
 
 def total_steps(script: Script, args: ScriptArgs) -> int | None:

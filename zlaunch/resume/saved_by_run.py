@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from zlaunch.checkpoint.find import WEIGHTS, SavedBy, checkpoint_parent
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_parent, weight_files
+from zlaunch.checkpoint.model_files import model_problems
+from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.errors import ZlaunchError
 from zlaunch.job.args import ScriptArgs
@@ -17,8 +19,6 @@ from zlaunch.resume.handover import Resumption, checkpoint_handover
 from zlaunch.resume.newest import newest_complete
 from zlaunch.rundir.run_files import RunFiles
 
-_ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
-
 
 @dataclass(frozen=True)
 class SavedByRun:
@@ -26,6 +26,8 @@ class SavedByRun:
 
     model: Path | None = None
     """A directory for `from_pretrained`."""
+    damage: Problem | None = None
+    """Why that cannot load the model."""
     checkpoint: Summary | None = None
     began_with: bool = False
     """Whether the run has saved none, and this is the one that it resumed from."""
@@ -46,8 +48,10 @@ def saved_by_run(files: RunFiles) -> SavedByRun:
     try:
         saved = newest_of_run(files)
         newest = saved or _resumed_checkpoint(files)
+        model = _saved_model(files)
         return SavedByRun(
-            _saved_model(files),
+            model,
+            _damage_of(model),
             newest,
             saved is None,
             _has_all_steps(files, newest),
@@ -163,10 +167,15 @@ def _saved_model(files: RunFiles) -> Path | None:
     folder = _recorded(files, "saved_model")
     if folder is None:
         return None
-    weights = [folder / name for name in (*WEIGHTS, *_ADAPTERS)]
     since = started_at(files)
-    is_there = any(file.is_file() and file.stat().st_mtime >= since for file in weights)
+    is_there = any(file.is_file() and file.stat().st_mtime >= since for file in weight_files(folder))
     return folder if is_there else None
+
+
+def _damage_of(model: Path | None) -> Problem | None:
+    if model is None:
+        return None
+    return next(iter(model_problems(CheckpointFolder(model, SavedBy.WEIGHTS), {})), None)
 
 
 def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:

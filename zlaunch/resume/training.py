@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL
+from zlaunch.dsconfig.schema.storage import LOAD_UNIVERSAL, WRITER
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Handover, Script
 from zlaunch.resume.save_plan import UNKNOWN_SAVE_SECONDS, SavePlan
@@ -32,6 +32,8 @@ class PlannedTraining:
     """Where it continues in its data; None if it starts at step 0."""
     saves: SavePlan | None = None
     """When its Trainer saves checkpoints; None if it saves none."""
+    refuses_classes: bool = False
+    """Whether `torch.load` refuses DeepSpeed's classes where the caller does not say that it takes them."""
 
     @property
     def save_directory(self) -> Path | None:
@@ -65,6 +67,11 @@ class PlannedTraining:
         """Device of the optimizer: none, cpu or nvme."""
         device = self.config[(ZERO, "offload_optimizer", "device")]
         return device if isinstance(device, str) else "none"
+
+    @property
+    def has_writer(self) -> bool:
+        """Whether its engine has a checkpoint writer, with which `load_checkpoint` asks torch for nothing."""
+        return self.config.has(WRITER) and self.config.config()[WRITER[0]][WRITER[1]] is not None
 
     @property
     def loads_universal(self) -> bool:

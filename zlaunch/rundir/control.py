@@ -1,8 +1,9 @@
 """Control files, which ask the ranks of a run on all hosts to save, to stop or to write their stacks."""
 
 import signal
+from pathlib import Path
 
-from zlaunch.files import write_whole
+from zlaunch.files import read_regular, write_whole
 from zlaunch.rundir.layout import RunDir
 
 COMMAND = "zlaunch runs stop"
@@ -14,6 +15,10 @@ COORDINATOR = "because a program failed"
 """Written there by programs on the hosts, when something has failed."""
 
 
+def _text(file: Path) -> str:
+    return read_regular(file).decode()
+
+
 def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:
     """Ask the ranks on all hosts to stop, as a signal would."""
     if not run_dir.stop.exists():
@@ -23,7 +28,7 @@ def write_stop(run_dir: RunDir, number: int, by: str = "zlaunch") -> None:
 def read_stop(run_dir: RunDir) -> int | None:
     """Read the signal that the run was asked to stop with, if any."""
     try:
-        return signal.Signals(int(run_dir.stop.read_text().partition(" ")[0]))
+        return signal.Signals(int(_text(run_dir.stop).partition(" ")[0]))
     except (OSError, ValueError):
         return None
 
@@ -31,7 +36,7 @@ def read_stop(run_dir: RunDir) -> int | None:
 def requested_stop(run_dir: RunDir) -> int | None:
     """Read the signal that a person asked the run to stop with, if any."""
     try:
-        if run_dir.stop.read_text().endswith(f" {COORDINATOR}"):
+        if _text(run_dir.stop).endswith(f" {COORDINATOR}"):
             return None
         return read_stop(run_dir)
     except (OSError, ValueError):
@@ -41,7 +46,7 @@ def requested_stop(run_dir: RunDir) -> int | None:
 def was_commanded(run_dir: RunDir) -> bool:
     """Whether `zlaunch runs stop` asked the run to stop."""
     try:
-        return run_dir.stop.read_text().endswith(f" {COMMAND}")
+        return _text(run_dir.stop).endswith(f" {COMMAND}")
     except (OSError, ValueError):
         return False
 
@@ -54,7 +59,7 @@ def ask_for_save(run_dir: RunDir, by: str) -> None:
 def who_asked_for_save(run_dir: RunDir) -> str | None:
     """Read the source of a request to save and stop; None without a request."""
     try:
-        return run_dir.ask_save.read_text() or None
+        return _text(run_dir.ask_save) or None
     except (OSError, ValueError):
         return None
 
@@ -78,5 +83,5 @@ def ask_for_stacks(run_dir: RunDir) -> None:
 def times_asked(run_dir: RunDir) -> int:
     """Count the requests for stacks; raise ValueError if the file holds no number."""
     if run_dir.ask_stacks.exists():
-        return int(run_dir.ask_stacks.read_text())
+        return int(_text(run_dir.ask_stacks))
     return 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TypeVar, Union, cast, get_args, get_origin, is_typeddict
 
+from zlaunch.files import read_regular
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.record import (
     ErrorRecord,
@@ -50,7 +51,7 @@ def read_record(
     """Read a record from its file; empty if that is missing or damaged, which is added to the troubles."""
     trouble = None
     try:
-        if members := parse_record(file.read_bytes(), kind):
+        if members := parse_record(read_regular(file), kind):
             return members
         trouble = "is broken or half-written"
     except FileNotFoundError:

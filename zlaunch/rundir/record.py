@@ -75,7 +75,8 @@ class OrderRecord(TypedDict, total=False):
     environment: dict[str, str]
     ranks: list[int]
     shielded: bool
-    """As in `JobRecord`."""
+    shared: bool
+    """Both as in `JobRecord`."""
     rendezvous: list[str]
     """Address and port at which the first host listens; empty for itself."""
 
@@ -116,7 +117,9 @@ class PlanRecord(TypedDict, total=False):
     """How the ds_config reaches the script, a value of `Handover`."""
     debug: DebugRecord | None
     passes_local_rank: bool
-    """Whether each script gets `--local_rank=N`."""
+    """Whether each script gets its local rank as an argument."""
+    local_rank_flag: str
+    """The argument; absent from older records, which mean `--local_rank`."""
     shielded: bool
     """Whether SIGTERM is blocked in all programs below zlaunch, which saves then."""
     ranks: list[SlotRecord]
@@ -164,6 +167,8 @@ class JobRecord(PlanRecord, total=False):
     why: str | None
     forced: list[str]
     """Why it would have been refused without `--force`."""
+    shared: bool
+    """Whether the umask decides who may read the run directory, instead of its owner alone."""
 
 
 class GitRecord(TypedDict, total=False):

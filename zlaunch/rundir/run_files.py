@@ -12,6 +12,7 @@ from zlaunch.files import read_from, start_of_lines
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import Record, parse_record, read_rank_records, read_record
+from zlaunch.secrets import remember
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -62,7 +63,9 @@ class RunFiles:
     @cached_property
     def job(self) -> record.JobRecord:
         """Options, script, ranks and environment of the job."""
-        return self._record("job", self.paths.job, record.JobRecord, needed=True)
+        job = self._record("job", self.paths.job, record.JobRecord, needed=True)
+        remember(job)
+        return job
 
     @cached_property
     def ending(self) -> record.EndingRecord:
@@ -77,7 +80,9 @@ class RunFiles:
     @cached_property
     def config(self) -> dict[str, object]:
         """The ds_config."""
-        return self._record("config", self.paths.ds_config, dict[str, object])
+        config = self._record("config", self.paths.ds_config, dict[str, object])
+        remember(config)
+        return config
 
     @cached_property
     def provenance(self) -> record.ProvenanceRecord:
@@ -117,7 +122,10 @@ class RunFiles:
     @cached_property
     def programs(self) -> dict[int, record.ProgramRecord]:
         """What the script of each rank trained with."""
-        return self._of_ranks("programs", record.ProgramRecord)
+        programs = self._of_ranks("programs", record.ProgramRecord)
+        for rank in sorted(programs)[:1]:  # they have the same ds_config
+            remember(programs[rank])
+        return programs
 
     @property
     def program(self) -> record.ProgramRecord:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
+from zlaunch.files import read_regular
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite
 from zlaunch.runs.memory import MemoryComparison
@@ -59,7 +60,7 @@ def record_accuracy(file: Path | None, run: Run, comparison: MemoryComparison) -
 def read_accuracy(file: Path | None) -> list[AccuracyRecord]:
     """Read all lines that can be read."""
     try:
-        lines = [] if file is None else file.read_bytes().splitlines()
+        lines = [] if file is None else read_regular(file).splitlines()
     except OSError:
         return []
     records = (parse_record(line, AccuracyRecord) for line in lines)

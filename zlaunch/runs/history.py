@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
+from zlaunch.files import open_regular
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import MetricsRecord, StepRecord
@@ -36,7 +37,7 @@ class LineReader(Generic[Line]):
     def update(self) -> None:
         """Read what is new; a file that cannot be read has nothing new."""
         try:
-            with self._file.open("rb") as file:
+            with open_regular(self._file) as file:
                 file.seek(self._offset)
                 while block := file.read(MOST_LINE_BYTES):
                     self._offset += len(block)

@@ -23,7 +23,7 @@ from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
 from zlaunch.runs.what_ran import differences, precision_of
 from zlaunch.runs.why import headline, verdict_of
-from zlaunch.secrets import hide_in, is_secret
+from zlaunch.secrets import hide_in
 
 MOST_RANKS: Final = 16
 """With more ranks, only the smallest and the largest memory of all is shown."""
@@ -70,7 +70,7 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
             "phases": _predicted_phases(run.forecast),
         },
         "plan": _plan_rows(run),
-        "differences": [_without_secret(text) for text in differences(run)],
+        "differences": list(differences(run)),
         "config": list(_config(run)),
         "open": dict(run.provenance.get("left", {})),
         "ranks": _rank_rows(run),
@@ -290,15 +290,6 @@ def _config(run: Run) -> Iterator[dict[str, object]]:
     if not run.config:
         for path, value in leaves(real):
             yield {"name": dotted(path), "value": hide_in(value, dotted(path)), "source": "the script"}
-
-
-def _without_secret(difference: str) -> str:
-    """Leave the values out of a difference between two values of a key that may be secret."""
-    before, _, rest = difference.partition("`")
-    key, _, _ = rest.partition("`")
-    if not before and is_secret(key):
-        return f"`{key}` differs"
-    return difference
 
 
 def _rank_rows(run: Run) -> list[dict[str, object]]:

@@ -150,20 +150,6 @@ class Run(RunFiles):
         )
 
     @cached_property
-    def without_secrets(self) -> "Run":
-        """The same run without the secrets among its arguments, for a page."""
-        from zlaunch.secrets import hide_arguments  # its patterns are compiled for pages alone
-
-        job = self.job.copy()
-        if "asked" in job:
-            job["asked"] = hide_arguments(job["asked"])
-        if "script" in job:
-            job["script"] = hide_arguments(job["script"])
-        hidden = self.holding(job=job)
-        hidden.troubles_of["job"] = self.troubles_of.get("job", [])
-        return hidden
-
-    @cached_property
     def cause(self) -> str | None:
         """Why it ended, in one sentence; None if it runs or finished."""
         if self.state in (State.RUNNING, State.FINISHED):

@@ -24,8 +24,11 @@ def main(builder_name: str) -> None:
 
 
 def _sign_locks() -> None:
-    """Have torch's locks name the machine, for others that share the directory."""
-    from torch.utils.file_baton import FileBaton
+    """Have the lock files of torch up to 2.13 name the machine, for others that share the directory."""
+    try:
+        from torch.utils.file_baton import FileBaton
+    except ImportError:
+        return
 
     acquire = FileBaton.try_acquire
 

@@ -163,6 +163,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "environment": {**job["environment"], **plan["environment"]},
         "ranks": plan["ranks"],
         "shielded": job.get("shielded", False),
+        "shared": job.get("shared", False),
         "rendezvous": rendezvous,
     }
 

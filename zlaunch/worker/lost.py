@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from zlaunch.hosts.machine.op_cache import stale_locks
+from zlaunch.hosts.machine.build_lock import left_locks
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import EndingRecord, JobRecord
@@ -24,7 +24,7 @@ def main(run_dir: RunDir, op_cache: Path | None) -> None:
     job = parse_record(run_dir.job.read_bytes(), JobRecord)
     delete(job["swap_dirs"], buffers_here(run_dir))
     if op_cache is not None:
-        for lock in stale_locks(op_cache):
+        for lock in left_locks(op_cache):
             lock.unlink(missing_ok=True)
     ending: EndingRecord = {
         "how": "lost",

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from zlaunch.files import PRIVATE, write_whole
+from zlaunch.files import write_whole
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import WrongSecret, connect
 from zlaunch.process import (
@@ -34,6 +34,7 @@ from zlaunch.rundir.control import COORDINATOR, read_stop, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import OrderRecord
+from zlaunch.rundir.write import create_root
 from zlaunch.secrets import SECRET
 from zlaunch.worker.mirror import MOST_BYTES, Changes, rank_files, write_part
 
@@ -107,12 +108,13 @@ class _Node:
     def prepare(self) -> None:
         """Go to the working directory, and make the run directory unless it is there; raise OSError."""
         os.chdir(self._order["working_directory"])
-        self.run_dir.ranks.mkdir(parents=True, exist_ok=True)
+        create_root(self.run_dir, is_shared=self._order.get("shared", False))
+        self.run_dir.ranks.mkdir(exist_ok=True)
         self.run_dir.logs.mkdir(exist_ok=True)
         for name, text in self._order["files"].items():
             file = self.run_dir.root / name
             if not file.exists():
-                write_whole(file, text, PRIVATE)
+                write_whole(file, text)
             elif file.read_text("utf-8") != text:
                 raise OSError(
                     errno.EEXIST, "another run on this host has the same directory", str(self.run_dir.root)

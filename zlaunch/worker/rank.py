@@ -184,6 +184,7 @@ def main(run_dir: RunDir) -> int:
     if job.get("shielded"):
         shield_from_sigterm()
     os.environ.update(_of_mpi(os.environ, job.get("rendezvous", [])))
+    os.environ.update(_host_number(os.environ))
     rank = int(os.environ["RANK"])
     record = _RecordFile(run_dir.rank_record(rank), rank)
     inherited = {name: value for name, value in os.environ.items() if SAFE_PATH.get(name) != value}
@@ -243,13 +244,19 @@ def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, 
     return {**found, "MASTER_ADDR": rendezvous[0], "MASTER_PORT": rendezvous[1]}
 
 
+def _host_number(environ: Mapping[str, str]) -> dict[str, str]:
+    """What `torchrun` tells a rank of its host, under the names that DeepSpeed's checkpoint writers read."""
+    names = {"CROSS_SIZE": "GROUP_WORLD_SIZE", "CROSS_RANK": "GROUP_RANK"}
+    return {name: environ[own] for name, own in names.items() if own in environ and name not in environ}
+
+
 def _script_command(job: JobRecord, own: str | None) -> list[str]:
     file, *args = job["script"]
     words = [own or job.get("python", sys.executable), "-u", file]
     if module := job.get("module"):
         words[2:] = ["-m", module]
     if job.get("passes_local_rank"):
-        words.append(f"--local_rank={_local_rank()}")
+        words.append(f"{job.get('local_rank_flag') or '--local_rank'}={_local_rank()}")
     return [*words, *args]
 
 

@@ -111,7 +111,7 @@ def test_the_batch_is_spelled_out(line: str, config: dict[str, Any], batch: str)
 
 def test_a_batch_over_unknown_ranks_is_spelled_out_as_far_as_it_is_known() -> None:
     told = batch_of(BATCH, asked(world_size=None))
-    assert told == "8 per rank x 1 accumulated x ranks"
+    assert told == "8 per rank x 1 accumulated x the number of ranks"
 
 
 def test_deepspeed_alone_works_out_the_accumulation() -> None:

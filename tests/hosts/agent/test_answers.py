@@ -15,6 +15,7 @@ from tests.running import ROOT
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.answers import ask_hosts, asking
+from zlaunch.hosts.agent.own_code import own_code
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.machine.facts import Compilers, Cuda, Failure, Files, GpuLinks, MachineFacts, Ports
 from zlaunch.hosts.machine.hub import Hub
@@ -134,8 +135,9 @@ class Fake:
         (self.folder / program).write_text(f"#!/bin/sh\n{line}\n")
         (self.folder / program).chmod(0o755)
 
-    def answers(self, answer: object) -> None:
-        (self.folder / "answer").write_text(json.dumps({ANSWER: plain(answer)}))
+    def answers(self, answer: object, code: str | None = own_code()) -> None:
+        first = "" if code is None else json.dumps({ANSWER: {"code": code}})
+        (self.folder / "answer").write_text(f"{first}\n{json.dumps({ANSWER: plain(answer)})}")
         self.does(
             f"{REACHED}printf 'Welcome!\\nno end'; echo; cat {self.folder}/answer; echo; echo a warning"
         )
@@ -161,8 +163,19 @@ def test_what_reads_the_answers_of_many_hosts_is_built_once(fake: Fake) -> None:
 
 
 def test_a_host_with_another_zlaunch_is_refused(fake: Fake) -> None:
+    fake.answers({"facts": FACTS}, "0.1.0, code 00000000")
+    expected = f"w0: has another zlaunch (0.1.0, code 00000000) than this host ({own_code()})"
+    assert refused(Host("w0", ())).message == expected
+
+
+def test_a_host_with_a_zlaunch_that_does_not_say_which_is_refused(fake: Fake) -> None:
+    fake.answers({"facts": FACTS}, None)
+    assert refused(Host("w0", ())).message == "w0: has another zlaunch, which does not say its version"
+
+
+def test_a_host_whose_answer_lacks_members_is_refused(fake: Fake) -> None:
     fake.answers({"facts": {"machine": {}}})
-    assert refused(Host("w0", ())).message == "w0: has another release of zlaunch"
+    assert refused(Host("w0", ())).message == "w0: gave an answer that cannot be read"
 
 
 def test_what_keeps_a_host_from_an_answer_is_said_with_its_name(fake: Fake) -> None:

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from zlaunch.errors import Unavailable
+from zlaunch.hosts.agent.handshake import connect
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
 from zlaunch.hosts.machine.ports import free_port
@@ -90,6 +91,16 @@ def test_a_member_that_expects_more_of_them_is_reported_whatever_its_number(port
     leader.join(10)
     assert "node 5 (" in str(leader.error)
     assert "was started as one of 8 nodes, and node 0 as one of 2" in str(leader.error)
+
+
+def test_a_member_with_another_zlaunch_is_refused(port: int) -> None:
+    leader = Met(port, "")
+    hello = {"member": 1, "count": 2, "host": "b", "code": "0.1.0, code 00000000"}
+    connect(("127.0.0.1", port), "", hello, 10.0)
+    leader.join(10)
+    assert str(leader.error).startswith(
+        "node 1 (b) has another zlaunch (0.1.0, code 00000000) than this host"
+    )
 
 
 def test_a_member_with_another_secret_is_told_so_and_the_leader_waits_on(port: int) -> None:

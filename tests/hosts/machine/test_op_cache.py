@@ -1,7 +1,5 @@
 """Where the ops of an environment are kept."""
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +8,8 @@ import pytest
 
 from tests.making import CPU_MACHINE, TWO_GPUS, gpu, interpreter, machine
 from zlaunch.hosts.machine.interpreter import Interpreter, Package
-from zlaunch.hosts.machine.op_cache import QUIET_SECONDS, OpCache, find_op_cache, is_stale
+from zlaunch.hosts.machine.op_cache import OpCache, find_op_cache
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.whereabouts import whereabouts
 
 ENVIRON = {"XDG_CACHE_HOME": "/cache"}
 
@@ -127,43 +124,3 @@ def test_what_torch_would_not_compile_again_is_kept_in_the_same_directory(
 def test_what_torch_would_compile_again_is_kept_in_another_directory(case: str, python: Interpreter) -> None:
     changed, on, environ = OTHER[case](python)
     assert cache(changed, on, **environ).folder != cache(python).folder
-
-
-@pytest.fixture
-def lock(tmp_path: Path) -> Path:
-    """A lock that no process here has open, of a build that wrote a file a minute ago."""
-    lock = tmp_path / "cpu_adam" / "lock"
-    lock.parent.mkdir()
-    lock.touch()
-    return lock
-
-
-def has_been_quiet(lock: Path) -> None:
-    before = time.time() - QUIET_SECONDS - 1
-    os.utime(lock, (before, before))
-
-
-def test_a_lock_that_a_process_has_open_is_not_stale(lock: Path) -> None:
-    with lock.open():
-        has_been_quiet(lock)
-        assert not is_stale(lock)
-
-
-@pytest.mark.parametrize("signed", ["", " ".join(whereabouts())])
-def test_a_lock_of_this_machine_that_no_process_has_open_is_stale(lock: Path, signed: str) -> None:
-    lock.write_text(signed)
-    assert is_stale(lock)
-
-
-def test_a_lock_of_another_container_is_stale_only_if_its_build_writes_nothing(lock: Path) -> None:
-    lock.write_text("vm 6a1f pid:[4026532000]")
-    assert not is_stale(lock)
-    has_been_quiet(lock)
-    assert is_stale(lock)
-    (lock.parent / "cpu_adam.o").touch()
-    assert not is_stale(lock)
-
-
-def test_a_lock_that_is_gone_is_not_stale(lock: Path) -> None:
-    lock.unlink()
-    assert not is_stale(lock)

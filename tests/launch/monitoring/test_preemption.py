@@ -1,11 +1,28 @@
 """Which step all ranks save after: laws, however fast they step and whenever they look."""
 
 import math
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.launch.monitoring.preemption import LATENCY_SECONDS, SHARED_LATENCY_SECONDS, save_step
+from tests.facts import facts_of
+from tests.making import script
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.job.spec import JobSpec, PreemptOptions
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.launch.monitoring.preemption import (
+    LATENCY_SECONDS,
+    SHARED_LATENCY_SECONDS,
+    SaveAndStop,
+    save_step,
+)
+from zlaunch.launch.time_limit import TimeLimit
+from zlaunch.rundir.layout import RunDir
 
 seconds = st.floats(0.0005, 600.0)
 latencies = st.sampled_from([LATENCY_SECONDS, SHARED_LATENCY_SECONDS])
@@ -60,3 +77,14 @@ def test_a_long_step_that_has_just_begun_is_the_one() -> None:
 
 def test_steps_that_take_no_time_do_not_divide_by_it() -> None:
     assert save_step(1, 0.0, 0.0, LATENCY_SECONDS, math.inf) == 5002
+
+
+def test_nobody_has_more_time_to_save_than_until_the_time_limit(tmp_path: Path) -> None:
+    plan = make_plan(facts_of(JobSpec(Path("train.py")), script(), layout=RunDir(tmp_path)))
+    limited = replace(plan, limit=TimeLimit(time.time() + 90.0, "a limit", 3600.0))
+    for each, within in ((plan, 300.0), (limited, 90.0)):
+        saving = SaveAndStop(each, PreemptOptions(), {}, lambda: None, LaunchView())
+        saving.on_signal(signal.SIGUSR1)
+        found = saving.evidence()
+        assert found is not None
+        assert found.within == pytest.approx(within, abs=5)

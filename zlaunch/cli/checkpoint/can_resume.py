@@ -14,7 +14,8 @@ from zlaunch.cli.options import AsJson, CheckpointDir
 from zlaunch.cli.views.checkpoint import shown, typed
 from zlaunch.cli.views.dump import to_json
 from zlaunch.console import visible
-from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL
+from zlaunch.dsconfig.schema.storage import SET_LOAD_UNIVERSAL, WRITER
+from zlaunch.dsconfig.text.document import dotted
 from zlaunch.errors import ExitStatus
 from zlaunch.resume.fit import CheckpointFit, ResumeTarget, ResumeWay, can_resume
 from zlaunch.resume.newest import checkpoint_of
@@ -51,7 +52,11 @@ def fit_lines(fit: CheckpointFit, *, takes_converted: bool) -> list[str]:
     if fit.way is ResumeWay.AS_IT_IS:
         is_universal = checkpoint.saved_by is SavedBy.UNIVERSAL
         how = f"with `{SET_LOAD_UNIVERSAL}`" if is_universal else "as it is"
-        return [f"yes: {shown(checkpoint.folder)} can be loaded {how}"]
+        lines = [f"yes: {shown(checkpoint.folder)} can be loaded {how}"]
+        if fit.saved.has_writer and fit.saved.stage:
+            text = f"leave `{dotted(WRITER)}` out of the ds_config: with it, torch 2.6 and newer refuses it"
+            lines += console.paragraph(text)
+        return lines
     lines = ["unknown:" if fit.way is ResumeWay.UNKNOWN else "no, not as it is:"]
     for reason in fit.reasons:
         lines += console.paragraph(reason, "  ")

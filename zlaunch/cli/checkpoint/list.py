@@ -15,7 +15,7 @@ from zlaunch.errors import InputMissing
 
 
 def list_checkpoints(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
     """List the checkpoints in a directory, and whether they are complete.

@@ -21,7 +21,7 @@ def reshard(
     folder: CheckpointDir,
     out: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT]", help="Directory to write to (default: beside the checkpoint)."),
+        typer.Argument(metavar="OUT", help="Directory to write to (default: beside the checkpoint)."),
     ] = None,
     ranks: Ranks = None,
     stage: Stage = None,

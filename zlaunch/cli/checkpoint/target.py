@@ -15,7 +15,7 @@ from zlaunch.errors import FATAL, Finding, Refused, Severity
 from zlaunch.resume.fit import ResumeTarget, target_of_config
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
-Stage = Annotated[int | None, typer.Option(min=0, max=3, help="ZeRO stage of the job.")]
+Stage = Annotated[int | None, typer.Option(min=0, max=3, metavar="N", help="ZeRO stage of the job, 0 to 3.")]
 Precision = Annotated[
     Literal["bf16", "fp16", "fp32"] | None, typer.Option(help="Precision in which the job trains.")
 ]

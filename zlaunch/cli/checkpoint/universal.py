@@ -24,7 +24,7 @@ def universal(
     folder: CheckpointDir,
     out: Annotated[
         Path | None,
-        typer.Argument(metavar="[OUT]", help="Directory to write to (default: beside the checkpoint)."),
+        typer.Argument(metavar="OUT", help="Directory to write to (default: beside the checkpoint)."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -9,8 +9,8 @@ import typer
 from zlaunch import console
 from zlaunch.checkpoint.find import checkpoints_at
 from zlaunch.checkpoint.pattern_path import how_to_rename, is_misread
+from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary, summarize, wrong_latest
-from zlaunch.checkpoint.verify import Problem
 from zlaunch.cli.options import AsJson
 from zlaunch.cli.views.checkpoint import members, problem_lines, problem_members, shown, state
 from zlaunch.cli.views.dump import to_json

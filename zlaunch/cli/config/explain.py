@@ -22,7 +22,7 @@ def explain(
     key: Annotated[
         str,
         typer.Argument(
-            metavar="[KEY]",
+            metavar="KEY",
             help="Key, such as stage or offload_param.buffer_size (default: list the sections).",
             autocompletion=completed("keys"),
         ),

@@ -15,7 +15,7 @@ from zlaunch.files import check_new, shown, typed, write_new
 
 def copy(
     name: Name,
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to copy it to.")] = Path(),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to copy it to.")] = Path(),
     as_json: AsJson = False,
 ) -> None:
     """Copy a recipe and the configs that it reads.

@@ -49,12 +49,13 @@ def rerun(
         rehearse=bool(files.forecast) and not force,
         force=force,
         dry_run=dry_run,
+        share=files.job.get("shared", False),
         origin=Lineage(repeats=repeated.id),
     )
     facts = prepare_rerun(files, options, view)
     changed = what_changed(files, facts)
     if changed and not force:
-        raise Refused([_finding(change) for change in changed], "`--force` starts it anyway")
+        raise Refused([_finding(change) for change in changed], "`--force` starts it as it is now")
     _say_changes(repeated, changed, variables)
     if dry_run:
         show_plan(facts, options, view)
@@ -81,4 +82,5 @@ def _say_changes(run: Run, changed: Sequence[Change], variables: Sequence[Change
 
 
 def _finding(change: Change) -> Finding:
-    return Finding("not-as-it-was", f"was {change.then}, is {change.now}", where=change.what)
+    message = f"differs from the run: was {change.then}, is {change.now}"
+    return Finding("not-as-it-was", message, where=change.what)

@@ -58,7 +58,7 @@ def _amount(num_bytes: int | None) -> str:
 
 def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
     saved = saved_by_run(run)
-    model = None if saved.model is None else str(saved.model)
+    model = None if saved.model is None or saved.damage is not None else str(saved.model)
     checkpoint = None if saved.checkpoint is None else str(saved.checkpoint.checkpoint.folder)
     return {
         **members(run),

@@ -24,7 +24,6 @@ from zlaunch.runs.report import Seen
 from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import all_runs, find_run
 from zlaunch.runs.watched import WatchedRun, WatchedRuns
-from zlaunch.secrets import hide_in_text
 from zlaunch.units import plural
 
 MOST_RUNS = 100
@@ -39,7 +38,7 @@ LAST_LOOK_SECONDS = 5.0
 
 def watch(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Runs to watch (default: all).")
+        list[str] | None, typer.Argument(metavar="ID…", help="Runs to watch (default: all).")
     ] = None,
     port: Annotated[
         int | None,
@@ -173,7 +172,7 @@ def _run_members(name: str, run: Run) -> dict[str, object]:
         "id": run.id,
         "link": f"run/{quote(name, safe='')}/",
         "state": run.state,
-        "cause": run.cause and hide_in_text(run.cause),
+        "cause": run.cause,
         "zero": zero(run),
         "ranks": run.world_size,
         "progress": steps(run),

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zlaunch import files
+from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
-from zlaunch.checkpoint.verify import Problem
 from zlaunch.console import paragraph, visible
 from zlaunch.units import plural, size
 
@@ -32,7 +32,7 @@ def taken(given: Path, saved: Summary) -> Iterator[str]:
     """Say which checkpoint was taken from a directory of several; nothing if it is the one that was named."""
     folder = saved.checkpoint.folder
     if folder != given:
-        which = "newest" if saved.problems else "newest complete"
+        which = "newest" if saved.obstructions else "newest complete"
         yield from paragraph(f"using {shown(folder)}, the {which} checkpoint in {shown(given)}")
 
 

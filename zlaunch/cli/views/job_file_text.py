@@ -33,7 +33,7 @@ def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield "\n# The training script, or a recipe: `zlaunch recipes list`."
     yield _pair("script", answers.script)
     yield from _memory_lines(answers.memory)
-    yield "\n# One rank for each GPU of this machine: a number, or a list such as [0, 2]."
+    yield "\n# One rank for each GPU: a number, or a list such as [0, 2]; by default all of the machine."
     yield _option("gpus", answers.gpus, "2")
     yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
     yield _option("on", answers.planned, "8xH100-80GB")

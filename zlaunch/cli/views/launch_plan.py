@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import shown
@@ -83,7 +83,13 @@ def _job(plan: LaunchPlan) -> str:
     if program.own_config is not None:
         its_own = f"the ds_config of the script itself ({program.own_config.where})"
         return f"{its_own}: {zero_words(plan.values)}" if plan.values.leaves else its_own
-    words = f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
+    precision = "precision of the script"
+    if plan.precision is not None:
+        precision = precision_words(plan.precision, plan.values)
+    if plan.precision == "bf16" and plan.facts.machine.best_precision == "fp32":
+        device = plan.facts.machine.device
+        precision = f"bf16 on {device}: `--precision fp32` is many times as fast"
+    words = f"{zero_words(plan.values)}, {precision}"
     return words if program.is_sure else f"{words}, if the script takes this ds_config"
 
 
@@ -102,12 +108,15 @@ def _saves(plan: LaunchPlan) -> str:
         when = f"every {plural(saves.every, 'step')}"
         if saves.is_kept:
             when += ", as in the checkpoint,"
-    words = f"a checkpoint {when} to {shown(saves.directory)}"
+    what = "the model alone" if saves.is_model_only else "a checkpoint"
+    words = f"{what} {when} to {shown(saves.directory)}"
     if saves.each is not None:
         words += f", {size(saves.each)} each"
     words += _how_many(saves)
     if saves.free is not None:
         words += f"; {size(saves.free)} are free"
+    if saves.is_model_only:
+        words += "; no job can resume from it: leave out `--save_only_model`"
     return words
 
 

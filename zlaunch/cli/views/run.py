@@ -63,8 +63,10 @@ def steps(run: Run) -> str:
 
 def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     """Say where the model and the newest checkpoint of a run are, and the commands that use them."""
-    if saved.model is not None:
+    if saved.model is not None and saved.damage is None:
         yield "model", f"{shown(saved.model)}, for `from_pretrained`"
+    elif saved.damage is not None:
+        yield "model", f"it cannot be loaded: {shown(saved.damage.file)}: {saved.damage.message}"
     if saved.checkpoint is None:
         return
     folder, step = saved.checkpoint.checkpoint.folder, saved.checkpoint.step
@@ -76,7 +78,7 @@ def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
         text = f"{shown(folder)}, step {step}, from which the run resumed; it saved none"
     elif saved.is_at_end:
         text += ", its last step: ask for more steps"
-    if saved.model is None:
+    if saved.model is None or saved.damage is not None:
         text += f"; `zlaunch checkpoint export {typed(folder)} DIR` exports its model"
     yield "checkpoint", text
 

@@ -13,7 +13,6 @@ from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.report import Seen, report_of
 from zlaunch.runs.run import Run
-from zlaunch.secrets import hide_in
 
 MARK = "<!-- zlaunch run page -->"
 """In the beginning of every such page."""
@@ -32,24 +31,22 @@ def page_data(
     seen: tuple[Seen, Seen] = ((0, 0), (0, 0)),
     known: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """Describe a run for its page, without secrets; of its history only what a page has not `seen`.
+    """Describe a run for its page; of its history only what a page has not `seen`.
 
     `known`: its `page_facts`, if they were read before.
     """
-    run = run.without_secrets
     stall = run.stall
     rows = page_facts(run) if known is None else known
-    data = {
+    return {
         **report_of(run, history, seen),
         "stall": None if stall is None else stall_lines(stall, None, _STALL_COLUMNS),
         "facts": [("run directory", str(run.root.absolute())), *rows.items()],
     }
-    return {name: hide_in(value) for name, value in data.items()}
 
 
 def page_facts(run: Run) -> dict[str, str]:
     """List label and text of what other parts of the page do not show; this looks at checkpoints."""
-    return {label: text for label, text in facts(run.without_secrets) if label not in _ELSEWHERE}
+    return {label: text for label, text in facts(run) if label not in _ELSEWHERE}
 
 
 def page(title: str, data: Mapping[str, object] | None) -> str:

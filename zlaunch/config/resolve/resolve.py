@@ -84,7 +84,10 @@ def batch_equation(values: Values, context: Context) -> str:
     if ranks and AUTO not in written:
         batch = batch.completed(ranks)
     sizes = [str(number or "?") for number in batch[1:]]
-    equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {plural(ranks, 'rank') if ranks else 'ranks'}"
+    factor = "the number of ranks"
+    if ranks:
+        factor = plural(ranks, "rank")
+    equation = f"{sizes[0]} per rank x {sizes[1]} accumulated x {factor}"
     if batch.total is None:
         return equation
     return f"{batch.total} = {equation}{equal_samples(values, batch.total)}"

@@ -15,6 +15,7 @@ from zlaunch.config.rules import (
     precision,
     release_changes,
     renamed_keys,
+    saving,
     schedule,
     sections,
     trainer,
@@ -29,7 +30,7 @@ _TOPICS = (
     *(batch, auto_values, trainer),
     *(zero_stages, offload, gradients, zero_plus_plus, zenflow),
     *(precision, master_weights, optimizer, constructor_args, schedule),
-    *(renamed_keys, sections, parallel, data, release_changes),
+    *(renamed_keys, sections, saving, parallel, data, release_changes),
 )
 _MEMBERS = chain.from_iterable(vars(topic).values() for topic in _TOPICS)
 RULES: tuple[Rule, ...] = tuple(member for member in _MEMBERS if isinstance(member, Rule))

@@ -61,14 +61,19 @@ def nvme_needs_stage_3(subject: Subject) -> Iterator[Violation]:
 )
 def nvme_needs_a_path(subject: Subject) -> Iterator[Violation]:
     """Offload to NVMe has no default directory, and fails without `nvme_path`."""
-    for name, section in subject.offloads.items():
-        if subject.stage == 3 and section.device == "nvme" and section.nvme_path is None:
-            yield Violation(
-                zero(name),
-                f"`{name}` uses NVMe but has no `nvme_path`",
-                "add `nvme_path` with a directory on the drive, or give `--nvme DIR`",
-            )
-            return
+    names = [
+        name
+        for name, section in subject.offloads.items()
+        if section.device == "nvme" and section.nvme_path is None
+    ]
+    if subject.stage == 3 and names:
+        sections, where = " and ".join(f"`{name}`" for name in names), names[0]
+        uses = "use" if len(names) > 1 else "uses"
+        yield Violation(
+            zero(where),
+            f"{sections} {uses} NVMe without a directory on the drive",
+            "`--nvme DIR` names one for `train`; in the file, it is `nvme_path`",
+        )
 
 
 @ignored(
@@ -102,10 +107,9 @@ def path_is_taken_literally(subject: Subject) -> Iterator[Violation]:
         else:
             is_read = subject.value(".".join((*keys, "enabled"))) is True
         if is_read:
-            first = value.partition("/")[0]
             yield Violation(
                 ".".join(path),
-                f"DeepSpeed takes `{value}` literally, and makes a directory named `{first}`",
+                f"DeepSpeed takes `{value}` literally, and makes a directory of this name",
                 "write the whole path",
             )
 

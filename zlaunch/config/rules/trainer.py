@@ -202,9 +202,24 @@ def replaced_optimizer_fails(subject: Subject) -> Iterator[Violation]:
         yield Violation(zero("offload_optimizer"), message, _KEEP)
 
 
+@fails_later(
+    {**_AUTO, "zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": True}},
+    {zero("stage"): 2, zero("stage3_gather_16bit_weights_on_model_save"): None},
+    _told(auto_find_batch_size=True),
+)
+def batch_size_search_at_stage_3(subject: Subject) -> Iterator[Violation]:
+    """The Trainer refuses `--auto_find_batch_size` at stage 3, once the model is loaded."""
+    if subject.stage == 3 and subject.argument("auto_find_batch_size"):
+        yield Violation(
+            subject.nearest(zero("stage")),
+            "the Trainer refuses `--auto_find_batch_size` at stage 3",
+            "leave it out, and let `zlaunch plan` find a batch size; or use stage 2",
+        )
+
+
 _ODD_EPSILON = "adafactor"
 _KEEP = 'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`'
-BY_ARGUMENT = (optimizer_replaced, replaced_optimizer_fails)
+BY_ARGUMENT = (optimizer_replaced, replaced_optimizer_fails, batch_size_search_at_stage_3)
 """Rules about an argument that no key of a ds_config shows."""
 
 

@@ -7,14 +7,15 @@ dropped gets a note.
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import starmap
 from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.translate import accelerate, shell
-from zlaunch.config.translate.command import read_command, starts_ranks
+from zlaunch.config.translate.command import PROGRAMS, read_command, read_wrapped, starts_ranks
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
     Around,
@@ -41,7 +42,14 @@ from zlaunch.config.translate.launchers import ACCELERATE
 from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, no_equivalent, not_needed
 from zlaunch.config.translate.programs import Replacement, is_program, replacement, variables_of
 from zlaunch.config.translate.script import TranslatedScript, read_script_of
-from zlaunch.config.translate.wrappers import ASSIGNMENT, OTHER_ENVIRONMENTS, Wrapped, program_name, unwrap
+from zlaunch.config.translate.wrappers import (
+    ASSIGNMENT,
+    OTHER_ENVIRONMENTS,
+    WRAPPERS,
+    Wrapped,
+    program_name,
+    unwrap,
+)
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
 from zlaunch.job.args import ScriptArgs
 
@@ -63,29 +71,61 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     A single word with spaces is a text for a shell, which may have other commands, too.
     """
     around = Around(environ)
-    if len(words) == 1 and " " in words[0].strip() and not Path(words[0]).is_file():
-        return _in_text(words[0], around)
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        around = Around(environ, ("srun",))
+    if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
+        return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
     return _readable(_in_words(words, around))
+
+
+def _is_file(word: str) -> bool:
+    with suppress(OSError, ValueError):
+        return Path(word).is_file()
+    return False
+
+
+def _of_text(text: str, around: Around) -> Translation:
+    """Translate a text; errors name words as they were typed."""
+    try:
+        return _in_text(text, around)
+    except WrongUsage as error:
+        hint = error.hint
+        if hint is not None:
+            hint = shell.readable(hint)
+        raise WrongUsage(shell.readable(error.message), hint) from None
+    except Refused as refused:
+        raise Refused(
+            [replace(finding, where=shell.readable(finding.where)) for finding in refused.findings]
+        ) from None
 
 
 def _in_text(text: str, around: Around) -> Translation:
     """Translate the commands of a text that start ranks, and keep the others."""
     commands = shell.read(text, around.level)
     chosen = [command for command in commands if _names_program(command.words)]
-    if not chosen:
-        chosen = [command for command in commands if command.words][:1]
-    line, notes = "", list[Note]()
+    chosen = chosen or [command for command in commands if _is_behind_another(command.words)]
+    chosen = chosen or [command for command in commands if command.words][:1]
+    line, notes, errors = "", list[Note](), list[ZlaunchError]()
     for command in commands:
-        if command not in chosen:
-            line += command.text + command.tail
-            around = replace(around, environ={**around.environ, **_exported(command.words)})
-            continue
-        translation = _in_words(command.words, around)
-        space = command.text[: len(command.text) - len(command.text.lstrip())]
-        line += space + translation.line + command.tail
-        notes += translation.notes
+        line += command.text[: len(command.text) - len(command.text.lstrip())]
+        kept = command.text.strip()
+        if command in chosen:
+            try:
+                translation = _in_words(command.words, around)
+            except ZlaunchError as error:
+                errors.append(error)
+                notes.append(Note(shell.join(command.words[:2], around.level), f"stays: {error.message}"))
+            else:
+                kept = translation.line
+                notes += translation.notes
+        line += kept + command.tail
+        around = replace(around, environ={**around.environ, **_exported(command.words)})
+    if not chosen:
+        raise WrongUsage("there is no command in this text", "copy the whole command with its script")
+    if len(errors) == len(chosen):
+        raise errors[0]
     return _readable(Translation(line.strip(), tuple(notes)))
 
 
@@ -111,6 +151,8 @@ def _names_program(words: Sequence[str]) -> bool:
 
 def _in_words(words: Sequence[str], around: Around) -> Translation:
     wrapped = unwrap(words, is_program)
+    if wrapped.text is None and not _names_program(wrapped.words):
+        wrapped = _behind_another(wrapped)
     if wrapped.text is not None:
         within = Around(
             {**around.environ, **wrapped.environment},
@@ -121,14 +163,29 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
         command = shell.join([*wrapped.prefix, inner.line, *wrapped.after], around.level)
         return Translation(_with_variables(wrapped.environment, command, around.level), inner.notes)
     if not wrapped.words or starts_ranks(program_name(wrapped.words[0])):
-        return _of_launcher(words, around)
+        return _of_launcher(wrapped, around)
     program = replacement((), wrapped.words)
     if program is None:
-        return _of_launcher(words, around)
+        return _of_launcher(wrapped, around)
     if program.launcher:
-        assigned = [f"{name}={value}" for name, value in wrapped.environment.items()]
-        return _of_launcher([*assigned, *wrapped.prefix, *program.launcher], around)
+        return _of_launcher(replace(wrapped, words=program.launcher), around)
     return _of_program(program, wrapped, around)
+
+
+def _behind_another(wrapped: Wrapped) -> Wrapped:
+    """Take off an unknown program in front of a launcher, such as `docker run IMAGE`."""
+    if not _is_behind_another(wrapped.words):
+        return wrapped
+    place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in _LAUNCHERS)
+    front, behind = wrapped.words[:place], wrapped.words[place:]
+    return replace(wrapped, prefix=(*wrapped.prefix, *front), words=behind)
+
+
+def _is_behind_another(words: Sequence[str]) -> bool:
+    return not _LAUNCHERS.isdisjoint(map(program_name, words[1:]))
+
+
+_LAUNCHERS = {name.partition(" ")[0] for name in PROGRAMS}
 
 
 def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Translation:
@@ -139,12 +196,12 @@ def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Trans
     line = _with_variables(kept, shell.join(command, around.level), around.level)
     pieces = [*starmap(Note, program.notes), *starmap(Note, notes)]
     if wrapped.prefix:
-        pieces.append(Note(shell.join(wrapped.prefix), _stays(wrapped.wrappers)))
+        pieces.append(Note(shell.join(wrapped.prefix), _stays(wrapped.prefix)))
     return Translation(line, tuple(pieces))
 
 
-def _of_launcher(words: Sequence[str], around: Around) -> Translation:
-    command = parse_command(words, around)
+def _of_launcher(wrapped: Wrapped, around: Around) -> Translation:
+    command = _with_script(read_wrapped(wrapped, around))
     named, notes = config_file(command), []
     default = default_file(around.environ)
     if named is None and reads_default_config(command) and default.is_file():
@@ -152,7 +209,7 @@ def _of_launcher(words: Sequence[str], around: Around) -> Translation:
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
     config = None
     if named is not None:
-        config = read(Path(shell.readable(named)))
+        config = read(Path(os.path.expandvars(shell.readable(named))))
     hostfile = command.launcher.hostfile
     if hostfile and not Path(hostfile).is_file():
         hostfile = None
@@ -213,7 +270,10 @@ def parse_command(words: Sequence[str], around: Around | None = None) -> Command
         words = next((command.words for command in shell.read(words[0]) if command.words), ())
     elif words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
-    command = read_command(words, around)
+    return _with_script(read_command(words, around))
+
+
+def _with_script(command: Command) -> Command:
     if command.script is None and Role.CONFIG_FILE not in command.roles():
         raise WrongUsage("this command line has no script", "copy the whole command with its script")
     return command
@@ -296,7 +356,7 @@ def _pieces(command: Command, uses_deepspeed: bool, script: TranslatedScript) ->
             yield not_needed(given, f"`{winner.written}` comes later and takes precedence")
         yield from _alone(given)
     if command.prefix:
-        yield Note(shell.join(command.prefix), _stays(map(program_name, command.prefix)))
+        yield Note(shell.join(command.prefix), _stays(command.prefix))
     if command.script is None:
         yield Note("script", "none is given, so zlaunch trains its own small model; append yours")
     unless = command.launcher.passes_local_rank
@@ -304,8 +364,9 @@ def _pieces(command: Command, uses_deepspeed: bool, script: TranslatedScript) ->
         yield Note("--local_rank", "passed only to a script that needs it")
 
 
-def _stays(names: Iterable[str]) -> str:
-    if OTHER_ENVIRONMENTS.isdisjoint(names):
+def _stays(prefix: Sequence[str]) -> str:
+    names = [program_name(word) for word in prefix]
+    if names[0] in WRAPPERS and OTHER_ENVIRONMENTS.isdisjoint(names):
         return "stays in front"
     return "stays in front; zlaunch must be installed in that environment"
 

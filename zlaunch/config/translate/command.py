@@ -10,10 +10,19 @@ import shlex
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from zlaunch.config.translate.flags import Around, Command, Flag, GivenFlag, LauncherSyntax
+from zlaunch.config.translate.flags import (
+    Around,
+    Command,
+    Flag,
+    GivenFlag,
+    LauncherSyntax,
+    NotNeeded,
+    Role,
+    has_tasks,
+)
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
 from zlaunch.config.translate.shell import is_replaced, quote, readable
-from zlaunch.config.translate.wrappers import unwrap
+from zlaunch.config.translate.wrappers import Wrapped, program_name, unwrap
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
@@ -50,10 +59,20 @@ def starts_ranks(word: str) -> bool:
 
 def read_command(words: Sequence[str], around: Around | None = None) -> Command:
     """Parse a launcher's command line; raise WrongUsage where the launcher would fail."""
-    wrapped = unwrap(words, starts_ranks)
+    return read_wrapped(unwrap(words, starts_ranks), around or Around())
+
+
+def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
+    """Parse a launcher's command line behind what stands in front of it."""
     environment, rest = wrapped.environment, deque(wrapped.words)
-    launcher = _launcher(rest)
-    given = [*_from_variables(launcher, environment), *_flags(launcher, rest)]
+    is_task = has_tasks((*around.wrappers, *wrapped.prefix))
+    if is_task and rest and _PYTHON.fullmatch(program_name(rest[0])) and not _runs_launcher(rest):
+        rest.popleft()
+        launcher = PYTHON
+    else:
+        launcher = _launcher(rest)
+    around_it = {name: value for name, value in around.environ.items() if _stands_for_a_flag(launcher, name)}
+    given = [*_from_variables(launcher, {**around_it, **environment}), *_flags(launcher, rest)]
     script, args = _script(rest)
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)
@@ -64,7 +83,25 @@ def read_command(words: Sequence[str], around: Around | None = None) -> Command:
             f"write them out, or put the command in double quotes, so that your shell replaces `{text}`",
         )
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.prefix, around or Around())
+    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.prefix, around)
+
+
+PYTHON = LauncherSyntax(
+    "python",
+    (
+        Flag(("-m",), False, Role.MODULE),
+        *(Flag((f"-{name}",), False, NotNeeded("zlaunch starts Python itself")) for name in "uBEIOPs"),
+        *(Flag((f"-{name}",), True, NotNeeded("zlaunch starts Python itself")) for name in "XW"),
+    ),
+    either_dash=False,
+    shortens=False,
+    ranks="1",
+)
+"""Python itself, which something in front of it starts once for each rank."""
+
+
+def _runs_launcher(words: Sequence[str]) -> bool:
+    return _module(deque([*words][1:])) in {name.partition(" ")[0] for name in MODULES}
 
 
 def _launcher(rest: deque[str]) -> LauncherSyntax:

@@ -1,6 +1,6 @@
 """Describe the flags of launchers, and what each becomes in zlaunch."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -175,6 +175,11 @@ class Around:
     """The number of these shells."""
 
 
+def has_tasks(words: Iterable[str]) -> bool:
+    """Whether one of these programs starts a command several times, and numbers the processes."""
+    return not {*map(program_name, words)}.isdisjoint(STARTS_TASKS)
+
+
 @dataclass(frozen=True)
 class Command:
     """A parsed command line of a launcher."""
@@ -191,8 +196,7 @@ class Command:
     @property
     def has_tasks(self) -> bool:
         """Whether something in front starts it on each host, and numbers the hosts."""
-        names = {*self.around.wrappers, *map(program_name, self.prefix)}
-        return not names.isdisjoint(STARTS_TASKS)
+        return has_tasks((*self.around.wrappers, *self.prefix))
 
     @property
     def task_starter(self) -> str:

@@ -22,7 +22,7 @@ _PRECISION = re.compile(
 )
 _SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Endings of files that may hold arguments."""
-_NO_SETTINGS = re.compile(r"data|file$|dataset|corpus|train|eval|test|tokenizer", re.IGNORECASE)
+_NO_SETTINGS = re.compile(r"data|corpus|train|valid|eval|test|tokenizer|vocab|prompt|model", re.IGNORECASE)
 """Flags whose files hold something else."""
 
 
@@ -54,7 +54,8 @@ class TranslatedScript:
     def chosen_precision(self) -> str | None:
         """What of the command line or the script may choose a precision; None if nothing does."""
         for word in self.args.words:
-            if _PRECISION.search(word):
+            is_override = "=" in word and not word.startswith("-")  # of settings in a file, as with Hydra
+            if is_override or _PRECISION.search(word):
                 return f"`{word}`"
         for word in _files(self.args):
             if _may_choose(word):
@@ -114,10 +115,8 @@ def _files(args: ScriptArgs) -> Iterable[str]:
 
 def _may_choose(file: str) -> bool:
     """Whether a file may say something about a precision."""
+    path = Path(os.path.expandvars(readable(file)))
     try:
-        return (
-            _PRECISION.search(Path(os.path.expandvars(readable(file))).read_text("utf-8", "replace"))
-            is not None
-        )
+        return not path.is_file() or _PRECISION.search(path.read_text("utf-8", "replace")) is not None
     except OSError:
         return True

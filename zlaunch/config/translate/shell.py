@@ -21,10 +21,10 @@ _MOST_LEVELS = 4
 _SPACE = re.compile(r"(?:[ \t\r]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|>>|[<>]&[\d-]?|>\||<>|[<>])|&>>?")
-_END = re.compile(r"&&|\|\||\|&|;;|[;|&\n]")
-_BETWEEN = re.compile(r"[ \t\r\n;|&<>]|\\\n")
+_END = re.compile(r"&&|\|\||\|&|;;|[;|&\n()]")
+_BETWEEN = re.compile(r"[ \t\r\n;|&<>()]|\\\n")
 _NAME = re.compile(r"\$(?:\w+|[@*#?$!-])")
-_RESERVED = ("then", "do", "else", "if", "while", "{", "(", "!")
+_RESERVED = ("then", "do", "else", "if", "while", "{", "!")
 _SAFE = re.compile(r"[\w@%+=:,./\ue000-\uf8ff-]+", re.ASCII)
 
 

@@ -14,6 +14,7 @@ ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 
 _SHELLS = ("bash", "dash", "sh", "zsh")
 _TEXT = re.compile(r"-[a-z]*c")
+_EVAL = "eval"
 _MODULE = ("-m", "--module")
 
 
@@ -145,7 +146,7 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
             if is_empty:
                 prefix.append(word)
             continue
-        if name in _SHELLS:
+        if name in (*_SHELLS, _EVAL):
             place = _place_of_text(rest)
             if place is not None:
                 whole = (*prefix, *list(rest)[:place])
@@ -168,6 +169,8 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
 
 def _place_of_text(words: Sequence[str]) -> int | None:
     """Find the text that a shell reads by `-c`."""
+    if words[0] == _EVAL and len(words) == 2:
+        return 1
     for place, word in enumerate(words):
         if place and not word.startswith("-"):
             return None

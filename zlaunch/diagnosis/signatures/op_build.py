@@ -18,12 +18,14 @@ _FAILED = re.compile(
 _AFTERWARDS = r"object has no attribute 'ds_opt_\w+'"
 _BUILDS = re.compile(r"subprocess\.py|_run_ninja_build|selectors\.py")
 """Where a rank is while it waits for its own compiler."""
+_FILELOCK = re.compile(r"filelock/_api\.py|_core/_acquire\.py")
+"""Where a rank waits for a process that has locked a file, as torch after 2.13 does."""
 _ROOT = r"Using (\S+) as PyTorch extensions root"
 
 
 @signature("stale-build-lock", "no progress in `building ops`, or after `as PyTorch extensions root...`")
 def stale_build_lock(case: Case) -> Reading | None:
-    """All ranks wait for a build that is not running: a killed build left its lock."""
+    """All ranks wait for a build that does not end: it hangs, or it was killed and left its lock."""
     stall = case.evidence.stall
     failed = any(role in {RankRole.FAILED, RankRole.LOST} for role in roles(case.evidence).values())
     if stall is None or failed or any(_BUILDS.search(place) for place in stall.where.values()):
@@ -32,10 +34,13 @@ def stale_build_lock(case: Case) -> Reading | None:
     if not ranks or not all(_waits_for_a_build(rank, stall.where.get(rank.rank, "")) for rank in ranks):
         return None
     first, advice = ranks[0], []
-    if (root := named_in(first.log, _ROOT)) and len(root) < 120:
+    cause = f"rank {first.rank} waits for a native op, but no process seems to build it"
+    if any(_FILELOCK.search(place) for place in stall.where.values()):
+        cause = f"rank {first.rank} waits for a native op: another process has locked its directory"
+        advice.append("`lslocks` shows the processes that hold a `lock`: end the one that builds nothing")
+    elif (root := named_in(first.log, _ROOT)) and len(root) < 120:
         advice.append(f"`find {root} -name lock -delete`, if no compiler is running")
     facts = (f"no progress for {duration(stall.seconds)}", matching_line(_ROOT, first.log))
-    cause = f"rank {first.rank} waits for a native op, but no process seems to build it"
     return Reading(cause, (*facts, stall.where.get(first.rank)), advice, rank=first)
 
 

@@ -9,7 +9,7 @@ from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.diagnosis.stacks import LIBRARY
-from zlaunch.job.moved_imports import moved_import
+from zlaunch.job.moved_imports import lacking_import, moved_import
 from zlaunch.units import plural, whole
 
 
@@ -99,12 +99,15 @@ def module_missing(case: Case) -> Reading | None:
         words, name = case.words, named_in(case.words, missing)
         if name is None or (error is not None and error.type not in {"ModuleNotFoundError", "ImportError"}):
             return None
-    package = name.partition(".")[0]
+    facts = (where(error), words.strip()[:200])
+    if (lacking := lacking_import(words)) is not None:
+        cause, remedy = lacking
+        return Reading(cause, facts, (remedy,))
     advice = []
-    if package in _PACKAGES and "." not in name:
-        advice.append(f"`pip install {_PACKAGES[package]}`")
+    if name in _PACKAGES:
+        advice.append(f"`pip install {_PACKAGES[name]}`")
     cause = f"`{name}` is not installed in the Python of {case.who}"
-    return Reading(cause, (where(error), words.strip()[:200]), advice)
+    return Reading(cause, facts, advice)
 
 
 _SAME_NAME = (
@@ -209,10 +212,15 @@ def hub_unreachable(case: Case, line: str) -> Reading:
     r"is not a local folder|Repo id must|404 Client Error[^\n]*huggingface"
     r"|does not appear to have a file named"
     r"|doesn't exist on the Hub|RepositoryNotFoundError"
+    r"|doesn't contain any data files|No \(supported\) data files found in"
 )
 def model_not_found(case: Case, line: str) -> Reading:
     """A model or dataset of this name exists neither on this disk nor on the Hub."""
     cause = "the script names a model or dataset that does not exist"
+    if lacks := re.search(r"(\S+) does not appear to have a file named (\S+?)[.,]?(?:\s|$)", line):
+        cause = f"`{lacks[1]}` exists, but has no file `{lacks[2]}`"
+    elif empty := re.search(r"directory at (\S+) doesn't contain|data files found in (\S+)", line):
+        cause = f"the folder `{empty[1] or empty[2]}` exists, but has no data files that `datasets` reads"
     return Reading(cause, (line, where(case.error)))
 
 

@@ -42,12 +42,16 @@ def field_at(whole: Mapping[str, object], path: KeyPath) -> FieldInfo | None:
     return section.model_fields.get(str(path[-1]))
 
 
-def fields(section: type[Section] = DsConfig, above: KeyPath = ()) -> Iterator[tuple[KeyPath, FieldInfo]]:
+def fields() -> tuple[tuple[KeyPath, FieldInfo], ...]:
     """List every key; of a choice of sections, only those of the default."""
+    return _FIELDS
+
+
+def _fields(section: type[Section], above: KeyPath) -> Iterator[tuple[KeyPath, FieldInfo]]:
     for name, field in section.model_fields.items():
         yield (*above, name), field
         if inner := section_in(field.annotation):
-            yield from fields(inner, (*above, name))
+            yield from _fields(inner, (*above, name))
 
 
 def parts(annotation: object) -> Iterator[object]:
@@ -72,3 +76,6 @@ def section_in(annotation: object, value: object = None) -> type[Section] | None
                 tag = Tag(str(note.discriminator(value)))
                 arms = tuple(arm for arm in get_args(arms[0]) if tag in get_args(arm))
     return next(filter(None, (section_in(arm, value) for arm in arms)), None)
+
+
+_FIELDS = tuple(_fields(DsConfig, ()))

@@ -7,6 +7,9 @@ from zlaunch.dsconfig.schema.section import AnyCase, Positive, Section
 LOAD_UNIVERSAL = ("checkpoint", "load_universal")
 """The key with which an engine loads universal checkpoints, and no others."""
 
+WRITER = ("checkpoint", "writer")
+"""The key with which an engine writes checkpoints faster, and cannot load them with torch 2.6 and newer."""
+
 SET_LOAD_UNIVERSAL = f"--set {'.'.join(LOAD_UNIVERSAL)}=true"
 """The option of `zlaunch train` for it."""
 

@@ -1,11 +1,14 @@
 """A parsed ds_config: its value, and the position of everything in it."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from zlaunch.errors import Finding, Place
+from zlaunch.secrets import remember
 
 KeyPath = tuple[str | int, ...]
 BYTE_ORDER_MARK = "\ufeff"
@@ -43,6 +46,10 @@ class Document:
     comment_edits: tuple[Edit, ...] = ()
     """Edits that delete the comments, with the space before them."""
 
+    def __post_init__(self) -> None:
+        """Remember its secrets, so that no message shows them."""
+        remember(self.value)
+
     @property
     def strict_edits(self) -> tuple[Edit, ...]:
         """Edits that make the text strict JSON."""
@@ -58,7 +65,11 @@ class Document:
             end = span.key_end
         if end:
             length = end - span.key
-        return place_at(self.file, self.text, span.key, length)
+        return self._lines.place(span.key, length)
+
+    @cached_property
+    def _lines(self) -> "Lines":
+        return Lines(self.file, self.text)
 
     def locate(self, finding: Finding) -> Finding:
         """Add its place to a finding."""
@@ -121,14 +132,28 @@ def dotted(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
+class Lines:
+    """A text whose offsets are looked up as places, many times."""
+
+    def __init__(self, file: str, text: str) -> None:
+        """Find where each line begins."""
+        self.file, self.text = file, text
+        self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(self, offset: int, length: int | None = 1) -> Place:
+        """Turn an offset into a place; without a length it covers the name that starts there."""
+        number = bisect_right(self._starts, offset)
+        begin, end = self._starts[number - 1], self.text.find("\n", offset)
+        begin += self.text.startswith(BYTE_ORDER_MARK) and begin == 0
+        if end < 0:
+            end = len(self.text)
+        line = self.text[begin:end].rstrip("\r")
+        column = max(0, offset - begin)
+        if length is None:
+            length = len(line[column:].partition(":")[0].rstrip())
+        return Place(self.file, number, column + 1, line, max(1, length))
+
+
 def place_at(file: str, text: str, offset: int, length: int | None = 1) -> Place:
-    """Turn an offset into a place; without a length it covers the name that starts there."""
-    begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)
-    begin += text.startswith(BYTE_ORDER_MARK) and begin == 0
-    if end < 0:
-        end = len(text)
-    line = text[begin:end].rstrip("\r")
-    column = max(0, offset - begin)
-    if length is None:
-        length = len(line[column:].partition(":")[0].rstrip())
-    return Place(file, text.count("\n", 0, offset) + 1, column + 1, line, max(1, length))
+    """Turn one offset into a place, as `Lines` does."""
+    return Lines(file, text).place(offset, length)

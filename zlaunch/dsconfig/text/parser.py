@@ -22,7 +22,8 @@ MAX_DEPTH = 50
 MAX_DIGITS = 400
 
 _JSON_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_MEMBER = re.compile(r"""(?:"[^"]*"|'[^']*'|\w+)\s*:""")
+_MEMBER = r"""(?:"[^"\n]*"|'[^'\n]*'|\w+)[ \t\r\f\v]*:"""
+_VALUE_END = re.compile(rf"[ \t\r]*(?:\n|\Z|[,}}\]#]|//|/\*|{_MEMBER})")
 _UNDERSCORES = re.compile(r"[+-]?\d[\d_]*\d")
 _BARE_VALUE = re.compile(r"[^,}\]\n]*")
 _WORDS: Mapping[str, object] = {"true": True, "false": False, "null": None}
@@ -33,13 +34,33 @@ _NO_NUMBERS = frozenset({"NaN", "Infinity", "-Infinity"})
 
 def parse(text: str, file: str) -> Document:
     """Parse the text of a ds_config; raise Refused with the place of a syntax error, or for a template."""
-    if (template := find_template(text, file)) is not None:
-        raise Refused([template])
     parser = _Parser(text, file)
-    value = parser.document()
+    try:
+        value = parser.document()
+    except Refused:
+        _refuse_template(text, file)
+        raise
     notes = parser.notes
+    if notes.findings:  # strict JSON has no placeholders without quotes
+        _refuse_template(text, file)
     edits = tuple(notes.edits), tuple(notes.comments)
     return Document(file, text, value, parser.spans, tuple(notes.findings), *edits)
+
+
+def _refuse_template(text: str, file: str) -> None:
+    if (template := find_template(text, file)) is not None:
+        raise Refused([template])
+
+
+_PLAIN_MEMBER = re.compile(
+    r"""
+    "(?P<key>[^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*
+    (?P<value>(?P<int>-?(?:0|[1-9]\d{0,17}))|(?P<float>-?(?:0|[1-9]\d{0,17})\.\d{1,18}(?:[eE][+-]?\d\d?)?)|"(?P<text>[^"\\\x00-\x1f]*)"|(?P<word>true|false|null))
+    [ \t\r\n]*,[ \t\r\n]*(?=")
+    """,
+    re.VERBOSE,
+)
+"""A member of an object in strict JSON, and the comma after it."""
 
 
 @dataclass
@@ -135,14 +156,13 @@ class _Parser:
 
         If the rest of the line is another member, a comma is missing.
         """
-        rest = self.text[position:].split("\n", 1)[0].lstrip(" \t\r")
-        ends = not rest or rest.startswith((",", "}", "]", "#", "//", "/*"))
-        return ends or _MEMBER.match(rest) is not None
+        return _VALUE_END.match(self.text, position) is not None
 
     def _object(self, path: KeyPath, closing: str) -> dict[str, object]:
         """Read members up to the closing brace or the end of the text, which the caller consumes."""
         members: dict[str, object] = {}
         while self._token.text != closing:
+            self._plain_members(path, members)
             key_token = self._token
             if key_token.kind not in ("string", "word"):
                 self._fail(f"expected a key, not {key_token.quoted}")
@@ -161,6 +181,28 @@ class _Parser:
                 self.spans[here] = Span(key_token.start, start, self._end, key_token.end)
             self._separator(closing)
         return members
+
+    def _plain_members(self, path: KeyPath, members: dict[str, object]) -> None:
+        """Read members as far as they are plain JSON: nearly all of a file, in a fraction of the time."""
+        position, text, spans = self._token.start, self.text, self.spans
+        while (match := _PLAIN_MEMBER.match(text, position)) is not None:
+            key, whole, fraction, string, word = match.group("key", "int", "float", "text", "word")
+            if key in members:
+                break
+            if whole is not None:
+                members[key] = int(whole)
+            elif fraction is not None:
+                members[key] = narrowed(float(fraction))
+            elif string is not None:
+                members[key] = string
+            else:
+                members[key] = _WORDS[word]
+            start, end = match.span("value")
+            here = (*path, key)
+            spans[here] = Span(position, start, end, match.end("key") + 1)
+            position = match.end()
+        if position != self._token.start:
+            self._advance(position)
 
     def _array(self, path: KeyPath) -> list[object]:
         items: list[object] = []
@@ -222,7 +264,8 @@ class _Parser:
 
     def _bare_value(self, token: Token) -> object:
         """Read text without quotes: hjson takes the whole line, the writer meant it up to the next mark."""
-        line = self.text[token.start :].partition("\n")[0].rstrip()
+        end = self.text.find("\n", token.start)
+        line = self.text[token.start : end if end >= 0 else None].rstrip()
         bare = str(_BARE_VALUE.match(line).group()).rstrip()  # type: ignore[union-attr]
         meant = Token("word", bare, token.start)
         self._advance(meant.end)

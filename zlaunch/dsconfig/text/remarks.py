@@ -3,8 +3,9 @@
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from zlaunch.dsconfig.text.document import Edit, KeyPath, dotted, place_at
+from zlaunch.dsconfig.text.document import Edit, KeyPath, Lines, dotted
 from zlaunch.dsconfig.text.tokens import Token
 from zlaunch.errors import Finding, Fix, FixKind, Place, Severity
 
@@ -20,7 +21,13 @@ class ParseRemarks:
     findings: list[Finding] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     comments: list[Edit] = field(default_factory=list)
+    _reported: set[str] = field(default_factory=set)
     """The edits that delete comments."""
+
+    @cached_property
+    def lines(self) -> Lines:
+        """The places of the text."""
+        return Lines(self.file, self.text)
 
     def space(self, match: re.Match[str]) -> None:
         """Report a character that looks like a space but is not whitespace in JSON."""
@@ -37,7 +44,7 @@ class ParseRemarks:
 
     def duplicate(self, path: KeyPath, token: Token, first_offset: int) -> None:
         """Report a duplicate key."""
-        line = place_at(self.file, self.text, first_offset).line
+        line = self.lines.place(first_offset).line
         message = f"duplicate key `{path[-1]}`; the first is on line {line}. DeepSpeed refuses duplicates, "
         message += "the Trainer uses the last"
         place = self._at(token)
@@ -62,12 +69,13 @@ class ParseRemarks:
 
     def remark(self, code: str, what: str, offset: int, end: int | None = None, fix: Fix = _PLAIN) -> None:
         """Report what only DeepSpeed reads, once for each kind."""
-        if any(remark.code == code for remark in self.findings):
+        if code in self._reported:
             return
+        self._reported.add(code)
         message = f"{what} accepted by DeepSpeed, but not by transformers or accelerate"
         hint = "write strict JSON, or start the job with `zlaunch train`, which writes it"
         first_line = self.text[offset : end or offset + 1].splitlines()[:1]
-        place = place_at(self.file, self.text, offset, max(1, len("".join(first_line))))
+        place = self.lines.place(offset, max(1, len("".join(first_line))))
         self.findings.append(Finding(code, message, hint, "", Severity.ADVICE, place, fix=fix))
 
     def misread(self, token: Token, meant: object, why: str) -> None:
@@ -78,4 +86,4 @@ class ParseRemarks:
         self.findings.append(Finding("misread-value", message, hint, place=self._at(token), fix=_PLAIN))
 
     def _at(self, token: Token) -> Place:
-        return place_at(self.file, self.text, token.start, len(token.text))
+        return self.lines.place(token.start, len(token.text))

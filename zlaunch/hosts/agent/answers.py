@@ -11,6 +11,7 @@ from shutil import which
 from zlaunch import __version__
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
+from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.conversation import ANSWER_SECONDS, Conversation, conversations
 from zlaunch.hosts.agent.python_of_host import is_here, own_program, path_here
 from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
@@ -113,6 +114,9 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
     """Read the first answer of a host, or find out why there is none."""
     if not talk.has_reached:
         return _not_reached(talk, host, reach)
+    is_old = talk.code is None and bool(talk.answers)
+    if (talk.code is not None or is_old) and (other := own_code.why_other(talk.code)) is not None:
+        return NoAnswer("zlaunch", other, _same_everywhere(host))
     if not talk.answers:
         return _not_started(talk, host, reach)
     answer = talk.answers[0][1]
@@ -122,7 +126,7 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
             return NoAnswer("Python", failure.message, failure.hint)
         facts: MachineFacts = adapter_of(MachineFacts).validate_python(answer["facts"])
     except (ValueError, TypeError, KeyError):
-        return NoAnswer("zlaunch", "has another release of zlaunch", _same_everywhere(host))
+        return NoAnswer("zlaunch", "gave an answer that cannot be read", _same_everywhere(host))
     if facts.hardware is None:
         return facts
     return replace(facts, hardware=replace(facts.hardware, hostname=host.name))

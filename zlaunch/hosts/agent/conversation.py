@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.channel import Channel, wait_for_any
 from zlaunch.hosts.agent.remote import GREETING
 from zlaunch.json_lines import ANSWER
@@ -36,6 +37,8 @@ class Conversation:
         self.program = PipedProgram(shell, os.environ, ends_with_stdin=True)
         streams = self.program.take_streams()
         self.channel = Channel(*streams, first=_NEVER, silence=_NEVER, alive=_NEVER)
+        self.code: object = None
+        """Which zlaunch runs there; None until it has said that."""
         self.answers: list[tuple[float, Any]] = []
         """When each came, and what it was."""
         self.status: int | None = None
@@ -75,9 +78,15 @@ class Conversation:
         """Read what has come."""
         for message in self.channel.receive():
             if ANSWER in message:
-                self.answers.append((time.monotonic(), message[ANSWER]))
+                self._take(message[ANSWER])
             elif isinstance(status := message.get(_ENDED), int):
                 self.status = status
+
+    def _take(self, answer: Any) -> None:
+        if isinstance(answer, dict) and own_code.MEMBER in answer:
+            self.code = answer[own_code.MEMBER]
+        else:
+            self.answers.append((time.monotonic(), answer))
 
     def request(self, words: Sequence[object]) -> float:
         """Send a request; return when."""

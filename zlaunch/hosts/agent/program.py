@@ -1,7 +1,7 @@
 """The program on a host: `zlaunch.hosts.agent.program QUESTION`, which zlaunch starts over ssh or srun.
 
-First it answers with the facts of its machine, or with why there are none. Then it answers requests on stdin,
-JSON objects whose `request` is a name and its arguments, one a line, until there are no more.
+First it says which zlaunch it is, then the facts of its machine, or why there are none. After that it answers
+requests on stdin until there are no more: JSON objects, whose `request` is a name and arguments, one a line.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zlaunch.errors import ZlaunchError
+from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.machine.facts import Failure
 from zlaunch.hosts.machine.network import measure_mtu, source_towards
 from zlaunch.hosts.machine.question import read_question
@@ -61,6 +62,7 @@ REQUESTS: Mapping[str, Callable[..., Any]] = {
 
 def main(text: str) -> None:
     """Answer the question, then requests."""
+    answer({own_code.MEMBER: own_code.own_code()})
     try:
         answer({"facts": survey(read_question(text))})
     except ZlaunchError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.hosts.environment import Variable, is_name
-from zlaunch.secrets import is_secret
+from zlaunch.secrets import is_secret, remember
 
 _CODE = "bad-deepspeed-env"
 
@@ -35,6 +35,7 @@ def read_deepspeed_env(directory: Path, environ: Mapping[str, str]) -> dict[str,
     variables = {}
     for _, line in numbered:
         name, value = _split(line)
+        remember(value, name)
         variables[name] = Variable(value, f"`{file.name}`", is_secret=is_secret(name, value))
     return variables
 

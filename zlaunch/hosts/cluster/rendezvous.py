@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from zlaunch.errors import ExitStatus, Refused, Unavailable, ZlaunchError
 from zlaunch.hosts.adapters import adapter_of
+from zlaunch.hosts.agent import own_code
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import (
     LEADER,
@@ -29,7 +30,7 @@ from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.json_lines import plain
-from zlaunch.secrets import SECRET
+from zlaunch.secrets import SECRET, hide_in
 from zlaunch.units import duration
 
 NOTE_SECONDS = 10.0
@@ -161,7 +162,7 @@ class Rendezvous:
                     where, other, own = _first_difference(theirs.get(name), value)
                     raise MemberFailed(
                         f"{self._who(number)} and {self._who(0)} differ in the {name}{where}: "
-                        f"{_abbreviated(other)} and {_abbreviated(own)}",
+                        f"{_abbreviated(hide_in(other, where))} and {_abbreviated(hide_in(own, where))}",
                         f"start every {self.member.kind} with the same {name}",
                         ExitStatus.REFUSED,
                     )
@@ -269,7 +270,7 @@ class Rendezvous:
     def end_with(self, error: ZlaunchError) -> None:
         """Tell the others the error that ends this member, whether the job has begun or not."""
         if self._has_begun:
-            self.finish(Ending(int(error.status), (f"error: {error.message}",)))
+            self.finish(Ending(int(error.status), (f"error: {'; '.join(error.reasons)}",)))
         else:
             self.fail(error)
 
@@ -334,6 +335,9 @@ class Rendezvous:
                 f"and {kind} 0 as one of {self.member.count}",
                 f"set the same number of {kind}s everywhere",
             )
+        if (other := own_code.why_other(hello.get(own_code.MEMBER))) is not None:
+            who = f"{self.member.kind} {hello.get('member')} ({hello.get('host')})"
+            raise self._refused(channel, f"{who} {other}", "install the same zlaunch everywhere")
         if (number := self._number(hello)) is None:
             channel.close()
         elif number in self._channels and not self._channels[number].closed:
@@ -356,6 +360,7 @@ class Rendezvous:
         """Connect to the leader, which may start later."""
         me, leader, at = self.member, f"{self.member.kind} 0", f"{self.member.address}:{self.member.port}"
         hello = {"member": me.number, "count": me.count, "host": os.uname().nodename}
+        hello[own_code.MEMBER] = own_code.own_code()
         self._noted = time.monotonic()
 
         def waiting(why: str) -> None:
@@ -414,11 +419,11 @@ def _objects(messages: Sequence[Message], name: str) -> list[dict[str, Any]]:
 
 
 def _read_message(kind: Callable[..., Sent], value: object, who: str) -> Sent:
-    """Read what a member tells; raise MemberFailed if another release of zlaunch has written it."""
+    """Read what a member tells; raise MemberFailed for anything else."""
     try:
         message: Sent = adapter_of(kind).validate_python(value)
     except ValueError:
-        raise MemberFailed(f"{who} has another release of zlaunch", "install the same everywhere") from None
+        raise MemberFailed(f"{who} sent what cannot be read", "install the same zlaunch everywhere") from None
     return message
 
 
@@ -433,11 +438,10 @@ def _unique(hosts: Sequence[str]) -> tuple[str, ...]:
 
 def _failure_message(error: ZlaunchError) -> Message:
     """Write an error for other members; `told` is whether it names the member that it comes from."""
-    messages, hint = [error.message], error.hint
+    hint = error.hint
     if isinstance(error, Refused):
-        messages = [": ".join(filter(None, (finding.where, finding.message))) for finding in error.findings]
         hint = hint or error.findings[0].hint
-    failed = {"message": "; ".join(messages), "hint": hint, "status": int(error.status)}
+    failed = {"message": "; ".join(error.reasons), "hint": hint, "status": int(error.status)}
     return {"failed": {**failed, "told": isinstance(error, MemberFailed)}}
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.dsconfig.native_ops import OPS, NativeOp
+from zlaunch.hosts.machine.build_lock import lock_state
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.process import output_of
 
@@ -37,7 +38,7 @@ class CompiledOps:
 
     def _why_not_ready(self, folder: Path) -> str | None:
         mark, is_compiled = _mark(folder), _library(folder).exists()
-        if (folder / "lock").exists() or (mark is None and not is_compiled):
+        if self._is_locked(folder) or (mark is None and not is_compiled):
             return ""
         if not self._fits(folder):
             return "its library was built for another environment"
@@ -46,6 +47,9 @@ class CompiledOps:
         if mark != self.key + _stamp(folder) or not self._is_up_to_date(folder):
             return "its files have changed since it was compiled"
         return None
+
+    def _is_locked(self, folder: Path) -> bool:
+        return lock_state(folder / "lock", self.python) != "free"
 
     def is_compiled(self, op: NativeOp) -> bool:
         """Whether torch may find that nothing has to be compiled."""
@@ -94,7 +98,7 @@ class CompiledOps:
 
     def _adopt(self, theirs: Path) -> bool:
         own = self.folder / theirs.name
-        if own.exists() or (theirs / "lock").exists() or not self._is_for_these_packages(theirs):
+        if own.exists() or self._is_locked(theirs) or not self._is_for_these_packages(theirs):
             return False
         with suppress(OSError, shutil.Error):
             self.folder.mkdir(parents=True, exist_ok=True)

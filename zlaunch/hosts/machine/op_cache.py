@@ -1,4 +1,4 @@
-"""The directory of compiled native ops on this machine, and the locks that builds leave there.
+"""The directory of compiled native ops on this machine.
 
 Torch has one directory for all environments of a Python version, where each rebuilds what another has built.
 zlaunch gives each environment a directory of its own, unless the user has set `TORCH_EXTENSIONS_DIR`.
@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.probe import torch_release
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.process import output_of
-from zlaunch.whereabouts import whereabouts
 
 VARIABLE = "TORCH_EXTENSIONS_DIR"
 
@@ -27,11 +25,6 @@ COMPILERS = (
     *("ROCM_HOME", "ROCM_PATH", "PYTORCH_ROCM_ARCH", "TORCH_NO_COMPILER_WRAPPER"),
 )
 """Variables that change how an op is compiled (`torch/utils/cpp_extension.py`, `op_builder/builder.py`)."""
-
-QUIET_SECONDS = 900.0
-"""No compiler works longer on one file of an op."""
-
-_NETWORK = re.compile("nfs|lustre|gpfs|beegfs|ceph|cifs|smb|fuse|9p|virtiofs|afs|glusterfs|wekafs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,54 +83,3 @@ def extensions_dir(python: Interpreter, environ: Mapping[str, str]) -> Path:
         return Path(chosen)
     cache = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "torch_extensions" / f"{python.tag}_{torch_release(python)}"
-
-
-def lock_holder(lock: Path) -> int | None:
-    """The process that has the lock open, as torch's FileBaton does during a build."""
-    target = str(lock.resolve())
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if str(link.readlink()) == target:
-                return int(link.parts[2])
-        except OSError:
-            continue
-    return None
-
-
-def stale_locks(folder: Path) -> frozenset[Path]:
-    """Locks of builds that were killed."""
-    return frozenset(lock for lock in folder.absolute().glob("*/lock") if is_stale(lock))
-
-
-def is_stale(lock: Path) -> bool:
-    """Whether no process builds what a lock stands for, as far as can be seen from here.
-
-    A process of another user, container or host cannot be seen. Then a lock is stale if its build has not
-    written a file for a while.
-    """
-    try:
-        if lock_holder(lock) is not None:
-            return False
-        if _would_be_seen(lock):
-            return True
-        changed = max(file.stat().st_mtime for file in (lock, *lock.parent.iterdir()))
-    except OSError:
-        return False  # it is gone
-    return time.time() - changed > QUIET_SECONDS
-
-
-def _would_be_seen(lock: Path) -> bool:
-    """Whether a process that has the lock open would be found."""
-    is_readable = os.getuid() in (0, lock.stat().st_uid)
-    if not is_readable:
-        return False
-    signed = lock.read_text("utf-8", "replace")
-    return signed == " ".join(whereabouts()) if signed else not _is_on_network(lock)
-
-
-def _is_on_network(file: Path) -> bool:
-    import psutil
-
-    mounts = {Path(disk.mountpoint): disk.fstype for disk in psutil.disk_partitions(all=True)}
-    here = next((parent for parent in file.resolve().parents if parent in mounts), Path("/"))
-    return _NETWORK.match(mounts.get(here, "")) is not None

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from zlaunch.dsconfig.native_ops import OPS, NativeOp
+from zlaunch.hosts.machine.build_lock import LockState, lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
-from zlaunch.hosts.machine.op_cache import find_op_cache, is_stale, lock_holder
+from zlaunch.hosts.machine.op_cache import find_op_cache
 from zlaunch.hosts.machine.resources import Machine
 
 
@@ -27,6 +28,9 @@ class OpState:
     """The process that has the lock; None if it cannot be seen from there."""
 
 
+_OF_LOCK: Mapping[LockState, Literal["locked", "left-lock"]] = {"held": "locked", "left": "left-lock"}
+
+
 def look_at_ops(
     names: Iterable[str], python: Interpreter, machine: Machine, environ: Mapping[str, str]
 ) -> dict[str, OpState]:
@@ -39,9 +43,8 @@ def look_at_ops(
 
 def _look_at(op: NativeOp, ops: CompiledOps) -> OpState:
     for lock in (ops.folder / name / "lock" for name in (op.name, *op.along)):
-        if lock.exists():
+        if (state := _OF_LOCK.get(lock_state(lock, ops.python))) is not None:
             age = time.time() - lock.stat().st_mtime
-            state: Literal["left-lock", "locked"] = "left-lock" if is_stale(lock) else "locked"
             return OpState(state, lock=str(lock), age=age, holder=lock_holder(lock))
     why = ops.why_not_ready(op)
     if why is None:

@@ -158,6 +158,8 @@ class SaveAndStop:
         return "saves_step" in heartbeat and not self._is_trained()
 
     def _ask(self, by: str, within: float, *, is_limit: bool = False) -> None:
+        if self._plan.limit is not None:  # Slurm's signal may come later than `within` before its limit
+            within = min(within, max(0.0, self._plan.limit.ends - time.time()))
         self._deadline = time.monotonic() + within
         self._request = _Request(by, within, is_limit, time.time())
 

@@ -89,7 +89,9 @@ class KubernetesRequest(SubmitRequest):
     volume: Annotated[
         list[Volume] | None,
         typer.Option(
-            metavar="CLAIM:PATH", parser=parse_volume, help="A persistent volume and where it is mounted."
+            metavar="CLAIM:PATH",
+            parser=parse_volume,
+            help="A persistent volume and where it is mounted; may be repeated.",
         ),
     ] = None
     workdir: Annotated[str | None, typer.Option(metavar="DIR", help="Working directory in the image.")] = None

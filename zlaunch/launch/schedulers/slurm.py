@@ -144,7 +144,9 @@ class SlurmRequest(SubmitRequest):
     slurm: Annotated[
         list[SbatchOption] | None,
         typer.Option(
-            metavar="KEY=VALUE", parser=parse_option, help="Another option of sbatch, such as qos=high."
+            metavar="KEY=VALUE",
+            parser=parse_option,
+            help="Another option of sbatch, such as qos=high; may be repeated.",
         ),
     ] = None
 

@@ -275,8 +275,15 @@ def _engine(given: Mapping[str, object]) -> "AnswerRecord":
         "reached": "deepspeed.initialize",
         "ds_config": config,
         "config_flags": list(_config_flags(config)),
-        "wants_local_rank": getattr(args, "local_rank", None) == -1,
+        "local_rank_flag": _local_rank_flag(args),
     }
+
+
+def _local_rank_flag(args: object) -> str:
+    """Find the option for the local rank of a program that did not learn it from the environment."""
+    if getattr(args, "local_rank", None) != -1:
+        return ""
+    return next((flag for flag in ("--local_rank", "--local-rank") if flag in _OPTIONS), "--local_rank")
 
 
 def _config_flags(config: dict[str, object] | str | None) -> tuple[str, ...]:

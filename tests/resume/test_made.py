@@ -1,0 +1,95 @@
+"""Jobs that resume from checkpoints that were made without training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.checkpoint.made import T, safetensors, trainers
+from tests.resume.resuming import TRAINER, findings, inputs, planned
+from zlaunch.cli.views.run import saved_rows
+from zlaunch.errors import Finding, Severity
+from zlaunch.hosts.machine.interpreter import Package
+from zlaunch.job.args import ScriptArgs
+from zlaunch.job.script import RESUME
+from zlaunch.launch.make_plan import make_plan
+from zlaunch.resume.choose import resumption_by_argument
+from zlaunch.resume.saved_by_run import saved_by_run
+from zlaunch.rundir.run_files import RunFiles
+
+SHAPES = {"first.weight": (4, 3), "last.weight": (5,)}
+WRITER = ("checkpoint.writer.type", "python")
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return trainers(tmp_path / "checkpoint-3", SHAPES, 2, config={"bf16": {"enabled": True}})
+
+
+def told(checkpoint: Path, torch: str = "2.13", **asked: Any) -> list[Finding]:
+    """Find what is said of a job in an environment with a release of torch."""
+    facts = inputs(checkpoint, TRAINER, 2, **asked)
+    packages = {**facts.python.packages, "torch": Package("/venv/torch", torch)}
+    python = replace(facts.python, packages=packages)
+    return findings(make_plan(replace(facts, here=replace(facts.here, python=python))))
+
+
+def test_a_job_with_a_checkpoint_writer_is_refused_what_torch_would_refuse_it(checkpoint: Path) -> None:
+    assert told(checkpoint) == told(checkpoint, "2.5", overrides=(WRITER,)) == []
+    (found,) = told(checkpoint, overrides=(WRITER,))
+    assert found.severity is Severity.FAILS_LATER
+    assert found.hint is not None
+    assert "leave `checkpoint.writer` out" in found.hint
+    variable = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1"
+    assert variable in found.hint
+    assert told(checkpoint, overrides=(WRITER,), env=(variable,)) == []
+
+
+def typed(folder: Path, *words: str, **asked: Any) -> list[Finding]:
+    """Find what is said of a job whose script is given the checkpoint by its own argument."""
+    facts = inputs(folder, TRAINER, 2, **asked)
+    args = ScriptArgs.of((RESUME, str(folder), *words))
+    found = resumption_by_argument(TRAINER, args)
+    plan = make_plan(replace(facts, job=replace(facts.job, resume=None, args=args), resumption=found))
+    assert plan.script_words.count(RESUME) == 1
+    return findings(plan)
+
+
+def test_an_argument_of_the_script_is_checked_as_the_option_is(checkpoint: Path) -> None:
+    assert typed(checkpoint) == []
+    for asked in ({"stage": 3}, {"precision": "fp32"}):
+        by_option, by_argument = findings(planned(checkpoint, **asked)), typed(checkpoint, **asked)
+        assert [found.message for found in by_argument] == [found.message for found in by_option]
+        assert {found.where for found in by_argument} == {RESUME}
+        assert f"`--resume {checkpoint} --allow-reshard` in place of" in (by_argument[-1].hint or "")
+    (checkpoint / "trainer_state.json").unlink()
+    assert [found.code for found in typed(checkpoint)] == ["bad-checkpoint"]
+
+
+def test_a_checkpoint_of_the_model_alone_is_refused_whichever_way_it_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5"
+    safetensors({"a": T((2,))}, folder / "model.safetensors")
+    (folder / "trainer_state.json").write_text('{"global_step": 5}')
+    (by_option,), (by_argument,) = findings(planned(folder)), typed(folder)
+    assert by_option.message == by_argument.message
+    assert "no files of DeepSpeed's engine" in by_option.message
+
+
+def test_what_a_script_makes_of_a_word_that_is_no_checkpoint_is_left_to_it(tmp_path: Path) -> None:
+    for word in ("True", "latest", str(tmp_path), "https://example.org/run"):
+        assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word))) is None
+
+
+def test_the_end_of_a_run_names_a_model_that_holds_nothing_and_what_has_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = trainers(tmp_path / "out" / "checkpoint-3", SHAPES, 3, config={"bf16": {"enabled": True}})
+    safetensors({name: T((0,)) for name in SHAPES}, tmp_path / "out" / "model.safetensors")
+    program: Any = {"saved_checkpoint": str(saved), "saved_model": str(tmp_path / "out")}
+    run = RunFiles(tmp_path / "run").holding(job={"working_directory": str(tmp_path)}, programs={0: program})
+    rows = dict(saved_rows(saved_by_run(run)))
+    empty = "its tensors are empty: saved at stage 3 without gathering"
+    assert rows["model"] == f"it cannot be loaded: out/model.safetensors: {empty}"
+    assert "`zlaunch checkpoint export out/checkpoint-3 DIR` exports its model" in rows["checkpoint"]

@@ -1,0 +1,371 @@
+"""The model or the adapter in a directory: whether its files have all that was trained, so that it loads.
+
+What it should have is known from the index, from config.json or adapter_config.json, and from an engine's
+files beside it. Nothing is said of what these leave open.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, weight_files
+from zlaunch.checkpoint.flat_groups import Shapes
+from zlaunch.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_MODEL, name_in_file
+from zlaunch.checkpoint.model_sizes import adapter_unlike_config, unlike_config
+from zlaunch.checkpoint.pointer import pointer_in
+from zlaunch.checkpoint.problem import Problem
+from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
+from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, UnknownLayout
+from zlaunch.files import read_regular, typed
+from zlaunch.units import plural
+
+CONFIG = "config.json"
+
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<kind>safetensors|bin)")
+
+_FLOATS = ("F64", "F32", "F16", "BF16", "float64", "float32", "float16", "bfloat16")
+
+_JSON_FILES = (
+    *("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "chat_template.json"),
+    *("generation_config.json", "*processor*config.json"),
+)
+"""Files of JSON objects beside config.json that `from_pretrained` reads."""
+
+_CHOOSES_LAYERS = ("layers_to_transform", "exclude_modules", "layers_pattern", "layer_replication")
+"""Settings of an adapter that may leave layers out."""
+
+_EMPTY = "saved at stage 3 without gathering"
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def is_placeholder(self) -> bool:
+        """Whether it is what stage 3 leaves of a parameter; integers may be empty on purpose."""
+        return self.shape == (0,) and self.dtype in _FLOATS
+
+
+_Entries = Mapping[str, _Entry]
+
+
+def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> list[Problem]:
+    """Find what is wrong with the model or adapter of a checkpoint.
+
+    `trained` are the shapes of the parameters that an engine beside it has trained, empty if there is none.
+    """
+    folder, hint = checkpoint.folder, ""
+    if trained:
+        hint = f"; `zlaunch checkpoint export {typed(folder)} DIR` writes a model from the engine's files"
+    by_file, problems = _read_all(weight_files(folder))
+    problems += [*_indexes(folder, by_file), *_shards(folder)]
+    problems += [replace(problem, message=problem.message + hint) for problem in _without_numbers(by_file)]
+    config, bad = _object(folder / CONFIG)
+    adapter_config, bad_adapter = _object(folder / ADAPTER_CONFIG)
+    problems += [*bad, *bad_adapter]
+    if problems:
+        return problems  # what else is missing follows from them
+    adapter = {file: entries for file, entries in by_file.items() if file.name.startswith(ADAPTER_MODEL)}
+    model = {file: entries for file, entries in by_file.items() if file not in adapter}
+    for file, entries in adapter.items():
+        problems += _adapter(file, entries, adapter_config, trained, hint)
+    if model and not adapter_config:
+        problems += _model(folder, model, config, trained, hint)
+    return problems
+
+
+def _read_all(files: Sequence[Path]) -> tuple[dict[Path, _Entries], list[Problem]]:
+    by_file, problems = {}, []
+    for file in files:
+        entries = _entries(file)
+        if isinstance(entries, Problem):
+            problems.append(entries)
+        else:
+            by_file[file] = entries
+    return by_file, problems
+
+
+def _entries(file: Path) -> _Entries | Problem:
+    """Read names, shapes and types of the tensors in a file, or what is wrong with it."""
+    try:
+        if file.suffix == ".bin":
+            archive = Archive(file)
+            if damage := archive.problem():
+                return Problem(file, damage)
+            return {name: _Entry(tensor.shape, tensor.dtype) for name, tensor in _tensors(archive.value)}
+        if damage := safetensors_damage(file):
+            return Problem(file, damage)
+        _, header = read_header(file)
+        return {name: _Entry(tuple(one["shape"]), one["dtype"]) for name, one in header.items()}
+    except (BadArchive, OSError) as error:
+        return unreadable(file, error)
+
+
+def _tensors(value: object) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in value.items() if isinstance(value, dict) else ():
+        if isinstance(name, str) and isinstance(tensor, Tensor):
+            yield name, tensor
+
+
+def unreadable(file: Path, error: BadArchive | OSError) -> Problem:
+    """Say why a file cannot be read, or that only its layout is not known."""
+    if isinstance(error, OSError):
+        what = error.strerror or str(error)
+        return Problem(file, what if what.startswith("it is ") else f"it cannot be read: {what}")
+    if not isinstance(error, UnknownLayout):
+        return Problem(file, str(error))
+    if damage := Archive.damage_of_structure(file):
+        return Problem(file, damage)
+    return Problem(file, f"its layout is not known to zlaunch: {error}", is_unknown=True)
+
+
+def safetensors_damage(file: Path) -> str | None:
+    """Compare a file with its header: its length, and the length of each tensor with its shape."""
+    size = file.stat().st_size
+    try:
+        begin, tensors = read_header(file)
+        end = begin
+        for name, tensor in sorted(tensors.items(), key=lambda item: item[1]["data_offsets"]):
+            first, last = tensor["data_offsets"]
+            numel, width = math.prod(tensor["shape"]), WIDTHS.get(tensor["dtype"])
+            if begin + first != end or (width is not None and last - first != numel * width):
+                return f"its header gives `{name}` a wrong place"
+            end = begin + last
+    except IncompleteHeader:
+        return pointer_in(file) or "its header is incomplete"
+    except DAMAGED:
+        return "its header is damaged" if size else "it is empty"
+    return None if size == end else f"it has {size} bytes, and its header says {end}"
+
+
+def _object(file: Path) -> tuple[Mapping[str, Any], list[Problem]]:
+    """Read a JSON object; empty if there is no file."""
+    try:
+        value = json.loads(read_regular(file))
+    except FileNotFoundError:
+        if not file.is_symlink():
+            return {}, []
+        return {}, [Problem(file, "it is a link to a file that is not there")]
+    except OSError as error:
+        return {}, [unreadable(file, error)]
+    except (ValueError, RecursionError):
+        return {}, [Problem(file, pointer_in(file) or "it is not JSON: it was cut off or damaged")]
+    if isinstance(value, dict):
+        return value, []
+    return {}, [Problem(file, "it is not a JSON object")]
+
+
+def text_problems(checkpoint: CheckpointFolder) -> Iterator[Problem]:
+    """Find files of the tokenizer and the like that were cut off."""
+    folder, kinds = checkpoint.folder, _BINARY
+    if checkpoint.saved_by is SavedBy.TRAINER:  # a file that a person wrote may end without a line break
+        kinds = {**_BINARY, **_LINES}
+    for pattern in _JSON_FILES:
+        for file in sorted(folder.glob(pattern)):
+            yield from _object(file)[1]
+    for pattern, is_whole in kinds.items():
+        for file in sorted(folder.glob(pattern)):
+            try:
+                is_cut = not is_whole(read_regular(file))
+            except OSError as error:
+                yield unreadable(file, error)
+                continue
+            if is_cut:
+                yield Problem(file, pointer_in(file) or "it is cut off")
+
+
+def _ends_with_a_field(data: bytes) -> bool:
+    """Whether a message of protobuf ends where its last field does.
+
+    SentencePiece writes the pieces as field 1, and then its settings as field 2. Files of tiktoken have the
+    same name, and are text.
+    """
+    if data and not data.startswith(b"\n"):
+        return True
+    at, last = 0, 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        last, kind = tag >> 3, tag & 7
+        if kind not in _FIELD_BYTES or not last > 0:
+            return False
+        size, at = (_FIELD_BYTES[kind], at) if _FIELD_BYTES[kind] else _varint(data, at)
+        at += size if kind else 0
+    return at == len(data) and last > 1
+
+
+def _ends_with_a_line(data: bytes) -> bool:
+    return data.endswith(b"\n")
+
+
+_Kinds = Mapping[str, Callable[[bytes], bool]]
+
+_BINARY: _Kinds = {"*.model": _ends_with_a_field}
+_LINES: _Kinds = {"vocab.txt": _ends_with_a_line, "merges.txt": _ends_with_a_line}
+"""Files of tokenizers → whether they end as they were written."""
+
+_FIELD_BYTES = {0: 0, 1: 8, 2: 0, 5: 4}
+"""Kind of a field → its bytes; 0 for one that begins with a number, which for kind 2 is its length."""
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number, and return where it ends; beyond the end of the data if it is cut off."""
+    value = shift = 0
+    while at < len(data):
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if not data[at - 1] & 0x80:
+            return value, at
+    return value, len(data) + 1
+
+
+def _indexes(folder: Path, by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
+    for index in sorted(folder.glob("*.index.json")):
+        value, bad = _object(index)
+        places = value.get("weight_map")
+        if bad or not isinstance(places, dict):
+            yield from bad or [Problem(index, "it is damaged")]
+            continue
+        for name in sorted(set(map(str, places.values()))):
+            file = folder / name
+            if not file.exists():
+                yield Problem(file, f"it is missing, and `{index.name}` names it")
+            elif file in by_file:
+                listed = {tensor for tensor, place in places.items() if place == name}
+                if missing := sorted(listed - by_file[file].keys()):
+                    yield Problem(file, f"it lacks {_some(missing)}, for which `{index.name}` names it")
+
+
+def _shards(folder: Path) -> Iterator[Problem]:
+    """Find shards of a model without an index, by which alone they are found, or without the others."""
+    names = map(_SHARD.fullmatch, (file.name for file in weight_files(folder)))
+    sets: dict[tuple[str, str, str], set[int]] = {}
+    for name in filter(None, names):
+        sets.setdefault((name["stem"], name["count"], name["kind"]), set()).add(int(name["number"]))
+    for (stem, count, kind), numbers in sets.items():
+        index = folder / f"{stem}.{kind}.index.json"
+        if index.exists() or (folder / f"{stem}.{kind}").exists() or int(count) == 1:
+            continue
+        missing = sorted(set(range(1, int(count) + 1)) - numbers)
+        if missing:
+            message = f"it is missing: {len(numbers)} of {int(count)} shards are there"
+            yield Problem(folder / f"{stem}-{missing[0]:05}-of-{count}.{kind}", message)
+        yield Problem(index, f"it is missing, and the {int(count)} shards are found by it")
+
+
+def _without_numbers(by_file: Mapping[Path, _Entries]) -> Iterator[Problem]:
+    for file, entries in by_file.items():
+        placeholders = sum(entry.is_placeholder for entry in entries.values())
+        if not entries:
+            yield Problem(file, "it has no tensors")
+        elif placeholders == len(entries):
+            yield Problem(file, f"its tensors are empty: {_EMPTY}")
+        elif placeholders:
+            yield Problem(file, f"{placeholders} of {plural(len(entries), 'tensor')} are empty: {_EMPTY}")
+
+
+# an adapter
+
+
+def _adapter(
+    file: Path, entries: _Entries, config: Mapping[str, Any], trained: Shapes, hint: str
+) -> Iterator[Problem]:
+    beside = file.with_name(ADAPTER_CONFIG)
+    if not beside.exists():
+        yield Problem(beside, f"it is missing, and `{file.name}` cannot be loaded without it")
+    if config.get("peft_type") != "LORA":
+        return
+    named = {name_in_file(name): shape for name, shape in trained.items() if ".lora_" in name}
+    if missing := sorted(named.keys() - entries.keys() - {""}):
+        yield Problem(file, f"it lacks {_some(missing)}, which trained{hint}")
+    yield from _other_shapes(file, entries, named, hint)
+    yield from _ranks(file, entries, config)
+    if not trained and (message := _missing_layers(file.parent, entries, config)) is not None:
+        yield Problem(file, message)
+
+
+def _missing_layers(folder: Path, entries: _Entries, config: Mapping[str, Any]) -> str | None:
+    """Say in which layers the adapter is missing, if the config.json of the model is at hand."""
+    targets = config.get("target_modules")
+    if any(config.get(key) for key in _CHOOSES_LAYERS) or not isinstance(targets, list):
+        return None
+    if any(re.search(r"\d", str(target)) for target in targets):  # it names layers
+        return None
+    named = config.get("base_model_name_or_path")
+    model, _ = _object(folder / CONFIG)
+    if not model and isinstance(named, str) and named:
+        model, _ = _object(Path(named, CONFIG))
+    modules = [name.partition(".lora_")[0] for name in entries if ".lora_A." in name]
+    return adapter_unlike_config(model, modules) if modules else None
+
+
+def _ranks(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Compare the ranks of matrices with the settings, and find first ones without a second."""
+    rank, others = config.get("r"), config.get("rank_pattern")
+    ranks = {rank}
+    if isinstance(others, Mapping):
+        ranks.update(others.values())
+    firsts = {name: entry for name, entry in entries.items() if name.endswith(".lora_A.weight")}
+    alone = sorted(name for name in firsts if name.replace(".lora_A.", ".lora_B.") not in entries)
+    if alone:
+        yield Problem(file, f"it has {_some(alone)} without the second matrix")
+    if config.get("target_parameters") or not isinstance(rank, int):
+        return  # experts: the matrices of all of them are one
+    for name, entry in firsts.items():
+        if entry.shape and entry.shape[0] not in ranks:
+            message = f"`{name}` has rank {entry.shape[0]}, and `{ADAPTER_CONFIG}` says {rank}"
+            yield Problem(file, message)
+            return
+
+
+# a whole model
+
+
+def _model(
+    folder: Path,
+    by_file: Mapping[Path, _Entries],
+    config: Mapping[str, Any],
+    trained: Shapes,
+    hint: str,
+) -> Iterator[Problem]:
+    entries: dict[str, _Entry] = {}
+    for more in by_file.values():
+        entries.update(more)
+    file = next(iter(by_file)) if len(by_file) == 1 else folder
+    shapes = {name: entry.shape for name, entry in entries.items()}
+    if (message := unlike_config(config, shapes)) is not None:
+        yield Problem(file, message + hint)
+        return
+    yield from _other_shapes(file, entries, trained, hint)
+    yield from _missing(file, shapes, trained, hint)
+
+
+def _missing(file: Path, shapes: Shapes, trained: Shapes, hint: str) -> Iterator[Problem]:
+    """Find parameters that trained, unless the file has few of them, or may have them under other names."""
+    missing = sorted(trained.keys() - shapes.keys())
+    others = {shape for name, shape in shapes.items() if name not in trained}
+    missing = [name for name in missing if trained[name] not in others]
+    if missing and len(trained.keys() & shapes.keys()) > len(trained) // 2:
+        yield Problem(file, f"it lacks {_some(missing)}, which trained{hint}")
+
+
+def _other_shapes(file: Path, entries: _Entries, trained: Shapes, hint: str) -> Iterator[Problem]:
+    odd = [name for name, entry in entries.items() if trained.get(name, entry.shape) != entry.shape]
+    if odd:
+        yield Problem(file, f"{_some(odd)} {_have(odd)} another shape than in the engine's files{hint}")
+
+
+def _have(names: Sequence[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _some(names: Sequence[str]) -> str:
+    """Name a tensor, and count the others."""
+    if len(names) == 1:
+        return f"`{names[0]}`"
+    return f"{len(names)} tensors, such as `{names[0]}`,".removesuffix(",")

@@ -1,0 +1,16 @@
+"""Why a checkpoint cannot be loaded."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a checkpoint cannot be loaded, or not completely."""
+
+    file: Path
+    message: str
+    is_unknown: bool = False
+    """Whether the file can be read, but zlaunch does not know what is in it: DeepSpeed may load it."""
+    of_model: bool = False
+    """Whether it concerns only the model beside an engine's files, without which a training resumes."""

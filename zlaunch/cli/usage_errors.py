@@ -1,0 +1,88 @@
+"""Errors of Typer's parser in the words of zlaunch."""
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from zlaunch.errors import WrongUsage
+
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
+
+
+def as_wrong_usage(error: Any) -> WrongUsage:
+    """Write what Typer's parser refuses as an error of zlaunch, with what to type."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    command, hint = "zlaunch", None
+    if context is not None:
+        command = context.command_path
+        hint = f"see `{command} --help`"
+    said = error.format_message().rstrip(".")
+    name = ""
+    if parameter is not None:
+        name = _name(parameter)
+    if hasattr(error, "possibilities"):
+        return no_such_option(command, error.option_name, error.possibilities)
+    if said.startswith("Missing"):
+        return WrongUsage(f"`{command}` needs {name}", hint)
+    if name:
+        return _wrong_value(name, error.message.removeprefix("Value error, "), hint)  # as pydantic begins
+    if (extra := _EXTRA.search(said)) is not None:
+        return WrongUsage(f"`{command}` takes no further argument: {extra[1]}", hint)
+    if (flag := getattr(error, "option_name", None)) and said.endswith("requires an argument"):
+        return WrongUsage(f"`{flag}` needs a value", hint)
+    return WrongUsage(said[:1].lower() + said[1:], hint)
+
+
+def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
+    """Report an unknown option, with a similar one if there is any."""
+    hint = besides or f"see `{command} --help`"
+    if meant:
+        hint = f"did you mean `{meant[0]}`?"
+        if besides:
+            hint += f" {besides[0].upper()}{besides[1:]}"
+    return WrongUsage(f"{command} has no option `{name}`", hint)
+
+
+def _name(parameter: Any) -> str:
+    longest = str(max(parameter.opts, key=len))
+    if longest.startswith("-"):
+        return longest
+    return str(parameter.metavar or longest.upper()).partition(" ")[0].strip("[]")
+
+
+def _wrong_value(name: str, said: str, hint: str | None) -> WrongUsage:
+    choices, value = choices_in(said), said.partition("'")[2].partition("'")[0]
+    if not choices and not said.startswith("Input should be "):
+        return WrongUsage(f"`{name}`: {said}", hint)
+    if choices:
+        name = f"{name} {value}"
+        if close := get_close_matches(value, choices, 1):
+            hint = f"did you mean `{close[0]}`?"
+    return WrongUsage(f"`{name}`: expected {expected(choices, said)}", hint)
+
+
+def choices_in(message: str) -> list[str]:
+    """List the words that an option takes, from what the parser says about another one."""
+    _, is_choice, words = message.partition(" is not one of ")
+    if not is_choice:
+        return []
+    return [word.strip(" '.") for word in words.split(",")]
+
+
+_NUMBERS = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+}
+
+
+def expected(choices: Sequence[str], message: str) -> str:
+    """Say which values an option takes."""
+    if choices:
+        return f"{', '.join(choices[:-1])} or {choices[-1]}"
+    words = message.removeprefix("Input should be ").partition(", unable")[0]
+    for said, plain in _NUMBERS.items():
+        words = words.replace(said, plain)
+    return words

@@ -113,6 +113,7 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
     """Translate flags about hosts and devices."""
     way = way_of(command, roles)
     yield from _variables(command, way)
+    yield from _address_by_mpi(command)
     match way:
         case Way.HERE:
             if command.has_tasks:
@@ -127,6 +128,15 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
             yield from _without_names(command, roles, f"`{command.task_starter}` starts it on each host")
         case Way.IN_SLURM:
             yield from _without_names(command, roles, "zlaunch takes the nodes of the Slurm job")
+
+
+def _address_by_mpi(command: Command) -> Iterator[Note]:
+    """Note what zlaunch needs to know of the hosts that MPI starts it on."""
+    if command.has_tasks and command.task_starter != "srun":
+        known = [*command.prefix, *command.environment, *command.around.environ]
+        if not any("MASTER_ADDR" in word for word in known):
+            why = "on several hosts, add `-x MASTER_ADDR=HOST` with the host of rank 0"
+            yield Note(command.task_starter, why)
 
 
 def _variables(command: Command, way: Way) -> Iterator[Note]:

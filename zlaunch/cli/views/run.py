@@ -73,7 +73,9 @@ def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     folder, step = saved.checkpoint.checkpoint.folder, saved.checkpoint.step
     words = shlex.join(hide_arguments(saved.asked)) or "…"
     text = f"`zlaunch train --resume {typed(folder)} {words}` resumes from step {step}"
-    if saved.began_with:
+    if saved.refusal:
+        text = f"{shown(folder)}, step {step}; {saved.refusal}"
+    elif saved.began_with:
         text = f"{shown(folder)}, step {step}, from which the run resumed; it saved none"
     elif saved.is_at_end:
         text += ", its last step: ask for more steps"

@@ -27,6 +27,9 @@ from zlaunch.cli.runs.why import why
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.findings import as_github, as_json, as_sarif, as_text
 from zlaunch.config.report import ReportOptions, inspect_config
+from zlaunch.diagnosis.log_text import clip
+from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import Finding, Place, Refused
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
@@ -46,7 +49,7 @@ names = st.sampled_from(
     ]
 )
 options = st.sampled_from(
-    ["--hub_token", "--api-key", "--wandb.api_key", "--password", "--auth-token", "--key"]
+    ["--hub_token", "--api-key", "--wandb.api_key", "--password", "--auth-token", "--ssh_key"]
 )
 FORMS: Mapping[str, Callable[[str, str, str], list[str]]] = {
     "two words": lambda _name, option, value: [option, value],
@@ -194,6 +197,13 @@ def test_a_run_is_shown_without_its_secrets(
     assert "401" in text
     assert value not in text
     assert core(words, value) not in text
+
+
+def test_a_long_secret_is_hidden_before_it_is_clipped_or_broken_at_a_hyphen() -> None:
+    secrets.remember({"HF_TOKEN": (value := "Ab1-" * 40 + "z")})
+    cause = f"the script raised: 401 for {value}"
+    lines = verdict_lines(Verdict("script-raised", cause, facts=(value,)), "a failed", 80)
+    assert "Ab1" not in "".join(lines) + clip(cause, 80)
 
 
 def test_the_line_of_a_file_is_shown_with_its_mark_in_place() -> None:

@@ -507,6 +507,8 @@ NOTES = [
     ("deepspeed t.py --deepspeed", "--deepspeed", "stays: "),
     ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it is the default"),
     ("deepspeed -H hf --num_nodes 2 t.py", "--num_nodes 2", "lost: "),
+    ("mpirun -np 2 python t.py", "mpirun", "add `-x MASTER_ADDR=HOST`"),
+    ("deepspeed -H hf t.py", "hf", "is not here: DeepSpeed would train on this machine alone"),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed --num_gpus 1 t.py", "--num_gpus 1", "itself would take the first GPUs of all"),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed -H hf t.py", "CUDA_VISIBLE_DEVICES=1,2", "lost: with a hostfile"),
     ("accelerate launch --use_deepspeed t.py", "--use_deepspeed", "left out: zlaunch always does"),

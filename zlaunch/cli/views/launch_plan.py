@@ -21,6 +21,7 @@ from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
+from zlaunch.secrets import hide_arguments
 from zlaunch.units import plural, size
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
@@ -182,7 +183,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command
-    yield f"  {shlex.join(plan.argv)}"
+    yield f"  {shlex.join(hide_arguments(plan.argv))}"
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)
     if plan.debug is not None:

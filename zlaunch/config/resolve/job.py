@@ -18,7 +18,7 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.dsconfig.text.document import Document, dotted
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted
 from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
@@ -93,6 +93,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     context = given.context
     composed = compose(job, given.base)
     _refuse_mistakes(given.base, composed, context, findings)
+    composed = _converted(composed, context)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -106,7 +107,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     if given.interface is ConfigInterface.TRAINER:
         reasons += save_conflict(given.args)
-    config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
+    judged = replace(context, args=None, is_named=given.is_sure)
+    config, warnings = _judge(values, given.base, judged, reasons)
     by_argument = [*_by_argument(config, replace(context, args=resolved.agreement.args), given.base)]
     refuse_fatal(by_argument)
     warnings += (*by_argument, *_unused(composed, given))
@@ -163,6 +165,20 @@ def _refuse_mistakes(
     of_keys = key_findings(check(base.value, context.release), base.value, context)
     if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
         _judge(composed, base, replace(context, args=None, is_named=True), findings)
+
+
+def _converted(values: Values, context: Context) -> Values:
+    """Write each value as DeepSpeed converts it, such as "true", so that zlaunch reads the same."""
+    checked = check(values.config(), context.release)
+    if checked.config is None:
+        return values
+    written: dict[KeyPath, object] = dict(Subject(checked.config).written.items())
+    for finding in checked.findings:
+        path = finding.path or ()
+        is_converted = (finding.code, finding.severity) == ("bad-type", Severity.ADVICE)
+        if is_converted and path in values.leaves and path in written and written[path] != AUTO:
+            values = values.put(path, written[path], values.leaves[path].source)
+    return values
 
 
 def _judge(

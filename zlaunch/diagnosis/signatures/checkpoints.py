@@ -32,8 +32,8 @@ def other_world_size(case: Case) -> Reading | None:
     )
 
 
-@signature("sharded-weights", "`size mismatch` with `torch.Size([0])`")
-@quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)")
+@signature("sharded-weights", "`size mismatch` with `torch.Size([0]) from checkpoint`")
+@quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\) from checkpoint")
 def sharded_weights(case: Case, line: str) -> Reading:
     """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
     advice = ("`zlaunch checkpoint export CHECKPOINT OUT` writes them from DeepSpeed's files",)

@@ -106,7 +106,11 @@ def unused_in_training(ds_config: Mapping[str, object], reported: Mapping[str, o
     arguments = {}
     for name, value in reported.items():
         defaults = (DEFAULTS.get(name), OLDER_DEFAULTS.get(name, ({}, None))[1])
-        if name not in DEFAULTS or value in (*defaults, "None"):  # the Trainer writes most values as text
+        if name not in DEFAULTS or value in (
+            *defaults,
+            "None",
+            "{}",
+        ):  # the Trainer writes most values as text
             continue
         if isinstance(value, bool | int | float | str):
             arguments[name] = Argument(value, Source.argument(name))

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all fast check docs deaths releases matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test test-all fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -16,6 +16,7 @@ help:
 	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
+	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
 	@echo "make matrix    run jobs with the oldest to the newest packages, and regenerate docs/versions.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
@@ -103,6 +104,9 @@ DEEPSPEED_RELEASES := 0.14.5 0.15.4 0.16.9 0.17.6 0.18.9 0.19.8
 
 releases: .venv/installed
 	$(BIN)/python tools/record_releases.py $(DEEPSPEED_RELEASES)
+
+newest: .venv/installed
+	$(BIN)/python -m tools.newest
 
 matrix: .venv/installed
 	$(BIN)/python -m tools.matrix

@@ -12,7 +12,7 @@ nothing. Documents are packed into samples of equal length. The model is saved t
 ZeRO: stages 0 to 3; CPU and NVMe offload.
 
 On GPUs: nothing has to change. For real models, add `--gradient_checkpointing True`, and fine-tune with a
-`--learning_rate` of about 2e-5, or 2e-4 with LoRA. Without a GPU, give other launchers `--use_cpu --bf16`.
+`--learning_rate` of about 2e-5, or 2e-4 with LoRA. Without a GPU, give other launchers `--use_cpu`.
 """
 
 import sysconfig

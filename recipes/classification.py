@@ -12,7 +12,7 @@ generated texts with many a from those with many b.
 ZeRO: stages 0 to 3; CPU and NVMe offload.
 
 On GPUs: nothing has to change. Fine-tune with a `--learning_rate` of about 2e-5. Without a GPU, give other
-launchers `--use_cpu --bf16`.
+launchers `--use_cpu`.
 """
 
 import random

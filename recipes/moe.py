@@ -15,7 +15,7 @@ waits for the experts of another.
 ZeRO: stages 2 and 3; leaf modules at stage 3.
 
 On GPUs: nothing has to change. A model that fits on each GPU trains faster with stage 2, which gathers
-nothing. Without a GPU, give other launchers `--use_cpu --bf16`.
+nothing. Without a GPU, give other launchers `--use_cpu`.
 """
 
 import sysconfig

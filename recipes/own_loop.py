@@ -11,7 +11,7 @@ Adam instead of passing the optimizer here.
 
 ZeRO: stages 0 to 3; CPU offload with DeepSpeed's Adam.
 
-On GPUs: nothing changes. The ranks are placed on GPUs, torch uses NCCL, and bf16 is the default of zlaunch.
+On GPUs: nothing changes. The ranks are placed on GPUs, torch uses NCCL.
 """
 
 import argparse

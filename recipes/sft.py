@@ -14,7 +14,7 @@ The dataset has a column `messages`: `[{"role": "user", "content": …}, {"role"
 ZeRO: stages 0 to 3; CPU and NVMe offload.
 
 On GPUs: nothing has to change. Fine-tune with a `--learning_rate` of about 2e-5, and add
-`--gradient_checkpointing True`. Without a GPU, give other launchers `--use_cpu --bf16`.
+`--gradient_checkpointing True`. Without a GPU, give other launchers `--use_cpu`.
 """
 
 import random

@@ -40,11 +40,11 @@ _START = Path(__file__).absolute().with_name("worker") / "start.py"
 _REAPER = _START.with_name("reaper.py")
 
 
-def output_of(argv: Sequence[str], timeout: float) -> str | None:
+def output_of(argv: Sequence[str], timeout: float, stdin: str = "") -> str | None:
     """The output of a program; None if it does not exist, fails or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         result = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, errors="replace", timeout=timeout, check=True
+            argv, input=stdin, capture_output=True, errors="replace", timeout=timeout, check=True
         )
         return result.stdout.rstrip("\n")
     return None

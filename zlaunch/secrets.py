@@ -56,8 +56,14 @@ _NO_SECRET = re.compile(
 _COMMON = re.compile(r"[a-z]{1,8}|[a-z]+(?:[._][a-z]+)+|~.*|\.{0,2}/.*/.*|/[a-z]+|.{0,5}", re.DOTALL)
 """Words, names of columns, and paths: hidden beside a name, but not wherever they appear."""
 
+_COLUMN_OPTION = re.compile(
+    r"(?:--)?(?!.*(?:api|access|secret|private|ssh|auth|account|token|pass|sign|encrypt))[a-z_.-]*keys?"
+)
+_COLUMN = re.compile(r"[a-z]{1,13}|[a-z]+(?:_[a-z]+)+")
+"""Columns of datasets, and the options that name them: `--prompt_key question`."""
+
 _ASSIGNED = re.compile(
-    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>\s*[=:](?![=:])\s*|[ ]+)"
+    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>[ \t]*[=:](?![=:])[ \t]*|[ ]+)"
     r"(?P<open>\\?[\"'`]?)(?P<scheme>(?:Bearer|Basic|Token)\s+)?"
     r"(?P<value>(?<=\")[^\"\\\n]+|(?<=')[^'\\\n]+|[^\s,;'\"`&(){}\[\]\\]+)",
     re.IGNORECASE,
@@ -102,20 +108,28 @@ def _hide_unknown(text: str, mask: _Mask) -> str:
     text = _VALUE.sub(lambda match: mask(match[0]), text)
     if _LIKELY.search(text) is None:
         return text
-    text = _HEADER.sub(lambda match: mask(match[0]), text)
-    return _ASSIGNED.sub(lambda match: _without_value(match, mask), text)
+    return _hide_assigned(_HEADER.sub(lambda match: mask(match[0]), text), mask)
 
 
-def _without_value(assignment: "re.Match[str]", mask: _Mask) -> str:
+def _hide_assigned(text: str, mask: _Mask) -> str:
+    parts, done, start = [], 0, 0
+    while (assignment := _ASSIGNED.search(text, start)) is not None:
+        if _assigns_secret(assignment):
+            parts += [text[done : assignment.start("value")], mask(assignment["value"])]
+            done = start = assignment.end()
+        else:
+            start = assignment.start("close")  # the value may be the name of the next one
+    return "".join([*parts, text[done:]])
+
+
+def _assigns_secret(assignment: "re.Match[str]") -> bool:
     name, between, value = _name_of(assignment), assignment["between"], assignment["value"]
-    if not _is_hidden(name, value) or name.lower() in _BARE:
-        return assignment[0]
-    if between.isspace() and (not name.startswith("-") or value.startswith("-")):
-        return assignment[0]
+    if not _is_hidden(name, value) or name in _BARE or value.endswith((":", "=")):
+        return False
+    if between.isspace():
+        return name.startswith("-") and not value.startswith("-")
     is_words = name.isalpha() or (name.islower() and name.replace("-", "").isalpha())  # not X-Api-Key
-    if ":" in between and is_words and not assignment["close"] and _is_prose(value):
-        return assignment[0]
-    return assignment[0].removesuffix(value) + mask(value)
+    return not (":" in between and is_words and not assignment["close"] and _is_prose(value))
 
 
 def _is_prose(value: str) -> bool:
@@ -130,7 +144,9 @@ def _name_of(assignment: "re.Match[str]") -> str:
 
 
 def _is_hidden(name: str, value: str) -> bool:
-    return _suggests_secret(name) and _NO_SECRET.fullmatch(value) is None
+    if not _suggests_secret(name) or _NO_SECRET.fullmatch(value) is not None:
+        return False
+    return _COLUMN_OPTION.fullmatch(name) is None or _COLUMN.fullmatch(value) is None
 
 
 def hide_arguments(words: Sequence[str]) -> list[str]:

@@ -92,6 +92,10 @@ WRONG: dict[str, tuple[MachineFacts, str, Status, str, str | None]] = {
         cpu_host(ops={"cpu_adam": OpState("left-lock", lock="/cache/cpu_adam/lock", age=7200)}),
         *("op cpu_adam", WARNING, "was killed 2 h 00 min ago", "`rm /cache/cpu_adam/lock`"),
     ),
+    "a CPU without instructions for bf16": (
+        cpu_host(hardware={"cpu_bf16": False}),
+        *("GPUs", NOTE, "in fp32 by default: it has no instructions for bf16", None),
+    ),
     "an op that is being compiled": (
         cpu_host(ops={"cpu_adam": OpState("locked", lock="/x", age=5, holder=12)}),
         *("op cpu_adam", NOTE, "process 12 is compiling it", None),

@@ -48,7 +48,8 @@ NVME = {"device": "nvme"}
 EXTENSIONS = "Using /tmp/ext/py311_cpu as PyTorch extensions root...\n"
 WEIGHTS_ONLY = (
     "Weights only load failed. This file can still be loaded, to do so you have two options, do those steps only if "
-    "you trust the source of the checkpoint.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
+    "you trust the source of the checkpoint. \n\t(2) Alternatively, to load with `weights_only=True` please check the "
+    "recommended steps in the following error message.\n\tWeightsUnpickler error: Unsupported global: GLOBAL "
     "numpy._core.multiarray._reconstruct was not an allowed global by default.\n\nCheck the documentation of "
     "torch.load to learn more about types accepted by default with weights_only"
 )
@@ -74,6 +75,29 @@ def exiting(rank: int = 0, returncode: int = 0) -> RankEvidence:
 def waiting(stall: StallEvidence, *ranks: RankEvidence) -> Evidence:
     return run(*ranks, stall=stall)
 
+
+EMBEDDING = frame(
+    f"{SITE}/torch/nn/functional.py", 2567, "embedding", "return torch.embedding(weight, input)"
+)
+PADDING = frame(
+    f"{SITE}/transformers/modeling_utils.py", 4321, "from_pretrained", "model = cls(config)"
+) + frame(
+    f"{SITE}/transformers/modeling_utils.py",
+    2345,
+    "_init_weights",
+    "init.zeros_(module.weight[module.padding_idx])",
+)
+OF_NO_SIZE = "The size of tensor a (8) must match the size of tensor b (0) at non-singleton dimension 1"
+BITS = frame(
+    f"{SITE}/bitsandbytes/optim/optimizer.py", 291, "step", "self.update_step(group, p, gindex, pindex)"
+)
+DUPLICATE = (
+    "NCCL error in: NCCLUtils.cpp:77, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.27.5\n"
+    "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+    "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000"
+)
+FINISHED = printed("done 0\n", 0, phase="exiting", step=4)
+DISCARDING = replace(exiting(), heartbeat={"discarded_backwards": 30, "backwards_of_step": 4})
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
@@ -232,6 +256,11 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         run(raised("DistStoreError", "Timed out after 5 seconds waiting for clients. 1/2 clients joined.")),
     ),
+    "uneven-ranks": (
+        run(FINISHED, raised("RuntimeError", GLOO_CLOSED, rank=1)),
+        run(FINISHED, raised("RuntimeError", GLOO_TIMEOUT, rank=1)),
+        run(FINISHED, raised("RuntimeError", GLOO_CLOSED, rank=1, phase="saving", step=4)),
+    ),
     "connection-lost": (run(raised("RuntimeError", GLOO_CLOSED), stopped()),),
     "network-error": (
         run(
@@ -353,6 +382,7 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         replace(run(replace(exiting(0, -15), heartbeat={"loss": NAN}, stopped_by=15)), is_diverged=True),
     ),
+    "gradients-discarded": (run(DISCARDING, exiting(1), job={"stage": 2}, launcher_returncode=0),),
     "config-disagrees": (
         run(
             raised(
@@ -722,6 +752,21 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "partitioned-parameter": (
+        run(raised("RuntimeError", "'weight' must be 2-D", EMBEDDING, phase="starting"), job={"stage": 3}),
+        run(
+            raised("IndexError", "index 0 is out of bounds for dimension 0 with size 0", PADDING),
+            job={"stage": 3},
+        ),
+        run(
+            raised("RuntimeError", OF_NO_SIZE, frame("/home/ann/train.py", 7, "f", "x + layer.bias")),
+            job={"stage": 3},
+        ),
+    ),
+    "eight-bit-optimizer": (
+        run(raised("RuntimeError", "All input tensors need to be on the same GPU", BITS)),
+    ),
+    "duplicate-gpu": (run(raised("DistBackendError", DUPLICATE)),),
     "script-exception": (
         run(raised("KeyError", "'x'"), raised("KeyError", "'x'", rank=1, time=100.5)),
         run(

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, kills, printed, raised, run, stopped
+from tests.diagnosis.deaths import CUDA_OOM, FORECAST, GIB, SITE, frame, kills, printed, raised, run, stopped
+from tests.diagnosis.table import WEIGHTS_ONLY
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
@@ -184,3 +185,27 @@ def test_a_lock_that_torch_goes_by_is_deleted_and_one_of_a_process_is_not(place:
     rank = stopped(0, log=log, phase=phases.BUILDING)
     (found,) = diagnose(run(rank, stall=StallEvidence(65.0, 0, {0: place}))).advice
     assert found.startswith(advice)
+
+
+FORCED = "if you trust the file, `--env TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` loads it"
+
+
+@pytest.mark.parametrize(
+    ("file", "code", "is_forced"),
+    [
+        ("train.py", "state = torch.load(FILE)", True),
+        ("train.py", "state = torch.load(FILE, weights_only=True)", False),
+        (
+            f"{SITE}/deepspeed/runtime/checkpoint_engine/fast_checkpoint_engine.py",
+            "sd = torch.load(path)",
+            True,
+        ),
+        (f"{SITE}/accelerate/utils/other.py", "return torch.load(f, **kwargs)", False),
+    ],
+)
+def test_the_variable_that_lets_torch_load_anything_is_named_where_it_has_an_effect(
+    file: str, code: str, is_forced: bool
+) -> None:
+    error = raised("UnpicklingError", WEIGHTS_ONLY, frame(file, 7, "load", code))
+    verdict = diagnose(run(error))
+    assert (verdict.code, FORCED in verdict.advice) == ("weights-only-refused", is_forced)

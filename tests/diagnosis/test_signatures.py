@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.diagnosis.deaths import printed, raised, run
+from tests.diagnosis.deaths import SITE, frame, printed, raised, run
 from tests.diagnosis.table import DEATHS
 from tests.each import each
 from zlaunch.config.validate import validate_mapping
@@ -152,3 +152,87 @@ def test_a_death_that_a_rule_foresees_is_told_as_the_rule_tells_it() -> None:
     (evidence, _) = DEATHS["too-few-buffers"]
     died = replace(evidence, job=replace(evidence.job, config=config))
     assert diagnose(died).cause == foreseen.message
+
+
+MODULE = f"{SITE}/torch/nn/modules/module.py"
+EMPTY = "index 0 is out of bounds for dimension 0 with size 0"
+
+
+@pytest.mark.parametrize(
+    ("stage", "code", "is_parameter"),
+    [
+        (3, "row = model.embed_tokens.weight[0]", True),
+        (2, "row = model.embed_tokens.weight[0]", False),
+        (3, "row = batch[0]", False),
+    ],
+)
+def test_only_a_parameter_of_stage_3_is_empty_because_it_is_partitioned(
+    stage: int, code: str, is_parameter: bool
+) -> None:
+    within = frame("/home/ann/train.py", 7, "f", code)
+    verdict = diagnose(run(raised("IndexError", EMPTY, within), job={"stage": stage}))
+    assert (verdict.code == "partitioned-parameter") is is_parameter
+
+
+def test_a_checkpoint_of_empty_tensors_is_told_from_a_model_of_empty_parameters() -> None:
+    words = "size mismatch for w: copying a param with shape {} from checkpoint, the shape in current model is {}."
+    full, empty = "torch.Size([8, 8])", "torch.Size([0])"
+    codes = [
+        diagnose(
+            run(
+                raised("RuntimeError", words.format(*shapes), frame(MODULE, 1, "f", "raise")),
+                job={"stage": 3},
+            )
+        ).code
+        for shapes in ((empty, full), (full, empty))
+    ]
+    assert codes == ["sharded-weights", "partitioned-parameter"]
+
+
+def test_from_pretrained_under_zero_init_is_told_of_the_config_that_opens_it() -> None:
+    within = frame(f"{SITE}/transformers/modeling_utils.py", 9, "from_pretrained", "x") + frame(
+        MODULE, 1, "zeros_", "tensor.zero_()"
+    )
+    verdict = diagnose(run(raised("IndexError", EMPTY, within), job={"stage": 3}))
+    assert "HfDeepSpeedConfig" in verdict.advice[0]
+
+
+def test_a_bare_assertion_says_what_it_asserts() -> None:
+    within = frame(f"{SITE}/deepspeed/runtime/zero/stage3.py", 9, "f", "assert self.ipg_buckets is not None")
+    verdict = diagnose(run(raised("AssertionError", "", within)))
+    assert verdict.facts[0] == "AssertionError: `assert self.ipg_buckets is not None`"
+
+
+SAID_OF_EMPTY = {
+    "x + linear.bias": "The size of tensor a (8) must match the size of tensor b (0) at non-singleton dimension 1",
+    "F.batch_norm": "weight should contain 8 elements not 0",
+    "F.conv2d": "weight should have at least three dimensions",
+    "F.embedding": "'weight' must be 2-D",
+    "F.layer_norm": "Expected weight to be of same shape as normalized_shape, but got weight of shape [0] and "
+    "normalized_shape = [8]",
+    "F.linear": "mat2 must be a matrix, got 1-D tensor",
+    "F.prelu": "Mismatch of parameter numbers and input channel size. Found parameter numbers = 0 and channel size = 8.",
+    "torch.einsum": "einsum(): the number of subscripts in the equation (2) does not match the number of dimensions (1) "
+    "for operand 1 and no ellipsis was given",
+    "x @ weight": "size mismatch, got input (2), mat (2x8), vec (0)",
+    "weight.t() @ x": "mat1 and mat2 shapes cannot be multiplied (1x0 and 2x8)",
+    "weight.view(8, 8)": "shape '[8, 8]' is invalid for input of size 0",
+    "weight.transpose(0, 1)": "Dimension out of range (expected to be in range of [-1, 0], but got 1)",
+    "weight[1, 2]": "too many indices for tensor of dimension 1",
+    "weight.shape[1]": "tuple index out of range",
+    "weight.max()": "max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim.",
+    "weight.abs().amax(-1)": "amax(): Expected reduction dim -1 to have non-zero size.",
+    "torch.linalg.qr(weight)": "linalg.qr: The input tensor A must have at least 2 dimensions.",
+    "torch.stack": "stack expects each tensor to be equal size, but got [0] at entry 0 and [8, 8] at entry 1",
+    "weight.expand": "The expanded size of the tensor (8) must match the existing size (0) at non-singleton dimension 1.",
+    "init.xavier_uniform_": "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions",
+    "init.orthogonal_": "Only tensors with 2 or more dimensions are supported",
+}
+"""Call → what torch 2.13 says if its parameter is one of stage 3."""
+
+
+@pytest.mark.parametrize("call", SAID_OF_EMPTY)
+def test_whatever_torch_says_of_an_empty_parameter_has_one_cause(call: str) -> None:
+    within = frame("/home/ann/train.py", 7, "f", f"{call}  # of model.weight")
+    evidence = run(raised("RuntimeError", SAID_OF_EMPTY[call], within), job={"stage": 3})
+    assert diagnose(evidence).code == "partitioned-parameter"

@@ -1,10 +1,15 @@
 """A stall in words."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.diagnosis.deaths import GLOO_CLOSED, printed, raised, run, stopped
+from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.stall import StallEvidence, rank_names, silence, stall_lines
+from zlaunch.diagnosis.uneven import unevenness
 from zlaunch.rundir.record import SampleRecord
 
 
@@ -77,3 +82,29 @@ def test_what_is_known_of_a_rank_that_did_not_answer_is_said(
 )
 def test_ranks_are_named_in_spans(ranks: list[int], name: str) -> None:
     assert rank_names(ranks) == name
+
+
+def test_a_rank_that_had_finished_explains_the_stall_of_those_that_wait_for_it() -> None:
+    stall = StallEvidence(60.0, step=4, where={0: "did not answer; it has ended", 1: "x.py:9 f"}, odd=(0,))
+    verdict = diagnose(run(printed("", 0, phase="exiting", step=4), stopped(1, step=4), stall=stall))
+    assert verdict.code == "stalled"
+    assert "rank 0 had finished after 4 steps while rank 1 was in step 5" in verdict.cause
+
+
+@pytest.mark.parametrize(
+    ("step", "known", "cause"),
+    [
+        (4, {}, "in step 5: the ranks have different numbers of batches"),
+        (4, {"phase": "saving"}, "in `saving`, and communicated with it"),
+        (4, {"heartbeat": {"steps": 4}}, "in `training`, and communicated with it"),
+        (3, {}, None),
+    ],
+)
+def test_uneven_ranks_are_told_apart_by_where_the_last_one_was(
+    step: int, known: dict[str, Any], cause: str | None
+) -> None:
+    last = raised("RuntimeError", GLOO_CLOSED, rank=1, step=step, **known)
+    found = unevenness(run(printed("", 0, phase="exiting", step=4), last))
+    assert (found and found.cause) == (
+        cause and f"rank 0 had finished after 4 steps while rank 1 was {cause}"
+    )

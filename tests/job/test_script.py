@@ -428,6 +428,7 @@ torch.nn.utils.clip_grad_norm_(parameters, 2.0)
     settings = read_script(tmp_path / "train.py").settings
     assert [(one.call, one.value, one.where) for one in settings] == [
         ("Accelerator", 4, "train.py:2"),
+        ("Accelerator", "bf16", "train.py:2"),
         ("clip_grad_norm_", None, "train.py:3"),
     ]
 

@@ -104,3 +104,24 @@ def test_clipping_by_hand_loses_to_the_clipping_of_deepspeed() -> None:
     setting = OwnSetting("clip_grad_norm_", "max_norm", 0.5, ("gradient_clipping",), "train.py:9")
     (finding,) = unused_settings([setting], {("gradient_clipping",): "auto"}, 1.0)
     assert finding.hint == "write it there, or give `--set gradient_clipping=…`"
+
+
+@each(
+    ("precision", "switch", "is_named"),
+    [("bf16", False, True), ("bf16", True, False), ("no", True, True), ("bf16", "auto", False)],
+)
+def test_a_precision_of_accelerate_loses_to_a_switch_of_the_ds_config(
+    precision: str, switch: object, is_named: bool
+) -> None:
+    setting = OwnSetting("Accelerator", "mixed_precision", precision, ("mixed_precision",), "train.py:3")
+    found = unused_settings([setting], {("bf16", "enabled"): switch}, 1.0)
+    assert [finding.where for finding in found] == ["bf16.enabled"][:is_named]
+
+
+def test_an_argument_of_a_dummy_optimizer_needs_its_key_in_the_section() -> None:
+    setting = OwnSetting(
+        "DummyOptim", "weight_decay", 0.1, ("optimizer", "params", "weight_decay"), "train.py:3"
+    )
+    (finding,) = unused_settings([setting], {("optimizer", "type"): "AdamW"}, 1.0)
+    assert finding.hint == 'add `"weight_decay": "auto"` to `optimizer.params`'
+    assert not list(unused_settings([setting], {("optimizer", "params", "weight_decay"): "auto"}, 1.0))

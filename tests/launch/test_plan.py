@@ -470,6 +470,17 @@ def test_what_the_trainer_refuses_with_deepspeed_is_refused_before_the_start(
         make_plan(inputs)
 
 
+def test_a_value_that_deepspeed_converts_is_planned_as_it_converts_it() -> None:
+    text = '{"zero_optimization": {"stage": 2, "overlap_comm": "false", "reduce_bucket_size": "5000"}}'
+    values = make_plan(_with_file(text)).values
+    assert (values[(ZERO, "overlap_comm")], values[(ZERO, "reduce_bucket_size")]) == (False, 5000)
+
+
+def test_what_only_the_trainer_refuses_is_refused_before_the_start() -> None:
+    text = '{"zero_optimization": {"stage": 2, "offload_optimizer": null}}'
+    assert _codes(_with_file(text)) == ["null-offload"]
+
+
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:
     raw = replace(_with_file(UNEVEN), script=script("", ConfigInterface.DEEPSPEED))
     assert [one.code for one in _findings(raw)] == ["batch-equation"]

@@ -413,8 +413,8 @@ accelerate.Accelerator(deepspeed_plugin=HfTrainerDeepSpeedConfig(args.deepspeed)
 """
 
 
-@pytest.mark.parametrize("words", ["--ds-config ds.json", "--stage 1", "-- --deepspeed ds.json"])
-def test_a_program_that_is_asked_gets_what_the_ranks_get(words: str, folder: Path) -> None:
+@pytest.fixture
+def reads_a_file(folder: Path) -> Path:
     (folder / "train.py").write_text(READS_A_FILE)
     (folder / "accelerate").mkdir()
     (folder / "accelerate" / "__init__.py").write_text("from accelerate.accelerator import Accelerator\n")
@@ -422,10 +422,21 @@ def test_a_program_that_is_asked_gets_what_the_ranks_get(words: str, folder: Pat
         "class Accelerator:\n    def __init__(self, deepspeed_plugin): ...\n"
     )
     (folder / "ds.json").write_text('{"zero_optimization": {"stage": 1,}} // mine\n')
-    told = plan(folder, "--env", "TEAM=a", "train.py", *words.split())
+    return folder
+
+
+@pytest.mark.parametrize("words", ["--ds-config ds.json", "--stage 1", "-- --deepspeed ds.json"])
+def test_a_program_that_is_asked_gets_what_the_ranks_get(words: str, reads_a_file: Path) -> None:
+    told = plan(reads_a_file, "--env", "TEAM=a", "train.py", *words.split())
     assert told.err == "asking train.py for its arguments\n"
     assert "job        ZeRO stage 1" in told.out
     assert told.out.count("train.py --deepspeed /") == 1
+
+
+def test_a_program_that_is_named_for_a_ds_config_gets_a_clean_copy_of_its_own(reads_a_file: Path) -> None:
+    words = ("config", "resolve", "ds.json", "--", "train.py", "--deepspeed", "ds.json")
+    told = zlaunch(*words, cwd=reads_a_file, env={"TEAM": "a"})
+    assert "cannot find out" not in told.err
 
 
 def test_the_reason_why_a_program_told_nothing_is_its_error(folder: Path) -> None:

@@ -125,7 +125,7 @@ def test_the_values_under_the_pointer_are_shown(page: Path) -> None:
     tip = re.search(r'class="tip".*?</div></div>', dom(copy))
     assert tip is not None
     assert re.search(
-        r">step 99\d\d<.*>● </b>loss of a micro-batch: [12]\.\d+<.*>● </b>loss, as logged: 2\.003<", tip[0]
+        r">step 99\d\d<.*>● </b>loss of a step: [12]\.\d+<.*>● </b>loss, as logged: 2\.003<", tip[0]
     )
 
 

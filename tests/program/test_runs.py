@@ -9,13 +9,16 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.abilities import need_root, unable
 from tests.launchers import FIRST_OF_EACH
-from tests.running import ZLAUNCH, Result, start, the_run, zlaunch
+from tests.recorded_run import write_run
+from tests.running import ZLAUNCH, Result, run, start, the_run, zlaunch
 
 pytestmark = pytest.mark.job
 
@@ -181,6 +184,25 @@ def test_a_run_is_shown_with_what_was_not_measured(folder: Path) -> None:
     assert "no GPU memory was measured" in out
     memory = told(folder, "show")["memory"]["pools"]
     assert [pool["measured"] > 1 << 20 for pool in memory if pool["name"] == "host, resident"] == [True]
+
+
+def test_runs_that_only_their_users_may_read_keep_nobody_from_the_others() -> None:
+    need_root("be another user")
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    if run(*nobody, *ZLAUNCH, "--version", cwd=Path("/")).status:
+        unable("nobody else can start the Python of the tests")
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        for name, mode in (("closed", 0o700), ("shared", 0o755)):
+            write_run(root := Path(folder, "runs", name), 2)
+            root.chmod(mode)
+        listed, closed = (
+            run(*nobody, *ZLAUNCH, "runs", *words, cwd=Path(folder))
+            for words in (["list"], ["show", "closed"])
+        )
+    assert (listed.status, "shared" in listed.out, "closed" in listed.out) == (0, True, False)
+    assert "1 run not listed: only their users may read them" in listed.err
+    assert (closed.status, "`zlaunch train --share` lets others read" in closed.err) == (69, True)
 
 
 @pytest.mark.parametrize(("option", "mode"), [((), 0o700), (("--share",), 0o755)])

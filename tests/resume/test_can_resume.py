@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint.made import T, safetensors
 from tests.checkpoint.ranks import run_ranks
 from tests.checkpoint.save import ENGINES, OTHER_OPTIMIZERS
 from tests.checkpoint.swapping import put_on_nvme
@@ -403,7 +404,7 @@ def test_a_trainers_checkpoint_without_an_engine_is_not_one_to_resume_from_with_
     folder = tmp_path / "checkpoint-4"
     folder.mkdir()
     (folder / "trainer_state.json").write_text('{"global_step": 4}')
-    (folder / "model.safetensors").write_bytes(bytes([2, *bytes(7)]) + b"{}")
+    safetensors({"a": T((1,))}, folder / "model.safetensors")
     result = zlaunch("checkpoint", "can-resume", folder, cwd=tmp_path)
     assert (result.status, "no files of DeepSpeed's engine" in result.out) == (65, True)
 

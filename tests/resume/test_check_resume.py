@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.made import T, safetensors
 from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.each import each
@@ -160,7 +161,7 @@ def test_a_trainer_does_not_resume_from_what_no_trainer_saved(saved: Path, tmp_p
     model = tmp_path / "checkpoint-5"
     model.mkdir()
     (model / "trainer_state.json").write_text('{"global_step": 5}')
-    (model / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    safetensors({"a": T((1,))}, model / "model.safetensors")
     ((message, hint),) = refused(planned(model))
     assert "has no files of DeepSpeed's engine" in message
     assert hint is not None
@@ -168,7 +169,7 @@ def test_a_trainer_does_not_resume_from_what_no_trainer_saved(saved: Path, tmp_p
 
 
 def test_a_model_is_refused_once(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"\2" + bytes(7) + b"{}")
+    safetensors({"a": T((1,))}, tmp_path / "model.safetensors")
     found = only(planned(tmp_path))
     assert found.message.endswith("is a model, without the state of a training")
     assert found.hint == "name it to the script as its model, such as `-- --model DIR`"

@@ -138,7 +138,7 @@ def test_a_part_of_a_run_that_was_read_is_not_read_again(runs: Path) -> None:
 
 def test_a_file_that_cannot_be_read_says_why(runs: Path) -> None:
     (runs / "named" / "how-it-ended.json").mkdir()
-    assert "Is a directory" in str(RunFiles(runs / "named").troubles)
+    assert "it is a directory" in str(RunFiles(runs / "named").troubles)
 
 
 def test_a_pulse_may_have_trailing_spaces_and_numbers_that_are_none(runs: Path) -> None:

@@ -122,3 +122,15 @@ def test_a_reader_sees_no_half_of_a_pulse(tmp_path: Path) -> None:
         writer.kill()
     assert steps
     assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("losses", "end", "count"), [([9, 5], 5, 1), ([9, 8, 7, 6, 5, 5, 5, 4, 4, 4, 4, 44], 4, 3)]
+)
+def test_the_loss_at_the_end_is_a_median_that_one_small_batch_does_not_move(
+    losses: list[float], end: float, count: int, tmp_path: Path
+) -> None:
+    pulse = Heartbeat(tmp_path / "pulse")
+    for step, loss in enumerate(losses, start=1):
+        pulse.note(step=step, loss=loss)
+    assert (pulse.get("end_loss"), pulse.get("end_losses")) == (end, count)

@@ -41,14 +41,6 @@ def test_a_trainer_tells_the_loss_of_the_engine_before_the_step_and_logs_its_own
     ]
 
 
-def test_losses_of_accumulated_batches_belong_to_the_step_that_they_end_in(file: Path) -> None:
-    history = StepHistory(file)
-    for step, loss in ((0, 5.0), (1, 4.0), (1, 3.0), (2, 2.0)):
-        history.note({"skipped_steps": 0, "step": step, "loss": loss}, None)
-    history.end()
-    assert rows(file, "step", "loss") == [(1, 4.0), (2, 2.0)]
-
-
 def test_the_file_grows_ever_more_slowly_and_keeps_every_spike(file: Path) -> None:
     history = StepHistory(file, lines=10)
     for step in range(1, 1001):

@@ -60,13 +60,15 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
             document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
         findings = tuple(finding for finding in checked if finding.is_refused)
+        if findings:  # nothing can be filled into it
+            return with_mistakes(replace(config, findings=findings))
         value = resolve_values(written, context).values.config()
     except Refused as error:
         return with_mistakes(replace(config, findings=tuple(error.findings)))
     except WrongUsage as error:
         return with_mistakes(replace(config, findings=(Finding("bad-option", error.message),)))
     ops, nvme = _ops_and_nvme(value)
-    needs = replace(_any_job(), config=replace(config, findings=findings))
+    needs = replace(_any_job(), config=config)
     if nvme:
         directories = {**needs.directories, "NVMe offload": Path(nvme[0])}
         needs = replace(needs, directories=directories, locked_bytes=None)

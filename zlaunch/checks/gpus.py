@@ -19,7 +19,10 @@ def gpus(facts: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
     if facts.hardware is None:
         return
     if not facts.hardware.gpus:
-        yield CheckResult("GPUs", Status.NOTE, "none; jobs train on the CPU")
+        text = "none; jobs train on the CPU"
+        if facts.hardware.best_precision == "fp32":
+            text += ", in fp32 by default: it has no instructions for bf16"
+        yield CheckResult("GPUs", Status.NOTE, text)
     for gpu in facts.hardware.gpus:
         if gpu.is_busy:
             yield _busy(gpu, facts, needs)

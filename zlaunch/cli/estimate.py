@@ -4,6 +4,7 @@ from typing import Any
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.estimate_options import EstimateOptions, request_of
 from zlaunch.cli.option_table import with_options
@@ -26,4 +27,6 @@ def estimate(trainer: typer.Context, model: options.Model, **given: Any) -> None
     as_json, tries_levers = given["as_json"], given["tries_levers"]
     if tries_levers is None:
         tries_levers = not as_json
-    raise typer.Exit(report(resolve_request(request), EstimateView(as_json, tries_levers, given["plot"])))
+    query = resolve_request(request)
+    console.say(*query.given.stack.untested())
+    raise typer.Exit(report(query, EstimateView(as_json, tries_levers, given["plot"])))

@@ -4,6 +4,7 @@ from typing import Any
 
 import typer
 
+from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.estimate_options import EstimateOptions, request_of
 from zlaunch.cli.option_table import with_options
@@ -31,4 +32,5 @@ def plan(trainer: typer.Context, model: options.Model, **given: Any) -> None:
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
     query = resolve_request(request_of(model, args, None, given))
+    console.say(*query.given.stack.untested())
     raise typer.Exit(report(query, given["global_batch"], given["output"], as_json=given["as_json"]))

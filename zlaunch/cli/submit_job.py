@@ -61,7 +61,7 @@ def submit_job(
     if options.dry_run:
         text = scheduler.render(request)
         if output.as_json:
-            text = to_json({"script": text}, indent=None)
+            text = to_json({"script": text})
         console.data(text.rstrip("\n"))
         return 0
     return submit(scheduler, request, SubmitView(request), detach=asked.detach)

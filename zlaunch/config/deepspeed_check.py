@@ -1,4 +1,4 @@
-"""Ask the installed DeepSpeed: `python -m zlaunch.config.deepspeed_check WORLD_SIZE DS_CONFIG_AS_JSON`.
+"""Ask the installed DeepSpeed: `python -m zlaunch.config.deepspeed_check WORLD_SIZE`, with the JSON on stdin.
 
 Creates the real DeepSpeedConfig for that many ranks, without ranks or GPUs, and prints its error as JSON, or
 `null`.
@@ -35,7 +35,7 @@ def opinion(config: dict[str, object], world_size: int) -> str | None:
 def main() -> None:
     """Print the answer on stdout, without what DeepSpeed prints."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    config = json.loads(sys.argv[2])
+    config = json.load(sys.stdin)
     with contextlib.redirect_stdout(io.StringIO()):
         refusal = opinion(config, int(sys.argv[1]))
     console.data(json.dumps(refusal))

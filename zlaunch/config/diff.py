@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from zlaunch.dsconfig.canonical import canonical, plain
@@ -12,6 +12,7 @@ from zlaunch.dsconfig.keys.read_at import stages_reading, switches_over
 from zlaunch.dsconfig.releases import NEWEST, Release
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
+from zlaunch.secrets import hide_in
 
 _PRESENCE: frozenset[KeyPath] = frozenset(
     {
@@ -36,6 +37,10 @@ class Cell:
     value: object
     note: str = ""
     """`default`, `absent` or `not read`; empty if the key is written."""
+
+    def without_secret(self, key: str) -> "Cell":
+        """Hide the value if that of its key is secret."""
+        return replace(self, value=hide_in(self.value, key))
 
     def __str__(self) -> str:
         """Write it as JSON."""
@@ -145,7 +150,9 @@ def compare(
     for path in _by_section([*dict.fromkeys([*sides[0].leaves, *sides[1].leaves])]):
         cells = (sides[0].cell(path), sides[1].cell(path))
         if not _means_the_same(*cells):
-            differences.append(Difference(dotted(path), cells, effects().get(dotted(path))))
+            name = dotted(path)
+            shown = cells[0].without_secret(name), cells[1].without_secret(name)
+            differences.append(Difference(name, shown, effects().get(name)))
     return tuple(differences)
 
 

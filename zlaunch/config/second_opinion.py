@@ -32,12 +32,13 @@ def second_opinion(document: Document, context: Context, python: Path | None) ->
         one_sample = Source.computed("one sample per rank")
         values = values.without(TOTAL).without(ACCUMULATION).put(MICRO, 1, one_sample)
     check_packages(interpreter := inspect_python(python), TRAINING)
-    argv = ours(_PROGRAM, str(world), json.dumps(values.config()), python=interpreter.executable)
-    answer = output_of(argv, _SECONDS)
+    argv = ours(_PROGRAM, str(world), python=interpreter.executable)
+    # On stdin: everyone on this machine can read command lines, and the config may have secrets.
+    answer = output_of(argv, _SECONDS, json.dumps(values.config()))
     if answer is None:
         raise Unavailable(
             "the installed DeepSpeed could not check the config",
-            f"run `{shlex.join(ours(_PROGRAM, '1', '{}', python=interpreter.executable))}` to see why",
+            f"run `echo {{}} | {shlex.join(ours(_PROGRAM, '1', python=interpreter.executable))}` to see why",
         )
     refusal = json.loads(answer)
     if refusal is None:

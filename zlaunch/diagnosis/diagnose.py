@@ -1,5 +1,6 @@
 """Diagnose why a run ended: evidence → verdict."""
 
+import re
 from itertools import chain
 from types import ModuleType
 
@@ -32,13 +33,18 @@ def signatures_in(module: ModuleType) -> tuple[Signature, ...]:
 
 _FIRST = (
     *(exits.preempted, op_build.stale_build_lock, network.host_lost, exits.stopped),
-    *(memory.host_out_of_memory, network.collective_timeout, exits.stalled, exits.stumbled),
+    *(memory.host_out_of_memory, network.uneven_ranks, network.collective_timeout),
+    *(exits.stalled, exits.stumbled, script.partitioned_parameter),
 )
 MODULES: tuple[ModuleType, ...] = (memory, disk, network, op_build, nan, config, checkpoints, script, exits)
 SIGNATURES: tuple[Signature, ...] = tuple(
     dict.fromkeys((*_FIRST, *chain.from_iterable(map(signatures_in, MODULES))))
 )
 """The first match wins, so the more specific signatures come first."""
+
+
+_OF_DS_CONFIG = re.compile(r"`--(?:set|stage|offload|nvme|precision) ")
+"""Options that are refused for a script that trains without the ds_config of zlaunch."""
 
 
 def diagnose(evidence: Evidence) -> Verdict:
@@ -56,6 +62,8 @@ def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
         forced = f"`--force` started it with {plural(len(known), 'known problem')}: {'; '.join(known)}"
         facts = (*facts[: MOST_FACTS - 1], tidy(forced))
     cause, advice = tidy(reading.cause), tuple(map(tidy, filter(None, reading.advice)))
+    if not case.job.takes_ds_config:
+        advice = tuple(text for text in advice if not _OF_DS_CONFIG.search(text))
     rank = reading.rank or case.rank
     if rank is None or not reading.is_local:
         return Verdict(code, cause, facts=facts, advice=advice)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from zlaunch.diagnosis.evidence import ErrorEvidence
+from zlaunch.secrets import hide_in_text
 
 _PREFIX = re.compile(r"^(?:\[rank\d+\]:? ?|\[\d+\]:? ?)")
 _SOURCE = re.compile(
@@ -94,7 +95,11 @@ def tidy(line: str) -> str:
 
 
 def clip(text: str, most: int) -> str:
-    """Shorten a text at its end, between two words if possible."""
+    """Shorten a text at its end, between two words if possible.
+
+    Secrets in it are hidden before: the beginning of one would not be recognized.
+    """
+    text = hide_in_text(text)
     if len(text) <= most:
         return text
     clipped = text[: most - 1]

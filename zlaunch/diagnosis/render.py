@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from zlaunch.diagnosis.log_text import clip
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.secrets import hide_in_text
 
 LINES = 10
 ROW = 66
@@ -54,11 +55,16 @@ _COLUMN = 10
 
 def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
     """Write the cause after `head`, then the rank that failed first, the evidence and the advice."""
-    lines = textwrap.wrap(f"{head}: {verdict.cause}", width)[:3]
+    lines = _wrapped(f"{head}: {verdict.cause}", width)[:3]
     lines += _labelled("began", _beginning(verdict), width)
     lines += _labelled("evidence", verdict.facts, width)
     lines += _labelled("change", verdict.advice, width)
     return lines[:LINES]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Wrap a text; a secret in it is hidden before it is broken, and no longer recognized."""
+    return textwrap.wrap(hide_in_text(text), width)
 
 
 def _beginning(verdict: Verdict) -> list[str]:
@@ -74,6 +80,6 @@ def _beginning(verdict: Verdict) -> list[str]:
 
 def _labelled(label: str, texts: Sequence[str], width: int) -> Iterator[str]:
     for text in texts:
-        for line in textwrap.wrap(text, width - _COLUMN - 2) or [""]:
+        for line in _wrapped(text, width - _COLUMN - 2) or [""]:
             yield f"  {label:<{_COLUMN}}{line}"
             label = ""

@@ -2,8 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from zlaunch.errors import InputMissing
+from zlaunch.job.module_files import find_module
 
 _MODULES = {
     "deepspeed.launcher.runner": "DeepSpeed's launcher",
@@ -60,20 +64,89 @@ def launcher_in(path: Path) -> str | None:
     return launcher_of(tuple(ast.walk(tree)))
 
 
+_TRAINS = frozenset({"train", "fit", "TrainingArguments"})
+"""Names, but not texts, of a program that may train itself."""
+
+_OWN_FOLDER = re.compile(
+    r"dirname\((?:os\.path\.\w+\(|realpath\(|abspath\()*__file__|Path\(__file__\)(?:\.\w+\(\))*\.parent"
+)
+_OWN_FILE = re.compile(r"__file__|sys\.argv\[0\]|(?:\*|\+ )sys\.argv(?!\[)")
+"""How a program names its own file, which it may start again."""
+
+
+def launcher_near(module: str, environ: Mapping[str, str]) -> str | None:
+    """Return the launcher that a module, or what it imports of its own package, calls for some command."""
+    names, seen = deque([(module, 0)]), {module}
+    package = module.partition(".")[0]
+    while names and len(seen) < _MOST_MODULES:
+        name, depth = names.popleft()
+        nodes = _nodes_of(name, environ)
+        launcher = _called_launcher(nodes)
+        if launcher is not None:
+            return launcher
+        if depth == _MOST_DEPTH:
+            continue
+        for imported in _imported_modules(nodes, name):
+            if imported.partition(".")[0] == package and imported not in seen:
+                seen.add(imported)
+                names.append((imported, depth + 1))
+    return None
+
+
+_MOST_MODULES, _MOST_DEPTH = 64, 2
+
+
+def _nodes_of(module: str, environ: Mapping[str, str]) -> tuple[ast.AST, ...]:
+    """Parse a module; nothing if there is none of this name."""
+    for name in (module, f"{module}.__init__"):
+        try:
+            return tuple(ast.walk(ast.parse(find_module(name, environ).read_bytes())))
+        except (InputMissing, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return ()
+
+
+def _imported_modules(nodes: Iterable[ast.AST], module: str) -> Iterator[str]:
+    """Return the modules that a module may import; some of these names may be no modules."""
+    parts = module.split(".")
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            outer = [*parts[: len(parts) - node.level], *filter(None, [node.module])]
+            if not node.level:
+                outer = [node.module or ""]
+            yield ".".join(outer)
+            yield from (".".join([*outer, alias.name]) for alias in node.names)
+
+
 def launcher_of(nodes: Iterable[ast.AST]) -> str | None:
     """Return the launcher that a source certainly calls; None if it may be a rank itself."""
     nodes = tuple(nodes)
-    if any(_word(node) in _PARTS_OF_A_RANK for node in nodes):
+    launcher = _called_launcher(nodes)
+    if launcher is None or any(map(_is_of_a_rank, nodes)):
         return None
+    if _OWN_FILE.search(_OWN_FOLDER.sub("", ast.unparse(nodes[0]))):
+        return None
+    return launcher
+
+
+def _is_of_a_rank(node: ast.AST) -> bool:
+    is_name = not isinstance(node, ast.Constant)
+    return _word(node) in _PARTS_OF_A_RANK or (is_name and _word(node) in _TRAINS)
+
+
+def _called_launcher(nodes: Sequence[ast.AST]) -> str | None:
     names = dict(_imported(nodes))
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = ast.unparse(node.func)
-        owner, _, function = called.rpartition(".")
-        launcher = names.get(called) or names.get(owner)
-        if launcher is not None and function not in _STARTS_NOTHING:
-            return launcher
+        function = _word(node.func)
+        if names and function not in _STARTS_NOTHING:
+            called = ast.unparse(node.func)
+            launcher = names.get(called) or names.get(called.rpartition(".")[0])
+            if launcher is not None:
+                return launcher
         if function in _STARTERS and (command := _started(node)) is not None:
             return command
     return None

@@ -499,6 +499,7 @@ _OPTIMIZER, _SCHEDULER = ("optimizer", "params"), ("scheduler", "params")
 _ACCUMULATION, _CLIPPING = ("gradient_accumulation_steps",), ("gradient_clipping",)
 _SETTINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("Accelerator", "gradient_accumulation_steps"): _ACCUMULATION,
+    ("Accelerator", "mixed_precision"): ("mixed_precision",),
     ("GradientAccumulationPlugin", "num_steps"): _ACCUMULATION,
     ("DeepSpeedPlugin", "gradient_accumulation_steps"): _ACCUMULATION,
     ("DeepSpeedPlugin", "gradient_clipping"): _CLIPPING,

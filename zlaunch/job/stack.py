@@ -64,6 +64,11 @@ class SoftwareStack:
         return version is None or numbers_of(version) == numbers_of(TESTED[name][1])
 
     def untested(self) -> Iterator[str]:
+        """Say which versions zlaunch was not tested with, if there are any."""
+        if versions := ", ".join(self._untested()):
+            yield f"zlaunch was not tested with {versions}"
+
+    def _untested(self) -> Iterator[str]:
         """Describe each version that is older or newer than all that zlaunch was tested with."""
         for name in (name for name in TESTED if not self.is_tested(name)):
             oldest, newest = TESTED[name]

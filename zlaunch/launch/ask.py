@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import Unavailable
+from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
 from zlaunch.hosts.machine.transformers_source import trainer_arguments, trainer_optimizers, trainer_schedules
-from zlaunch.job.args import ScriptArgs, TypedFlag
+from zlaunch.job.args import ScriptArgs, TypedFlag, ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.script_reader import read_script
@@ -113,8 +114,9 @@ def ask_command(
     if job is None:
         return ScriptArgs.of(argv), None
     source = read_script(job.script)
+    job, ds_config = _with_ds_config(job, source)
     try:
-        script = ask(job, source, inspect_python(python), reporter)
+        script = ask(job, source, inspect_python(python), reporter, ds_config=ds_config)
     except Unavailable as error:  # a package is missing here, where nothing is trained
         if needs_asking(job, source):
             raise
@@ -129,6 +131,18 @@ def ask_command(
     if script.is_sure and script.interface is not ConfigInterface.NONE:
         reader = script.interface.value
     return script.trainer_flags(job.typed_args).preceded_by(defaults), reader
+
+
+def _with_ds_config(job: JobSpec, script: Script) -> tuple[JobSpec, Document | None]:
+    """Take the ds_config from a program's arguments, as `train` does, so that it gets a clean copy."""
+    args, file = ds_config_of(job.args, None, script.switches)
+    if file is None:
+        return job, None
+    try:
+        ds_config = read(file)
+    except ZlaunchError:  # the program reads it in its own way, or says what is wrong
+        return job, None
+    return replace(job, args=args, config_flags=job.args.config_flags, ds_config=file), ds_config
 
 
 def _named_program(argv: Sequence[str], python: Path | None) -> JobSpec | None:

@@ -23,6 +23,8 @@ from zlaunch.resume.choose import newest_for_restart
 from zlaunch.resume.restart import FailedAttempt, Retry, propose_retries, restart_point, resumed
 from zlaunch.rundir.choose import candidates
 from zlaunch.rundir.record import Lineage
+from zlaunch.rundir.swap import left_behind
+from zlaunch.units import memory
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,19 @@ def _start(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> _Attemp
         facts.topology.world_size, preflight.options.interactive, debugged
     )
     plan = _reserve(facts, preflight)
+    _clear_drives(plan, reporter)
     reporter.starting(plan, shows_output=bool(monitor.show_ranks))
     return _Attempt(plan, execute(plan, monitor, reporter, facts.surroundings.rendezvous))
+
+
+def _clear_drives(plan: LaunchPlan, reporter: Reporter) -> None:
+    """Delete what killed runs have left on the drives of this one, and name what may be in use."""
+    for drive in dict.fromkeys(directory.parent for directory in plan.swap_dirs):
+        for left in left_behind(drive):
+            if left.is_over:
+                reporter.note(f"deleted {left.directory}: {memory(left.delete())} of a run that was killed")
+            elif left.directory not in plan.swap_dirs:
+                reporter.note(f"{left.directory} is of an older zlaunch: delete it unless its run still runs")
 
 
 def _reserve(facts: JobFacts, preflight: Preflight) -> LaunchPlan:

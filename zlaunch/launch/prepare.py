@@ -70,8 +70,8 @@ def prepare(
         _check_directories(job.nvme_dir, options.run_dir, layout, surroundings)
         facts = _inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
-        if untested := list(facts.stack.untested()):
-            reporter.note(f"zlaunch was not tested with {', '.join(untested)}")
+        for sentence in facts.stack.untested():
+            reporter.note(sentence)
         return facts
 
 

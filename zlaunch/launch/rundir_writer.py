@@ -27,6 +27,7 @@ from zlaunch.rundir.layout import RESERVE_BYTES, RunDir
 from zlaunch.rundir.owner import own_identity
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
+from zlaunch.rundir.swap import make_swap_dir, remove_unused
 from zlaunch.rundir.write import create_root, record_text, write_ending, write_record
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
@@ -42,7 +43,7 @@ def claim(plan: LaunchPlan, *, is_shared: bool = False) -> None:
     plan.layout.logs.mkdir()
     for directory in plan.swap_dirs:
         try:
-            directory.mkdir(parents=True)
+            make_swap_dir(directory)
         except OSError as error:
             release(plan)
             raise Unavailable(
@@ -64,7 +65,10 @@ def release(plan: LaunchPlan) -> None:
             file.unlink(missing_ok=True)
         for link in run_dir.resume.glob("*"):
             link.unlink()
-    for directory in (*plan.swap_dirs, run_dir.ranks, run_dir.logs, run_dir.resume, run_dir.root):
+    for directory in plan.swap_dirs:
+        with contextlib.suppress(OSError):
+            remove_unused(directory)
+    for directory in (run_dir.ranks, run_dir.logs, run_dir.resume, run_dir.root):
         with contextlib.suppress(OSError):
             directory.rmdir()
 

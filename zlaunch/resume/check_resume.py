@@ -54,6 +54,16 @@ def _findings(training: PlannedTraining, position: DataPosition) -> Iterator[Fin
         yield from _nothing_to_train(training, resumption)
 
 
+def refused_by_script(resumption: Resumption, script: Script) -> list[Finding]:
+    """Find why a job with this script is refused to resume, whatever else it asks for."""
+    findings = list(_not_loaded(resumption, script))
+    if resumption.saved.checkpoint.saved_by is SavedBy.WEIGHTS:
+        findings.append(_only_weights(resumption))
+    else:
+        findings += _other_kind(resumption, script)
+    return [finding for finding in findings if finding.is_refused]
+
+
 def _damage(resumption: Resumption) -> Iterator[Finding]:
     folder = resumption.checkpoint.folder
     hint = f"`zlaunch checkpoint list {typed(folder.parent)}` shows which are complete"

@@ -10,8 +10,12 @@ from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_parent
 from zlaunch.checkpoint.model_files import model_problems
 from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.errors import ZlaunchError
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
+from zlaunch.job.script_reader import read_script
+from zlaunch.resume.check_resume import refused_by_script
+from zlaunch.resume.handover import Resumption, checkpoint_handover
 from zlaunch.resume.newest import newest_complete
 from zlaunch.rundir.run_files import RunFiles
 
@@ -32,6 +36,8 @@ class SavedByRun:
     asked: tuple[str, ...] = ()
     """The words after `zlaunch train` that started the run in this directory, without a checkpoint; empty if
     it was started otherwise."""
+    refusal: str = ""
+    """Why `--resume` is refused for its script; empty if it is not."""
 
 
 def saved_by_run(files: RunFiles) -> SavedByRun:
@@ -44,10 +50,30 @@ def saved_by_run(files: RunFiles) -> SavedByRun:
         newest = saved or _resumed_checkpoint(files)
         model = _saved_model(files)
         return SavedByRun(
-            model, _damage_of(model), newest, saved is None, _has_all_steps(files, newest), _asked(files)
+            model,
+            _damage_of(model),
+            newest,
+            saved is None,
+            _has_all_steps(files, newest),
+            _asked(files),
+            _refusal(files, newest),
         )
     except OSError:  # the directory is on another host, or not ours to read
         return SavedByRun()
+
+
+def _refusal(files: RunFiles, saved: Summary | None) -> str:
+    script, *_ = [*files.job.get("script", []), ""]
+    if saved is None or not script:
+        return ""
+    try:
+        source = read_script(_working_directory(files) / script)
+    except ZlaunchError:
+        return ""
+    if saved.cannot_load is not None:
+        return saved.cannot_load
+    refusals = refused_by_script(Resumption(saved, checkpoint_handover(source)), source)
+    return refusals[0].message if refusals else ""
 
 
 def newest_of_run(

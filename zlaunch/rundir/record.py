@@ -271,8 +271,16 @@ class HeartbeatRecord(TypedDict, total=False):
     loss: float | None
     first_loss: float | None
     loss_step: int
+    end_loss: float
+    """The median of the last losses."""
+    end_losses: int
+    """How many of them."""
     step_loss: float
-    """The last loss that the engine was given, of one micro-batch."""
+    """The loss of the last step, from the losses of its micro-batches that the engine was given."""
+    discarded_backwards: int
+    """Backward passes whose gradients the engine replaced before a step."""
+    backwards_of_step: int
+    """Backward passes of the last step that was concerned."""
     eval_loss: float | None
     seen_loss_step: int
     """The step of the loss that was last looked at: on a GPU, not every one is."""

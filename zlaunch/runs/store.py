@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import StartRecord
@@ -18,7 +18,10 @@ _NAMES = {file.name for file in (_RUN.job, _RUN.ending, _RUN.ds_config, _RUN.log
 
 
 def all_runs(directory: Path | None) -> list[Path]:
-    """List the run directories in a directory, the newest first; none if nothing was ever run."""
+    """List the run directories in a directory that this user may read, the newest first.
+
+    There are none if nothing was ever run.
+    """
     folder = RUNS if directory is None else directory
     if not folder.is_dir():
         if directory is not None:
@@ -31,16 +34,18 @@ def all_runs(directory: Path | None) -> list[Path]:
 def find_run(name: str, directory: Path | None) -> Path:
     """Find a run by its name, a prefix of its name, its path, or `latest`."""
     named = Path(name)
-    if "/" in name or (named.is_dir() and RunDir(named).job.exists()):
+    if "/" in name or (named.is_dir() and (_is_closed(named) or RunDir(named).job.exists())):
         if not named.is_dir():
             raise InputMissing(f"there is no run directory `{name}`")
-        return named.absolute()
+        return _open(named)
     folder, runs = RUNS if directory is None else directory, all_runs(directory)
     if name == LATEST_RUN and runs:
         return runs[0].absolute()
     matching = [root for root in runs if root.name == name]
     if name and not matching:
         matching = [root for root in runs if root.name.startswith(name)]
+    if not matching and name and _is_closed(folder / name):
+        return _open(folder / name)
     if not matching:
         what = "no run" if name == LATEST_RUN else f"no run `{name}`"
         raise InputMissing(f"there is {what} in `{folder}`", "see `zlaunch runs list`, or name `--runs-dir`")
@@ -60,8 +65,29 @@ def load_run(root: Path) -> Run:
     return run
 
 
+def closed_runs(directory: Path | None) -> int:
+    """Count the directories in a directory that only their users may read."""
+    folder = RUNS if directory is None else directory
+    return sum(map(_is_closed, folder.iterdir())) if folder.is_dir() else 0
+
+
+def _is_closed(root: Path) -> bool:
+    return root.is_dir() and not os.access(root, os.R_OK | os.X_OK)
+
+
+def _open(root: Path) -> Path:
+    if _is_closed(root):
+        raise Unavailable(
+            f"only its user may read the run directory `{root}`",
+            "ask for a copy; `zlaunch train --share` lets others read a run",
+        )
+    return root.absolute()
+
+
 def _is_run(root: Path) -> bool:
-    """Whether a directory is a run directory, even a damaged one."""
+    """Whether a directory is a run directory that this user may read, even a damaged one."""
+    if _is_closed(root):
+        return False
     with contextlib.suppress(OSError):
         names = set(os.listdir(root))  # noqa: PTH208 - the names alone are much faster
         return not names or bool(names & _NAMES)

@@ -8,6 +8,7 @@ from zlaunch.job.script import ConfigInterface
 from zlaunch.job.unused_arguments import unused_in_training
 from zlaunch.rundir.record import EngineRecord, ProgramRecord
 from zlaunch.rundir.run_files import RunFiles
+from zlaunch.secrets import hide_in
 
 MOST_LINES: Final = 6
 
@@ -107,7 +108,8 @@ def _key_differences(planned: Mapping[str, object], engine: EngineRecord) -> Ite
         used = numbers.get(path, value_at(real, path))
         is_off = used is None and value in (False, {}, "none")
         if value not in ("auto", used) and not is_off:
-            yield f"`{dotted(path)}` is {_value_text(used)}, not {_value_text(value)}"
+            name = dotted(path)
+            yield f"`{name}` is {_value_text(hide_in(used, name))}, not {_value_text(hide_in(value, name))}"
 
 
 def _importance(leaf: tuple[KeyPath, object]) -> tuple[bool, str]:

@@ -78,6 +78,18 @@ def test_how_far_the_loss_fell_is_said_with_the_step() -> None:
     )
 
 
+def test_the_loss_at_the_end_is_its_median_there() -> None:
+    heartbeat: HeartbeatRecord = {
+        "first_loss": 5.2,
+        "loss": 9.9,
+        "end_loss": 2.5,
+        "end_losses": 5,
+        "loss_step": 64,
+    }
+    assert loss_line(heartbeat) == "loss 5.200 -> 2.500 at step 64, the median of the last 5"
+    assert loss_line({**heartbeat, "loss": math.nan}) == "loss 5.200 -> nan at step 64"
+
+
 def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
     assert loss_line({"first_loss": 5.261, "loss": 5.261, "loss_step": 1}) == "loss 5.261 at step 1"
 

@@ -10,6 +10,7 @@ import pytest
 from tests.asking import model
 from tests.making import CPU_MACHINE, TWO_GPUS
 from zlaunch.checks.config_at_hand import find_at_hand
+from zlaunch.cli.views.settings_text import precision_words
 from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.config.resolve.autos import MICRO
 from zlaunch.config.resolve.compose import PREFETCH, REUSE, SURE_BUFFERS
@@ -153,6 +154,20 @@ def test_fp16_is_refused_only_on_a_cpu_that_is_known_to_lack_it(
     assert found == codes
 
 
+@pytest.mark.parametrize("interface", [ConfigInterface.TRAINER, ConfigInterface.DEEPSPEED])
+def test_a_cpu_without_instructions_for_bf16_trains_in_fp32_and_the_plan_says_why(
+    interface: ConfigInterface,
+) -> None:
+    slow = replace(CPU_MACHINE, cpu_bf16=False)
+    resolved = resolve_config(
+        JobSpec(script=Path("train.py"), stage=2),
+        ResolveContext(None, TrainerArgs({}), model(), slow, 2, interface),
+    )
+    expected = "fp32, the best format of a CPU without instructions for bf16"
+    assert (resolved.precision, precision_words("fp32", resolved.values)) == ("fp32", expected)
+    assert [word for word, _ in resolved.agreement.added if word in ("bf16", "fp16")] == []
+
+
 LION: dict[str, Any] = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}, "train_batch_size": 2}
 OFFLOADED = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
 
@@ -211,6 +226,10 @@ def test_a_finding_names_a_key_that_the_user_chose(stage: Stage, offload: Offloa
         assert sections <= {"offload_optimizer", "offload_param"}
 
 
+def test_a_directory_of_nvme_may_have_any_name() -> None:
+    assert settled(stage=3, offload=Offload("nvme"), nvme_dir=Path("/nvme/$a"))[COUNT] is not None
+
+
 def refused(file: dict[str, Any], **job: Any) -> list[str]:
     with pytest.raises(Refused) as caught:
         settled(file=file, **job)
@@ -247,6 +266,10 @@ FILES = {
     "a key that its stage ignores": {"zero_optimization": {"stage": 2, "sub_group_size": 1000}},
     "a value that DeepSpeed converts": {"zero_optimization": {"stage": 2, "overlap_comm": "true"}},
     "a value that DeepSpeed refuses": {"zero_optimization": {"stage": 7}},
+    "a value that nothing can be computed with": {
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.1}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": "true"}},
+    },
 }
 
 

@@ -84,6 +84,8 @@ class Line:
     ranks: int
     precision: str = "bf16"
     environ: tuple[tuple[str, str], ...] = ()
+    batch: int = 8
+    """Samples of a rank in a step of the optimizer."""
 
 
 MASTER = "--master_addr 127.0.0.1 --master_port 29501"
@@ -167,6 +169,22 @@ def lines() -> Iterator[Line]:
     )
     yield Line(f"{accelerate} --num_machines 2 --num_processes 4 --deepspeed_multinode_launcher nossh "
                "--machine_rank 1 --deepspeed_hostfile hosts --mixed_precision bf16 trainer.py", 4)  # fmt: skip
+    batch = "--per_device_train_batch_size 2 --gradient_accumulation_steps 3"
+    yield Line(f"torchrun --nproc_per_node 2 trainer.py --bf16 --deepspeed bf16.json {batch}", 2, batch=6)
+    yield Line(
+        f"{accelerate} --num_processes 2 --gradient_accumulation_steps 3 trainer.py --bf16 {batch}",
+        2,
+        batch=6,
+    )
+    kubeflow = {"NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "2", "MASTER_ADDR": "127.0.0.1"}
+    of_kubeflow = tuple((f"PET_{name}", value) for name, value in kubeflow.items())
+    yield Line("torchrun trainer.py --bf16", 4, environ=of_kubeflow)
+    in_step = (*MANY, *STEP.items())
+    yield Line(
+        "torchrun --nnodes 2 --nproc_per_node 2 --rdzv_endpoint $HEAD:1 trainer.py --bf16", 4, environ=in_step
+    )
+    one_node = (("SLURM_JOB_ID", "7"), ("SLURM_JOB_NUM_NODES", "1"))
+    yield Line("deepspeed --hostfile hosts trainer.py --bf16", 4, environ=one_node)
     yield Line("accelerate launch --config_file std.yaml trainer.py", 4)
     yield Line("srun accelerate launch --config_file std.yaml trainer.py", 4, environ=MANY)
     yield Line("accelerate launch --multi_gpu --num_machines 2 --num_processes 4 --machine_rank 1 "
@@ -240,5 +258,7 @@ def test_a_translation_passes_its_dry_run_with_the_same_ranks_and_precision(
     plan = planned(argv, inner, monkeypatch)
     told = " ".join(note.text for note in translation.notes)
     assert len(plan["ranks"]) == line.ranks, shlex.join(argv)
+    if "trainer.py" in line.text:
+        assert plan["micro_batch"] * plan["grad_accum"] == line.batch, shlex.join(argv)
     precision = plan["precision"] or "script"
     assert precision == line.precision or "trains in fp32 unless" in told, shlex.join(argv)

@@ -160,13 +160,15 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: trainer\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(
-        "[console_scripts]\ntrainer = trainer.cli:main\ntrainer-x = trainer.x:main\nmy-trl = trl.cli:main\n"
+        "[console_scripts]\ntrainer = trainer.cli:main\ntrainer-x = trainer.x:main\ntrainer-y = trainer.y:start\nmy-trl = trl.cli:main\n"
     )
     package = tmp_path / "trainer"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "cli.py").write_text('def main(): ...\n\nif __name__ == "__main__":\n    main()\n')
     (package / "x.py").write_text("def main(): ...\n")
+    (package / "y.py").write_text("from trainer.cli import main\nfrom .launch import start\n")
+    (package / "launch.py").write_text("from torch.distributed.run import run\ndef start(): run()\n")
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "trainer-x").write_text(CONSOLE_SCRIPT.format("trainer.x"))
@@ -191,6 +193,12 @@ def test_the_entry_point_of_an_installed_program_names_its_module(
     found = replacement((), words.split())
     assert found is not None
     assert found.line == f"zlaunch train {line.format(installed)}"
+
+
+def test_a_program_that_can_start_ranks_is_told_with_its_module(installed: Path) -> None:
+    found = replacement((), ["trainer-y", "train"])
+    assert found is not None
+    assert [why.partition(":")[0] for _, why in found.notes] == ["can start ranks itself, with torchrun"]
 
 
 def test_the_launchers_that_are_installed_here_are_recognized_by_name_and_by_file() -> None:

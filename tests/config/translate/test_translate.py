@@ -1,3 +1,4 @@
+import contextlib
 import shlex
 from collections.abc import Sequence
 from itertools import chain
@@ -21,7 +22,7 @@ from zlaunch.config.translate import (
 from zlaunch.config.translate.command import LAUNCHERS
 from zlaunch.config.translate.flags import Flag, LauncherSyntax, Role, Untranslatable
 from zlaunch.config.translate.launchers import syntax_of
-from zlaunch.errors import Refused, WrongUsage
+from zlaunch.errors import Refused, WrongUsage, ZlaunchError
 
 SAME = {
     "deepspeed": (
@@ -135,6 +136,10 @@ SAME = {
     "a precision among the arguments": (
         "accelerate launch --use_deepspeed t.py --mixed_precision=bf16",
         "zlaunch train t.py -- --mixed_precision=bf16",
+    ),
+    "a precision of the launcher and one of the script": (
+        "accelerate launch --use_deepspeed --mixed_precision fp16 t.py --mixed_precision bf16",
+        "zlaunch train t.py -- --mixed_precision bf16",
     ),
     "a file of arguments": (
         "accelerate launch --use_deepspeed t.py --config cfg.yaml",
@@ -345,6 +350,9 @@ TEXTS = {
         "NNODES=2 NODE_RANK=1 MASTER_ADDR=n0 uv run zlaunch train -m llamafactory.launcher -- x.yaml"
     ),
     "NPROC_PER_NODE=4 swift sft --model m": "zlaunch train --gpus 4 -m swift.cli.sft -- --model m",
+    "python prepare.py && torchrun t.py --bf16; accelerate env": (
+        "python prepare.py && zlaunch train t.py --stage 0 --gpus 1 -- --bf16; accelerate env"
+    ),
     "(docker run img torchrun --nproc_per_node 2 t.py --bf16)": (
         "(docker run img zlaunch train t.py --stage 0 --gpus 2 -- --bf16)"
     ),
@@ -499,6 +507,8 @@ NOTES = [
     ("deepspeed t.py --deepspeed", "--deepspeed", "stays: "),
     ("deepspeed --num_gpus -1 t.py", "--num_gpus -1", "left out: it is the default"),
     ("deepspeed -H hf --num_nodes 2 t.py", "--num_nodes 2", "lost: "),
+    ("mpirun -np 2 python t.py", "mpirun", "add `-x MASTER_ADDR=HOST`"),
+    ("deepspeed -H hf t.py", "hf", "is not here: DeepSpeed would train on this machine alone"),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed --num_gpus 1 t.py", "--num_gpus 1", "itself would take the first GPUs of all"),
     ("CUDA_VISIBLE_DEVICES=1,2 deepspeed -H hf t.py", "CUDA_VISIBLE_DEVICES=1,2", "lost: with a hostfile"),
     ("accelerate launch --use_deepspeed t.py", "--use_deepspeed", "left out: zlaunch always does"),
@@ -622,3 +632,63 @@ def test_the_scripts_own_words_arrive_as_they_are(words: list[str], args: list[s
     line = translate(parse_command([*words, "t.py", "start", *args])).line
     if not any(word.startswith("--deepspeed") for word in args):
         assert shlex.split(line)[-len(args) - 1 :] == ["start", *args]
+
+
+PARTS = st.sampled_from(
+    [
+        *(
+            "torchrun",
+            "accelerate launch",
+            "deepspeed",
+            "python -m",
+            "uv run",
+            "srun -n2",
+            "env",
+            "bash -c",
+            "swift sft",
+        ),
+        *(
+            "t.py",
+            "--nnodes",
+            "--node_rank",
+            "--hostfile",
+            "--deepspeed",
+            "$A",
+            '"$B"',
+            "'",
+            '"',
+            "(",
+            ")",
+            "$(",
+            "`",
+        ),
+        *(
+            "&&",
+            "|",
+            ">",
+            "2>&1",
+            "#",
+            "\\",
+            "\n",
+            "A=1",
+            "--",
+            "-m",
+            "x=$Y",
+            "{a,b}",
+            "~",
+            "*",
+            "=",
+            "1",
+            "é",
+            "if",
+        ),
+    ]
+)
+
+
+@given(st.lists(PARTS, min_size=2, max_size=9))
+def test_any_text_is_translated_or_explained(words: list[str]) -> None:
+    with contextlib.suppress(ZlaunchError):
+        translate_command([" ".join(words)], {})
+    with contextlib.suppress(ZlaunchError):
+        translate_command(words, {})

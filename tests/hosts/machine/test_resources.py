@@ -17,6 +17,7 @@ from zlaunch.hosts.machine.resources import (
     Cgroup,
     FreeResources,
     GpuProcess,
+    has_bf16_instructions,
     has_fp16_kernels,
     tightest,
     weakest,
@@ -45,8 +46,14 @@ def test_the_oldest_gpu_decides_the_format() -> None:
     assert machine(gpu(0, (9, 0)), gpu(1, (7, 5))).best_precision == "fp16"
 
 
-def test_every_cpu_has_bf16() -> None:
-    assert CPU_MACHINE.best_precision == "bf16"
+@pytest.mark.parametrize(("cpu_bf16", "best"), [(True, "bf16"), (False, "fp32"), (None, "bf16")])
+def test_a_cpu_without_instructions_for_bf16_trains_in_fp32(cpu_bf16: bool | None, best: str) -> None:
+    assert replace(CPU_MACHINE, cpu_bf16=cpu_bf16).best_precision == best
+
+
+def test_the_host_without_instructions_for_bf16_decides_for_all() -> None:
+    hosts = [replace(CPU_MACHINE, cpu_bf16=has) for has in (True, False, None)]
+    assert weakest(hosts).best_precision == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +70,25 @@ def test_a_cpu_says_whether_it_has_fp16_kernels(
     cpuinfo: str, architecture: str, has_fp16: bool | None
 ) -> None:
     assert has_fp16_kernels(cpuinfo, architecture) is has_fp16
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "architecture", "has_bf16"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 f16c\n", "x86_64", True),
+        ("flags\t\t: fpu avx512f avx512bw avx512_vnni\n", "x86_64", False),
+        ("flags\t\t: avx2 avx_vnni avx_ne_convert\n", "x86_64", True),
+        ("flags\t\t: avx2 fma f16c\n", "x86_64", False),
+        ("Features\t: fp asimd bf16 i8mm\n", "aarch64", True),
+        ("Features\t: fp asimd fphp asimdhp\n", "aarch64", False),
+        ("", "x86_64", None),
+        ("features : edat\n", "s390x", None),
+    ],
+)
+def test_a_cpu_says_whether_it_has_instructions_for_bf16(
+    cpuinfo: str, architecture: str, has_bf16: bool | None
+) -> None:
+    assert has_bf16_instructions(cpuinfo, architecture) is has_bf16
 
 
 def group(limit: int, used: int, path: str = "/g") -> Cgroup:

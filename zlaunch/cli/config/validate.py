@@ -12,6 +12,7 @@ from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.findings import REPORTS
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.units import plural
 
 
@@ -72,6 +73,8 @@ def validate(
     names = files or _found_here()
     typed, reader = trainer_args(trainer.args, python)
     context, wrong = context_of(typed, world_size, model, runner or reader, deepspeed, python=python)
+    if deepspeed is None:
+        console.say(*stack_of(inspect_python(python)).untested())
     wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower

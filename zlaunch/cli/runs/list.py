@@ -14,8 +14,8 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members, moment, steps, zero
 from zlaunch.rundir.layout import RUNS
 from zlaunch.runs.run import Run
-from zlaunch.runs.store import all_runs, load_run
-from zlaunch.units import clock
+from zlaunch.runs.store import all_runs, closed_runs, load_run
+from zlaunch.units import clock, plural
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
@@ -39,6 +39,8 @@ def list_runs(
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
     elif len(roots) > limit:
         console.say(f"{len(roots) - limit} older; `--limit {len(roots)}` lists all")
+    if closed := closed_runs(runs_dir):
+        console.say(f"{plural(closed, 'run')} not listed: only their users may read them")
 
 
 def lines_about(runs: Sequence[Run], now: float, width: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, precision_words, zero_words
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
@@ -101,7 +101,8 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
-    values, precision = estimate.resolved.values, estimate.resolved.precision or "fp32"
+    values = estimate.resolved.values
+    precision = precision_words(estimate.resolved.precision or "fp32", values)
     yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
     yield from batch_rows(values)
     yield "optimizer", estimate.forecast.optimizer

@@ -9,6 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.config.report import Fixes, Report
 from zlaunch.errors import ExitStatus, Finding, Place, Severity
+from zlaunch.secrets import hide_in_text
 from zlaunch.units import plural
 
 _GITHUB = {
@@ -146,7 +147,7 @@ def as_github(reports: Sequence[Report], strict: bool) -> None:
     for report in reports:
         for finding in report.all_findings:
             members = _finding_members(report.name, finding)
-            text = f"{finding.message}\n{finding.hint or ''}".strip()
+            text = hide_in_text(f"{finding.message}\n{finding.hint or ''}".strip())  # before it is escaped
             place = ",".join(f"{to}={_escaped(str(members[key]))}" for key, to in _PROPERTIES.items())
             data = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
             console.data(f"::{_GITHUB[finding.severity]} {place}::{data}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.files import shown
@@ -21,6 +21,7 @@ from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
+from zlaunch.secrets import hide_arguments
 from zlaunch.units import plural, size
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
@@ -83,7 +84,13 @@ def _job(plan: LaunchPlan) -> str:
     if program.own_config is not None:
         its_own = f"the ds_config of the script itself ({program.own_config.where})"
         return f"{its_own}: {zero_words(plan.values)}" if plan.values.leaves else its_own
-    words = f"{zero_words(plan.values)}, {plan.precision or 'precision of the script'}"
+    precision = "precision of the script"
+    if plan.precision is not None:
+        precision = precision_words(plan.precision, plan.values)
+    if plan.precision == "bf16" and plan.facts.machine.best_precision == "fp32":
+        device = plan.facts.machine.device
+        precision = f"bf16 on {device}: `--precision fp32` is many times as fast"
+    words = f"{zero_words(plan.values)}, {precision}"
     return words if program.is_sure else f"{words}, if the script takes this ds_config"
 
 
@@ -176,7 +183,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command
-    yield f"  {shlex.join(plan.argv)}"
+    yield f"  {shlex.join(hide_arguments(plan.argv))}"
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)
     if plan.debug is not None:

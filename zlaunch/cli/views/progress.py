@@ -95,9 +95,14 @@ def milestone(progress: Progress) -> int:
 
 
 def loss_line(heartbeat: HeartbeatRecord) -> str | None:
-    """Write how far the loss fell; None if the script reported none."""
+    """Write how far the loss fell, to a median of the end; None if the script reported none."""
     first, last = heartbeat.get("first_loss"), heartbeat.get("loss")
     if not (isinstance(first, int | float) and isinstance(last, int | float)):
         return None
-    fell = _loss_text(last) if first == last else f"{_loss_text(first)} -> {_loss_text(last)}"
-    return f"loss {fell} at step {heartbeat.get('loss_step')}"
+    step, count = heartbeat.get("loss_step"), heartbeat.get("end_losses", 1)
+    if first == last:
+        return f"loss {_loss_text(last)} at step {step}"
+    if count > 1 and math.isfinite(last):
+        end = _loss_text(heartbeat.get("end_loss", last))
+        return f"loss {_loss_text(first)} -> {end} at step {step}, the median of the last {count}"
+    return f"loss {_loss_text(first)} -> {_loss_text(last)} at step {step}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from zlaunch.files import shown, typed
 from zlaunch.runs.run import Run
+from zlaunch.secrets import hide_arguments
 
 if TYPE_CHECKING:  # most commands look for no checkpoints
     from zlaunch.resume.saved_by_run import SavedByRun
@@ -70,9 +71,11 @@ def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     if saved.checkpoint is None:
         return
     folder, step = saved.checkpoint.checkpoint.folder, saved.checkpoint.step
-    words = shlex.join(saved.asked) or "…"
+    words = shlex.join(hide_arguments(saved.asked)) or "…"
     text = f"`zlaunch train --resume {typed(folder)} {words}` resumes from step {step}"
-    if saved.began_with:
+    if saved.refusal:
+        text = f"{shown(folder)}, step {step}; {saved.refusal}"
+    elif saved.began_with:
         text = f"{shown(folder)}, step {step}, from which the run resumed; it saved none"
     elif saved.is_at_end:
         text += ", its last step: ask for more steps"

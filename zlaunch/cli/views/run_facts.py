@@ -11,6 +11,7 @@ from zlaunch.resume.saved_by_run import resumed_of, saved_by_run
 from zlaunch.rundir.record import EnvironmentRecord, JobRecord
 from zlaunch.runs.run import Run
 from zlaunch.runs.what_ran import differences, engine_line, unused
+from zlaunch.secrets import hide_arguments
 from zlaunch.units import plural
 
 _PACKAGES = ("python", "torch", "deepspeed", "transformers", "accelerate")
@@ -45,9 +46,9 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
     if asked := job.get("asked"):
-        yield "command", shlex.join(["zlaunch", *asked[1:]])
+        yield "command", shlex.join(hide_arguments(["zlaunch", *asked[1:]]))
     if "script" in job:
-        yield "script", shlex.join(job["script"])
+        yield "script", shlex.join(hide_arguments(job["script"]))
     if "working_directory" in job:
         yield "directory", job["working_directory"]
     for label, text in (

@@ -230,10 +230,11 @@ function header(run) {
 function tiles(run) {
   const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
   const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
-  const began = run.first_loss ?? first[0] ?? first[1], loss = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
+  const began = run.first_loss ?? first[0] ?? first[1], latest = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
+  const loss = Number.isFinite(latest) ? run.end_loss ?? latest : latest;
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
-    ["loss, first → last", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
+    ["loss, first → end", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
     [`${run.history.unit}, median`, rates.length ? number(rates[rates.length >> 1]) : null],
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
@@ -263,10 +264,10 @@ function stepCharts(run) {
   const steps = last ? [...past.step, ...last.step] : past.step;
   const values = (name) => (last ? [...(past.numbers[name] || past.step.map(() => null)), ...(last.numbers[name] || [null])] : past.numbers[name] || []);
   const one = (name, title, colour, options = {}) => series(title, steps, values(name), { colour: COLOURS[colour], ...options });
-  const logs = one("loss", "loss, as logged", 0), own = one("step_loss", "loss of a micro-batch", 1, { thin: true });
+  const logs = one("loss", "loss, as logged", 0), own = one("step_loss", "loss of a step", 1, { thin: true });
   const losses = logs.x.length && own.x.length && same(logs, own) ? [{ ...logs, name: "loss" }] : [own, logs];
   const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
-  add("Loss", logs.x.length ? "of rank 0" : "of a micro-batch of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
+  add("Loss", "of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
   add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
   add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
   add("Gradient norm", "", [one("grad_norm", "gradient norm", 5)], { canLog: true });

@@ -24,6 +24,14 @@ def zero_words(values: Values) -> str:
     return f"ZeRO stage {_stage_or_default(values)}, {', '.join(_moved(values)) or 'nothing offloaded'}"
 
 
+def precision_words(precision: str, values: Values) -> str:
+    """Write a precision, and why a machine trains in fp32 if nobody has chosen one."""
+    leaf = values.leaves.get(("bf16", "enabled"))
+    if precision == "fp32" and leaf is not None and leaf.source.kind is SourceKind.MACHINE:
+        return str(leaf.source)
+    return precision
+
+
 def _stage_or_default(values: Values) -> object:
     return values[ZERO, "stage"] or 0  # DeepSpeed's default
 

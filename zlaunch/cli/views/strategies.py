@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zlaunch import console
 from zlaunch.cli.views.estimate_text import FITS, job_rows, origin, trained, unchecked_host
-from zlaunch.cli.views.settings_text import batch_rows
+from zlaunch.cli.views.settings_text import batch_rows, precision_words
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import ACTIVATIONS
@@ -39,7 +39,8 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
 
 
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:
-    yield "job", ", ".join([*trained(first.query), first.resolved.precision or "fp32"])
+    precision = precision_words(first.resolved.precision or "fp32", first.resolved.values)
+    yield "job", ", ".join([*trained(first.query), precision])
     yield from batch_rows(first.resolved.values)
     most, *others = _methods(table)
     yield "method", most[0]

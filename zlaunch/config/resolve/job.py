@@ -10,6 +10,7 @@ from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, save_conflict
 from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.config.rules.offload import path_is_taken_literally
 from zlaunch.config.rules.rule import Context, Subject
 from zlaunch.config.rules.trainer import BY_ARGUMENT
 from zlaunch.config.validate import key_findings, validate_value
@@ -17,7 +18,7 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.dsconfig.text.document import Document, dotted
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted
 from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
@@ -92,6 +93,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     context = given.context
     composed = compose(job, given.base)
     _refuse_mistakes(given.base, composed, context, findings)
+    composed = _converted(composed, context)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -105,7 +107,8 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     reasons = [*findings, *resolved.agreement.findings, *unfillable]
     if given.interface is ConfigInterface.TRAINER:
         reasons += save_conflict(given.args)
-    config, warnings = _judge(values, given.base, replace(context, args=None), reasons)
+    judged = replace(context, args=None, is_named=given.is_sure)
+    config, warnings = _judge(values, given.base, judged, reasons)
     by_argument = [*_by_argument(config, replace(context, args=resolved.agreement.args), given.base)]
     refuse_fatal(by_argument)
     warnings += (*by_argument, *_unused(composed, given))
@@ -164,6 +167,20 @@ def _refuse_mistakes(
         _judge(composed, base, replace(context, args=None, is_named=True), findings)
 
 
+def _converted(values: Values, context: Context) -> Values:
+    """Write each value as DeepSpeed converts it, such as "true", so that zlaunch reads the same."""
+    checked = check(values.config(), context.release)
+    if checked.config is None:
+        return values
+    written: dict[KeyPath, object] = dict(Subject(checked.config).written.items())
+    for finding in checked.findings:
+        path = finding.path or ()
+        is_converted = (finding.code, finding.severity) == ("bad-type", Severity.ADVICE)
+        if is_converted and path in values.leaves and path in written and written[path] != AUTO:
+            values = values.put(path, written[path], values.leaves[path].source)
+    return values
+
+
 def _judge(
     values: Values, base: Document | None, context: Context, findings: Sequence[Finding]
 ) -> tuple[DsConfig, tuple[Finding, ...]]:
@@ -173,7 +190,8 @@ def _judge(
     if the user's file does.
     """
     checked = validate_value(values.config(), context)
-    located = [_hint_for_set(_located(finding, base), values) for finding in checked.findings]
+    found = [finding for finding in checked.findings if not _is_expanded(finding, values)]
+    located = [_hint_for_set(_located(finding, base), values) for finding in found]
     if base is not None:
         located = [*base.remarks, *located]
     ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
@@ -185,6 +203,13 @@ def _judge(
     if checked.config is None or wrong or others:
         raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
+
+
+def _is_expanded(finding: Finding, values: Values) -> bool:
+    """Whether a path is as it is meant: that of `--nvme` was expanded by a shell, and is there."""
+    leaf = values.leaves.get(tuple(finding.where.split(".")))
+    is_named = leaf is not None and leaf.source == Source.option("--nvme")
+    return is_named and finding.code == path_is_taken_literally.code
 
 
 def _hint_for_set(finding: Finding, values: Values) -> Finding:

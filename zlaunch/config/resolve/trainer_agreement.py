@@ -58,13 +58,15 @@ def reconcile_with_trainer(
         added |= from_config(values, args)
         if machine is not None and machine.accelerator == "cpu" and not args["use_cpu"].value:
             added["use_cpu"] = Argument(True, Source(SourceKind.MACHINE, "this machine has no accelerator"))
+    words = [(name, argument.value) for name, argument in added.items() if args[name].value != argument.value]
     for name, argument in added.items():
         args = args.over(name, argument)
     if is_trainer:
         differences = _differences(values, args, may_add)
         findings += [finding for finding in differences if not findings or finding.where not in FORMATS]
-    words = tuple((name, argument.value) for name, argument in added.items()) if is_trainer else ()
-    return TrainerAgreement(args, words, tuple(findings))
+    if not is_trainer:
+        words = []
+    return TrainerAgreement(args, tuple(words), tuple(findings))
 
 
 def write_formats(values: Values, args: TrainerArgs) -> Values:
@@ -121,15 +123,15 @@ def _precision_arguments(
         return {}
     if written := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
         return {written[0]: Argument(True, _in_the_config(f"{written[0]}.enabled"))}
-    best = None
-    if machine is not None:
-        best = machine.best_precision
-    if machine is None or best not in PRECISIONS or values[(best, "enabled")] != AUTO:
+    if machine is None:
         return {}
-    device = "a CPU"
-    if machine.gpus:
-        device = machine.gpus[0].name
-    return {best: Argument(True, Source(SourceKind.MACHINE, f"the best format of {device}"))}
+    best, why = machine.best_precision, f"the best format of {machine.device}"
+    if best not in PRECISIONS:
+        source = Source(SourceKind.MACHINE, f"{best}, {why}")
+        return {name: Argument(False, source) for name in PRECISIONS if values[(name, "enabled")] == AUTO}
+    if values[(best, "enabled")] != AUTO:
+        return {}
+    return {best: Argument(True, Source(SourceKind.MACHINE, why))}
 
 
 def _differences(values: Values, args: TrainerArgs, may_add: bool) -> Iterator[Finding]:

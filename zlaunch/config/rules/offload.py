@@ -107,10 +107,9 @@ def path_is_taken_literally(subject: Subject) -> Iterator[Violation]:
         else:
             is_read = subject.value(".".join((*keys, "enabled"))) is True
         if is_read:
-            first = value.partition("/")[0]
             yield Violation(
                 ".".join(path),
-                f"DeepSpeed takes `{value}` literally, and makes a directory named `{first}`",
+                f"DeepSpeed takes `{value}` literally, and makes a directory of this name",
                 "write the whole path",
             )
 

@@ -71,6 +71,8 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     A single word with spaces is a text for a shell, which may have other commands, too.
     """
     around = Around(environ)
+    if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        around = Around(environ, ("srun",))
     if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
         return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):
@@ -105,16 +107,25 @@ def _in_text(text: str, around: Around) -> Translation:
     chosen = [command for command in commands if _names_program(command.words)]
     chosen = chosen or [command for command in commands if _is_behind_another(command.words)]
     chosen = chosen or [command for command in commands if command.words][:1]
-    line, notes = "", list[Note]()
+    line, notes, errors = "", list[Note](), list[ZlaunchError]()
     for command in commands:
-        if command not in chosen:
-            line += command.text + command.tail
-            around = replace(around, environ={**around.environ, **_exported(command.words)})
-            continue
-        translation = _in_words(command.words, around)
-        space = command.text[: len(command.text) - len(command.text.lstrip())]
-        line += space + translation.line + command.tail
-        notes += translation.notes
+        line += command.text[: len(command.text) - len(command.text.lstrip())]
+        kept = command.text.strip()
+        if command in chosen:
+            try:
+                translation = _in_words(command.words, around)
+            except ZlaunchError as error:
+                errors.append(error)
+                notes.append(Note(shell.join(command.words[:2], around.level), f"stays: {error.message}"))
+            else:
+                kept = translation.line
+                notes += translation.notes
+        line += kept + command.tail
+        around = replace(around, environ={**around.environ, **_exported(command.words)})
+    if not chosen:
+        raise WrongUsage("there is no command in this text", "copy the whole command with its script")
+    if len(errors) == len(chosen):
+        raise errors[0]
     return _readable(Translation(line.strip(), tuple(notes)))
 
 

@@ -71,7 +71,8 @@ def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
         launcher = PYTHON
     else:
         launcher = _launcher(rest)
-    given = [*_from_variables(launcher, environment), *_flags(launcher, rest)]
+    around_it = {name: value for name, value in around.environ.items() if _stands_for_a_flag(launcher, name)}
+    given = [*_from_variables(launcher, {**around_it, **environment}), *_flags(launcher, rest)]
     script, args = _script(rest)
     if script is not None and script.startswith("-"):
         raise _unknown(launcher, script)

@@ -180,10 +180,12 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
 
 def _precision(command: Command, asked: GivenFlag | None, script: TranslatedScript) -> Iterator[Piece]:
     precision = asked or implied(command.launcher.name, "no")
-    formats = [flag.name for flag in command.args.flags if flag.name in FORMATS]
-    if formats:
+    own = [flag.name for flag in command.args.flags if flag.name in FORMATS]
+    if command.args.value("mixed_precision") is not None:
+        own.append("mixed_precision")
+    if own:
         if asked:
-            yield not_needed(asked, f"the script's own `--{formats[0]}` decides")
+            yield not_needed(asked, f"the script's own `--{own[0]}` decides")
     elif precision.value.lower() == "fp8":
         yield Option("--precision", "bf16")
         yield no_equivalent(
@@ -192,7 +194,7 @@ def _precision(command: Command, asked: GivenFlag | None, script: TranslatedScri
     elif precision.value.lower() in FORMATS:
         yield from becomes(precision, "--precision", precision.value.lower())
     elif script.leaves_precision_to_accelerate:
-        yield not_needed(precision, "the script chooses its precision, with zlaunch as without")
+        yield Note(precision.written, "the script chooses its precision, with zlaunch as without")
     elif (chooses := script.chosen_precision) is not None:
         yield from _open_precision(precision, chooses)
     else:

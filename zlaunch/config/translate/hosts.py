@@ -81,12 +81,11 @@ def may_use_deepspeeds_launcher(command: Command) -> bool:
 
 def _is_in_slurm(command: Command) -> bool:
     """Whether it runs once for an allocation of Slurm, of which zlaunch takes all nodes."""
-    if command.has_tasks:
+    environ = command.around.environ
+    if command.has_tasks or "1" in (environ.get("SLURM_JOB_NUM_NODES"), environ.get("SLURM_NNODES")):
         return False
     words = [*command.environment.values(), *command.args.words, *(given.value for given in command.given)]
-    return bool(command.around.environ.get("SLURM_JOB_ID")) or any(
-        "SLURM_" in readable(word) for word in words
-    )
+    return bool(environ.get("SLURM_JOB_ID")) or any("SLURM_" in readable(word) for word in words)
 
 
 def num_hosts(roles: Roles) -> int | None:
@@ -114,6 +113,7 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
     """Translate flags about hosts and devices."""
     way = way_of(command, roles)
     yield from _variables(command, way)
+    yield from _address_by_mpi(command)
     match way:
         case Way.HERE:
             if command.has_tasks:
@@ -128,6 +128,15 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
             yield from _without_names(command, roles, f"`{command.task_starter}` starts it on each host")
         case Way.IN_SLURM:
             yield from _without_names(command, roles, "zlaunch takes the nodes of the Slurm job")
+
+
+def _address_by_mpi(command: Command) -> Iterator[Note]:
+    """Note what zlaunch needs to know of the hosts that MPI starts it on."""
+    if command.has_tasks and command.task_starter != "srun":
+        known = [*command.prefix, *command.environment, *command.around.environ]
+        if not any("MASTER_ADDR" in word for word in known):
+            why = "on several hosts, add `-x MASTER_ADDR=HOST` with the host of rank 0"
+            yield Note(command.task_starter, why)
 
 
 def _variables(command: Command, way: Way) -> Iterator[Note]:
@@ -154,6 +163,10 @@ def _from_hostfile(command: Command, roles: Roles, way: Way) -> Iterator[Piece]:
     yield Option("--hostfile", name)
     if hostfile is not None:
         yield Note(hostfile.written, f"`--hostfile {name}`")
+        if not _path_of(name).exists():
+            yield Note(
+                name, "is not here: DeepSpeed would train on this machine alone, and zlaunch would stop"
+            )
     else:
         slots = _ranks_per_host(roles) or "N"
         text = f"`--hostfile {name}`: write a line `HOST slots={slots}` for each host into `{name}`"
@@ -192,10 +205,14 @@ def _number_of_host(roles: Roles, hostfile: str) -> Iterator[Piece]:
         yield not_needed(address, why)
 
 
+def _path_of(word: str) -> Path:
+    return Path(os.path.expandvars(readable(word))).expanduser()
+
+
 def _hosts_of(hostfile: str) -> tuple[Host, ...]:
     """Read a hostfile; nothing if it cannot be read here."""
     try:
-        lines = read_hostfile(Path(os.path.expandvars(readable(hostfile))).expanduser())
+        lines = read_hostfile(_path_of(hostfile))
     except ZlaunchError:
         return ()
     return tuple(line.host for line in lines)
@@ -284,8 +301,13 @@ def _on_each(command: Command, roles: Roles) -> Iterator[Piece]:
         yield from sets(rank, "NODE_RANK", rank.value)
     yield from _first_host(command, roles)
     yield from _ranks_of_node(command, roles)
-    if Role.HOST_STARTER in roles:
-        yield not_needed(roles[Role.HOST_STARTER], "zlaunch, too, is started on each host")
+    if (starter := roles.get(Role.HOST_STARTER)) is not None:
+        why = "zlaunch, too, is started on each host"
+        if starter.value != "standard":
+            why = (
+                "without a hostfile, zlaunch is started on each host; with one, give `--hostfile FILE` on one"
+            )
+        yield not_needed(starter, why)
     for role in (Role.HOSTFILE, Role.INCLUDE, Role.EXCLUDE):
         if role in roles:
             yield not_needed(

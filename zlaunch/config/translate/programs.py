@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.job.launching_source import launcher_in, starts_ranks_itself
+from zlaunch.job.launching_source import launcher_in, launcher_near, starts_ranks_itself
 from zlaunch.job.module_files import find_module
 
 
@@ -409,11 +409,16 @@ def _of_entry_point(name: str, module: str, options: Sequence[str], rest: Sequen
     program = ["-m", module]
     if not _can_run(module):
         program = [_file_of(name)]
+    notes: tuple[tuple[str, str], ...] = ()
+    if (launcher := launcher_near(module, os.environ)) is not None:
+        can = f"can start ranks itself, with {launcher}: if it does, name what runs in each rank instead"
+        notes = ((name, can),)
     return Replacement(
         f"`{name}` is an installed program, not a training script",
         program=tuple(program),
         args=tuple(args),
         options=tuple(options),
+        notes=notes,
     )
 
 

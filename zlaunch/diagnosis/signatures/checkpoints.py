@@ -32,8 +32,8 @@ def other_world_size(case: Case) -> Reading | None:
     )
 
 
-@signature("sharded-weights", "`size mismatch` with `torch.Size([0])`")
-@quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\)")
+@signature("sharded-weights", "`size mismatch` with `torch.Size([0]) from checkpoint`")
+@quotes(r"size mismatch[^\n]{0,300}torch\.Size\(\[0\]\) from checkpoint")
 def sharded_weights(case: Case, line: str) -> Reading:
     """The weights were saved at stage 3 without being gathered: the file holds empty tensors."""
     advice = ("`zlaunch checkpoint export CHECKPOINT OUT` writes them from DeepSpeed's files",)
@@ -130,7 +130,7 @@ def _ways_to_load(story: str) -> Iterator[str]:
         yield "a newer transformers loads it"
         yield "or move `rng_state*.pth` out of the checkpoint: the random numbers then start again"
         return
-    decides = re.search(r"weights_only\s*=\s*True|/accelerate/utils/other\.py", story)
+    decides = re.search(r"load\([^\n]*weights_only\s*=\s*True|/accelerate/utils/other\.py", story)
     if re.search(r"/(?:fast|decoupled)_checkpoint_engine\.py", story):
         yield "leave `checkpoint.writer` out of the ds_config: DeepSpeed then loads the same checkpoint"
     elif "/deepspeed/" in story:

@@ -219,7 +219,7 @@ def reduced_twice(case: Case, line: str) -> Reading:
     advice = []
     if case.job.gradient_checkpointing is True and case.job.uses_trainer:
         advice.append(
-            "with gradient checkpointing: `--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
+            "with gradient checkpointing: `-- --gradient_checkpointing_kwargs '{\"use_reentrant\": false}'`"
         )
     return Reading("a parameter received two gradients in one backward pass", (line,), advice)
 

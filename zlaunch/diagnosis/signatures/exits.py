@@ -11,6 +11,7 @@ from zlaunch.diagnosis.signature import signature
 from zlaunch.diagnosis.signatures.memory import memory_left
 from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.diagnosis.stall import StallEvidence
+from zlaunch.diagnosis.uneven import unevenness
 from zlaunch.units import duration, plural
 from zlaunch.worker.lost import SHOW_OOM_KILLS
 
@@ -29,6 +30,8 @@ def stalled(case: Case) -> Reading | None:
         return None
     odd = [rank for rank in case.evidence.ranks if rank.rank in stall.odd]
     cause = f"no progress for {duration(stall.seconds)} after step {stall.step}"
+    if (uneven := unevenness(case.evidence)) is not None:
+        return Reading(f"{cause}: {uneven.cause}", _places(stall), (uneven.advice,), rank=uneven.rank)
     if not odd:
         return Reading(cause, _places(stall), is_local=False)
     cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} differs from the others"

@@ -1,13 +1,15 @@
-"""Numerical errors: NaN and overflow."""
+"""Numerical errors: NaN, overflow, gradients that are lost."""
 
 import math
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from zlaunch.diagnosis.advice import setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.rundir.record import HeartbeatRecord
 
 
 @signature("loss-scale-collapsed", "`Current loss scale already at minimum`")
@@ -56,6 +58,48 @@ def loss_not_a_number(case: Case) -> Reading | None:
         facts.append(f"{skipped} steps were skipped")
     facts += _in_words(numbers, "learning_rate")
     return Reading(f"the {word} became {_word(numbers[lost])}", facts, _bf16(case), rank=rank)
+
+
+@signature(
+    "gradients-discarded",
+    "at stage 1 or 2, several backward passes that end an accumulation before one step",
+)
+def gradients_discarded(case: Case) -> Reading | None:
+    """The script accumulates gradients itself, but ZeRO keeps only those of the last backward pass."""
+    ranks = case.evidence.ranks
+    if not ranks or any(rank.returncode != 0 for rank in ranks):
+        return None
+    discarded = discarded_gradients(ranks[0].heartbeat)
+    if discarded is None or case.evidence.launcher_returncode != 0 or case.evidence.stopped_by is not None:
+        return None
+    return Reading(discarded.cause, discarded.facts, discarded.advice, is_local=False)
+
+
+class DiscardedGradients(NamedTuple):
+    """Gradients that had no effect, and what to change."""
+
+    cause: str
+    facts: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def discarded_gradients(heartbeat: HeartbeatRecord) -> DiscardedGradients | None:
+    """Describe the gradients that a rank's engine has discarded so far; None if there are none."""
+    discarded, each = heartbeat.get("discarded_backwards"), heartbeat.get("backwards_of_step")
+    if not discarded or not each:
+        return None
+    replaced = (
+        f"{each} backward passes before one `engine.step()`: at stages 1 and 2, each replaces the gradients"
+        " of the one before, unless `gradient_accumulation_steps` counts it"
+    )
+    return DiscardedGradients(
+        f"the gradients of {discarded} backward passes had no effect",
+        (replaced,),
+        (
+            f"`--set gradient_accumulation_steps={each}`, and call `engine.step()` after each backward pass",
+            "or `--set managed_gradient_accumulation=false`, if this DeepSpeed has it",
+        ),
+    )
 
 
 def _is_fp16(case: Case) -> bool:

@@ -8,8 +8,9 @@ from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name, words_of
 from zlaunch.diagnosis.evidence import HostEvidence, RankEvidence
 from zlaunch.diagnosis.log_text import clip, matching_line
-from zlaunch.diagnosis.root_cause import LOST_PEER, RankRole, role_of, roles
+from zlaunch.diagnosis.root_cause import LOST_PEER, WAITED_IN_VAIN, RankRole, role_of, roles
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.diagnosis.uneven import unevenness
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.units import plural
 from zlaunch.worker.lost import SHOW_OOM_KILLS
@@ -89,6 +90,18 @@ def collective_mismatch(case: Case) -> Reading | None:
     ]
     facts = (*calls[:3],) or (matching_line("Detected mismatch between collectives", case.words),)
     return Reading("ranks called different collectives at the same time", facts, is_local=False)
+
+
+@signature("uneven-ranks", "a rank that returned 0 while another lost it, or waited for it, in a later step")
+def uneven_ranks(case: Case) -> Reading | None:
+    """Some ranks finished while others still communicated with them, as with uneven numbers of batches."""
+    uneven = unevenness(case.evidence)
+    if uneven is None or case.rank is None or case.evidence.was_ended:
+        return None
+    if role_of(case.rank, case.evidence) not in (RankRole.DRAGGED, RankRole.CUT_OFF):
+        return None
+    line = matching_line(f"{LOST_PEER.pattern}|{WAITED_IN_VAIN.pattern}", case.words)
+    return Reading(uneven.cause, (line,), (uneven.advice,), rank=uneven.rank)
 
 
 @signature(
@@ -194,6 +207,21 @@ def connection_lost(case: Case, line: str) -> Reading | None:
     if others := sum(role == RankRole.CUT_OFF for role in roles(case.evidence).values()) - 1:
         facts.append(f"the same on {plural(others, 'other rank')}")
     return Reading(f"{case.who} lost its connection to another rank; no rank recorded why", facts)
+
+
+_DUPLICATE = r"Duplicate GPU detected ?: rank (\d+) and rank (\d+) both on CUDA device (\w+)"
+
+
+@signature("duplicate-gpu", "NCCL's `Duplicate GPU detected`")
+def duplicate_gpu(case: Case) -> Reading | None:
+    """Two ranks use the same GPU, which NCCL refuses: the script does not select that of its local rank."""
+    match = re.search(_DUPLICATE, f"{case.words}\n{case.log}")
+    if match is None:
+        return None
+    first, second, device = match.groups()
+    cause = f"ranks {first} and {second} use the same GPU, which NCCL refuses"
+    advice = ('call `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first collective',)
+    return Reading(cause, (f"both are on CUDA device {device}",), advice, is_local=False)
 
 
 @signature("network-error", "NCCL's `ncclSystemError`, `ncclInternalError`, `unhandled cuda error`")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from zlaunch.diagnosis.advice import named_in
+from zlaunch.diagnosis.advice import BEFORE_TRAINING, named_in
 from zlaunch.diagnosis.case import Case, Reading, error_of
 from zlaunch.diagnosis.evidence import ErrorEvidence
 from zlaunch.diagnosis.log_text import matching_line, tidy
@@ -224,6 +224,88 @@ def model_not_found(case: Case, line: str) -> Reading:
     return Reading(cause, (line, where(case.error)))
 
 
+_EMPTY = (
+    r"\bsize:? 0\b|\(0\)|\[0\]|\b0x\d|\dx0\b|\b0 elements|\bnot 0\b|numel\(\) == 0|'weight' must be 2-D"
+    r"|fewer than 2 dimensions|with 2 (?:or more )?dimensions|must be a matrix|at least three dimensions"
+    r"|too many indices for tensor of dimension 1|range of \[-1, 0\], but got -?\d|Padding_idx must be within"
+    r"|tuple index out of range|not enough values to unpack|non-zero size|at least 2 dimensions"
+    r"|= 0 and channel|expected 0 got|dimensions \(1\) for operand"
+)
+"""What torch says of a tensor that has no elements, and one dimension."""
+
+_OF_PARAMETERS = re.compile(
+    r"/torch/nn/(?:functional|init|parameter|modules/\w+)\.py$|/deepspeed/runtime/zero/linear\.py$|/transformers/(?:modeling_utils|initialization)\.py$"
+    r"|/transformers/models/"
+)
+"""Modules whose functions get parameters."""
+
+_PARAMETER = re.compile(r"\b(?:weight|bias|param(?:eter)?s?|p|emb\w*|lm_head)\b|_parameters\(")
+
+
+@signature(
+    "partitioned-parameter",
+    "at stage 3, torch's words about a tensor of size 0, in a function that gets parameters",
+)
+def partitioned_parameter(case: Case) -> Reading | None:
+    """A parameter was used while it was empty: stage 3 partitions it, and only the engine gathers it."""
+    error = case.error
+    if error is None or error.type not in _OF_EMPTY:
+        return None
+    opens_init = "zero.Init" in error.traceback or "partition_parameters.py" in error.traceback
+    if not (case.job.stage == 3 or opens_init) or _from_empty_checkpoint(error):
+        return None
+    line = matching_line(_EMPTY, error.message)
+    if line is None or not _uses_parameter(error):
+        return None
+    cause = f"{case.who} used a parameter that is empty, because stage 3 has partitioned it"
+    return Reading(cause, (f"{error.type}: {line}", where(error)), _how_to_gather(case, error))
+
+
+_OF_EMPTY = frozenset({"RuntimeError", "IndexError", "ValueError", "AssertionError"})
+
+
+def _from_empty_checkpoint(error: ErrorEvidence) -> bool:
+    return re.search(r"param with shape torch\.Size\(\[0\]\) from checkpoint", error.message) is not None
+
+
+def _uses_parameter(error: ErrorEvidence) -> bool:
+    """Whether the exception was raised in a function of parameters, or in a line about one."""
+    places = re.findall(r'File "([^"\n]+)", line \d+[^\n]*\n([^\n]*)', error.traceback)
+    if not places:
+        return False
+    if _OF_PARAMETERS.search(places[-1][0]):
+        return True
+    outside = [code for file, code in places if "/torch/" not in file]
+    return bool(outside) and _PARAMETER.search(outside[-1]) is not None
+
+
+def _how_to_gather(case: Case, error: ErrorEvidence) -> tuple[str, ...]:
+    if "from_pretrained" in error.traceback:
+        instead = "keep an `HfDeepSpeedConfig(ds_config)` alive instead of `with deepspeed.zero.Init()`"
+        return (f"{instead}: `from_pretrained` then partitions the model itself",)
+    gathering = "`with deepspeed.zero.GatheredParameters(list(model.parameters())):` gathers them"
+    if case.phase in BEFORE_TRAINING:
+        return ("use the model after `deepspeed.initialize` or the Trainer has wrapped it", f"or {gathering}")
+    return ("call the engine, or the model that the Trainer has wrapped", f"or {gathering}")
+
+
+@signature("eight-bit-optimizer", "an exception in bitsandbytes' optimizers")
+def eight_bit_optimizer(case: Case) -> Reading | None:
+    """An 8-bit optimizer of bitsandbytes failed: it updates tensors on a GPU only, in its own layout."""
+    error = case.error
+    if error is None or not re.search(r"/bitsandbytes/(?:optim/|functional\.py|backends/)", error.traceback):
+        return None
+    if not re.search(r"/bitsandbytes/optim/", error.traceback):
+        return None
+    advice = []
+    if case.job.uses_trainer:
+        advice.append("`-- --optim adamw_torch`: ZeRO partitions its states over the ranks")
+    facts = [tidy(str(error)), where(error)]
+    if case.job.offload.get("optimizer"):
+        facts.insert(0, f"the optimizer is offloaded to {case.job.offload['optimizer']}")
+    return Reading(f"the 8-bit optimizer of bitsandbytes failed on {case.who}", facts, advice)
+
+
 @signature("script-exception", "any other exception")
 def script_exception(case: Case) -> Reading | None:
     """The script raised an exception."""
@@ -231,6 +313,8 @@ def script_exception(case: Case) -> Reading | None:
     if error is None or error.type in {"SystemExit", "KeyboardInterrupt"}:  # a status and a signal say more
         return None
     facts = [tidy(str(error))]
+    if not error.message and (line := asserted_line(error)):
+        facts = [f"{error.type}: `{line}`"]
     if root := raised_from(error):
         facts.append(f"caused by {tidy(root)}")
     if place := where(error):
@@ -252,6 +336,12 @@ def raised_from(error: ErrorEvidence | None) -> str:
     first, _, _ = error.traceback.partition(_LINK)
     raised: list[str] = re.findall(r"^[\w.]+(?:: .*)?$", first, re.MULTILINE)
     return "".join(raised[-1:])
+
+
+def asserted_line(error: ErrorEvidence) -> str | None:
+    """Return the last line of code in a traceback: all that a bare assertion says."""
+    lines: list[str] = re.findall(r'File "[^"\n]+", line \d+[^\n]*\n +([^\s^~][^\n]*)', error.traceback)
+    return tidy(lines[-1]) if lines else None
 
 
 def where(error: ErrorEvidence | None) -> str | None:

@@ -30,7 +30,7 @@ from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.json_lines import plain
-from zlaunch.secrets import SECRET
+from zlaunch.secrets import SECRET, hide_in
 from zlaunch.units import duration
 
 NOTE_SECONDS = 10.0
@@ -162,7 +162,7 @@ class Rendezvous:
                     where, other, own = _first_difference(theirs.get(name), value)
                     raise MemberFailed(
                         f"{self._who(number)} and {self._who(0)} differ in the {name}{where}: "
-                        f"{_abbreviated(other)} and {_abbreviated(own)}",
+                        f"{_abbreviated(hide_in(other, where))} and {_abbreviated(hide_in(own, where))}",
                         f"start every {self.member.kind} with the same {name}",
                         ExitStatus.REFUSED,
                     )

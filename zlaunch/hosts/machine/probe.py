@@ -22,6 +22,7 @@ from zlaunch.hosts.machine.resources import (
     Gpu,
     GpuProcess,
     Machine,
+    has_bf16_instructions,
     has_fp16_kernels,
     tightest,
 )
@@ -37,13 +38,15 @@ def probe_machine(environ: Mapping[str, str], python: Interpreter) -> Machine:
             f"this machine has {len(gpus)} GPUs, but torch {version} was built without CUDA",
             "install a CUDA build of torch, or set DS_ACCELERATOR=cpu to train on the CPU",
         )
+    cpuinfo, architecture = _read_text(Path("/proc/cpuinfo")), platform.machine()
     return Machine(
         hostname=socket.gethostname(),
         num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=tuple(visible),
         hidden_gpus=tuple(gpu.index for gpu in gpus if gpu not in visible),
-        cpu_fp16=has_fp16_kernels(_read_text(Path("/proc/cpuinfo")), platform.machine()),
+        cpu_fp16=has_fp16_kernels(cpuinfo, architecture),
+        cpu_bf16=has_bf16_instructions(cpuinfo, architecture),
         driver=driver,
     )
 

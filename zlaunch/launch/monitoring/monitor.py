@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zlaunch.diagnosis.collect import tail
+from zlaunch.diagnosis.signatures.nan import discarded_gradients
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import StallEvidence, silence
+from zlaunch.errors import Finding, Severity
 from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.monitoring.log_tail import LogTail
@@ -67,7 +69,7 @@ class JobMonitor:
         """When each rank took its last sample; a host that is lost takes none."""
         self._stacks_before: dict[int, int] = {}
         """Bytes of stacks that each rank had written before it was asked for them."""
-        self._is_attachable = self._is_confirmed = self._is_compiling = False
+        self._is_attachable = self._is_confirmed = self._is_compiling = self._is_discarding = False
         self.stall: StallEvidence | None = None
         """The last stall; after the end, only if no step followed it."""
         self.is_diverged = False
@@ -87,6 +89,7 @@ class JobMonitor:
         self._reporter.progressed(self._progress, self._world_size, rss)
         self._check_debugger()
         self._check_loss()
+        self._check_gradients()
         self._check_stall(now)
         return True
 
@@ -182,6 +185,14 @@ class JobMonitor:
             loss = first.get("step_loss", first.get("loss"))
             self._reporter.note(f"the loss is {loss} since step {since}: ending the job")
             self._stop()
+
+    def _check_gradients(self) -> None:
+        """Report once that the script's own accumulation loses gradients."""
+        discarded = discarded_gradients(self._progress.first)
+        if discarded is not None and not self._is_discarding:
+            self._is_discarding = True
+            message, hint = "; ".join([discarded.cause, *discarded.facts]), ", ".join(discarded.advice)
+            self._reporter.warn([Finding("gradients-discarded", message, hint, severity=Severity.IGNORED)])
 
     def _check_stall(self, now: float) -> None:
         if self._options.debugged is not None or self.is_saving:

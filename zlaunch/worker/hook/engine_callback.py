@@ -1,12 +1,15 @@
 """Read the progress of a DeepSpeed engine, without a change to the script."""
 
+import contextlib
+import functools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
+from zlaunch.worker.hook.imports import unseen, without_first
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -16,24 +19,114 @@ GPU_SECONDS = 5.0
 """How often loss and peak memory are read from the GPU, which has to synchronize for that."""
 
 
+class _Accumulation:
+    """What an engine has accumulated since its last step."""
+
+    def __init__(self) -> None:
+        self._summed: Tensor | None = None
+        self._averaged: Tensor | None = None
+        self._num_averaged = 0
+        self._is_complete = True
+        """Whether each loss was one number."""
+        self.num_backwards = 0
+        """Since the last call of `step`, which need not take a step."""
+        self.num_discarded = 0
+        """How many backward passes were overwritten before the step."""
+        self.step = 0
+        self._is_reduced = False
+        """Whether the gradients of the step were reduced, which the next reduction overwrites."""
+        self._has_forward = False
+        """Whether another forward pass has followed."""
+
+    def forward(self) -> None:
+        """Take in a forward pass."""
+        self._has_forward = True
+
+    def add(self, given: object, *, is_scaled: bool) -> None:
+        """Take in the loss of a backward pass; one that `is_scaled` is divided by the engine.
+
+        Sums stay on their device: nothing waits for it.
+        """
+        loss = cast("Tensor | None", given)
+        if loss is None or loss.numel() != 1:
+            self._is_complete = False
+            return
+        loss = loss.detach().float().reshape(())
+        if is_scaled:
+            self._averaged = loss if self._averaged is None else self._averaged + loss
+            self._num_averaged += 1
+        else:
+            self._summed = loss if self._summed is None else self._summed + loss
+
+    def backward(self, *, reduces: bool, overwrites: bool) -> None:
+        """Take in the end of a backward pass, and whether its gradients replace reduced ones."""
+        self.num_backwards += 1
+        if reduces and overwrites and self._is_reduced and self._has_forward:
+            self.num_discarded += 1
+        self._is_reduced |= reduces
+        self._has_forward = False
+
+    def loss(self, grad_accum: int) -> "Tensor | None":
+        """Return the loss of the step; None if it is not known.
+
+        Losses that the script has divided are added up. Those that the engine divides are averaged, also at
+        the end of an epoch, where fewer micro-batches may be left than the engine divides by.
+        """
+        if not self._is_complete:
+            return None
+        if self._averaged is None:
+            return self._summed
+        averaged = self._averaged / min(self._num_averaged, grad_accum)
+        return averaged if self._summed is None else averaged + self._summed
+
+
 class EngineFacts:
     """Reads facts from an engine before and after its phases; raises nothing."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self._heartbeat = heartbeat
-        self._loss: Tensor | None = None
+        self._accumulations: dict[int, _Accumulation] = {}
+        """Those of each engine."""
+        self._num_discarded = 0
         self._tokens = 0
         self._asked = 0.0
+
+    def watch(self, engine_class: type) -> None:
+        """Notice the end of every backward pass, also where a script calls `loss.backward()` itself."""
+        name = "_backward_epilogue"
+        if (epilogue := vars(engine_class).get(name)) is not None:
+            setattr(engine_class, name, self._noting(epilogue))
+
+    def _noting(self, epilogue: Callable[["DeepSpeedEngine"], None]) -> Callable[["DeepSpeedEngine"], None]:
+        @functools.wraps(epilogue)
+        def noting(engine: "DeepSpeedEngine") -> None:
+            try:
+                epilogue(engine)
+            except BaseException as error:
+                error.__traceback__ = without_first(error)
+                raise
+            with contextlib.suppress(Exception):
+                self._accumulation(engine).backward(
+                    reduces=bool(engine.is_gradient_accumulation_boundary()), overwrites=_overwrites(engine)
+                )
+
+        return unseen(noting)
+
+    def _accumulation(self, engine: object) -> _Accumulation:
+        return self._accumulations.setdefault(id(engine), _Accumulation())
 
     def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Read the inputs of a phase."""
         try:
             if phase == phases.FORWARD:
+                self._accumulation(args[0]).forward()
                 return self._count_tokens(args, kwargs)
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
                 return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
             if phase == phases.BACKWARD:
-                self._remember_loss(args, kwargs)
+                given = args[1] if len(args) > 1 else kwargs.get("loss")
+                is_scaled = bool(kwargs.get("scale_wrt_gas", True))
+                self._accumulation(args[0]).add(given, is_scaled=is_scaled)
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
         return {}
@@ -47,15 +140,6 @@ class EngineFacts:
         except Exception:  # noqa: BLE001 - a surprise here must not reach the script
             return {}
         return {}
-
-    def _remember_loss(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        given = kwargs.get("loss")
-        if len(args) > 1:
-            given = args[1]
-        loss = cast("Tensor | None", given)
-        self._loss = None
-        if loss is not None and loss.numel() == 1:
-            self._loss = loss.detach()
 
     def _count_tokens(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Count the tokens of a forward pass; reading a shape needs no synchronization."""
@@ -71,30 +155,44 @@ class EngineFacts:
         return {"tokens": self._tokens}
 
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
+        accumulation = self._accumulation(engine)
+        if engine.global_steps == accumulation.step:  # it accumulates
+            accumulation.num_backwards = 0
+            return {}
+        following = self._accumulations[id(engine)] = _Accumulation()
+        following.step = engine.global_steps
         facts: dict[str, object] = {}
+        if accumulation.num_discarded:
+            self._num_discarded += accumulation.num_discarded
+            facts["discarded_backwards"] = self._num_discarded
+            facts["backwards_of_step"] = accumulation.num_backwards
         if (skipped := getattr(engine, "skipped_steps", None)) is not None:
             facts["skipped_steps"] = int(skipped)
         if engine.fp16_enabled():
             facts["loss_scale"] = getattr(engine.optimizer, "cur_scale", None)
         now = time.monotonic()
         asks = now - self._asked > GPU_SECONDS
-        step, loss = engine.global_steps, self._loss_now(asks)
-        if loss is not None:  # a Trainer leaves losses that are NaN out of its logs
-            facts |= {"step_loss": loss, "seen_loss_step": step}
+        step, loss = engine.global_steps, accumulation.loss(engine.gradient_accumulation_steps())
+        if loss is None:  # a pipeline knows it itself
+            loss = getattr(engine, "agg_train_loss", None)
         if self._heartbeat.counts_steps:
             facts |= {"step": step, **_rate(engine)}
-            if loss is not None:
-                facts["loss"] = loss
+        if loss is not None and (asks or loss.device.type == "cpu"):
+            # A Trainer leaves losses that are NaN out of its logs.
+            facts |= {"step_loss": float(loss), "seen_loss_step": step}
+            if self._heartbeat.counts_steps:
+                facts["loss"] = facts["step_loss"]
         if asks:
             self._asked = now
             facts |= _gpu_peaks()
         return facts
 
-    def _loss_now(self, asks: bool) -> float | None:
-        loss, self._loss = self._loss, None
-        if loss is not None and (asks or loss.device.type == "cpu"):
-            return float(loss)
-        return None
+
+def _overwrites(engine: "DeepSpeedEngine") -> bool:
+    """Whether the engine's optimizer overwrites reduced gradients, as that of stages 1 and 2 does."""
+    optimizer = engine.optimizer
+    is_partitioned = type(optimizer).__name__ == "DeepSpeedZeroOptimizer"
+    return is_partitioned and not getattr(optimizer, "cpu_offload", False)
 
 
 def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:

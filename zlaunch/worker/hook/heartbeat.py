@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -21,6 +22,10 @@ from zlaunch.worker.hook.own_file import OwnFile
 from zlaunch.worker.hook.step_history import StepHistory
 
 SIZE_BYTES = 1024
+
+MOST_END_LOSSES = 11
+END_SHARE = 4
+"""The median of the end is that of so many of the last losses, and of at most a fourth of all."""
 
 
 class Heartbeat:
@@ -42,6 +47,8 @@ class Heartbeat:
         self._known = self._encode(self._facts)
         """The facts as JSON: most writes change only the phase."""
         self._since = time.time()
+        self._losses: deque[float] = deque(maxlen=MOST_END_LOSSES)
+        self._num_losses = 0
         self.phase = ""
         self.counts_steps = True
         """Whether DeepSpeed's engine counts the steps, rather than a Trainer or the script."""
@@ -98,6 +105,8 @@ class Heartbeat:
             self._facts["loss_step"] = step
             if self._facts.get("first_loss") is None:
                 self._facts["first_loss"] = facts["loss"]
+                self._num_losses = 0
+            self._end_with(facts["loss"])
             if "step_loss" not in self._facts:
                 self._facts["seen_loss_step"] = step
         loss = facts.get("loss")
@@ -105,6 +114,17 @@ class Heartbeat:
             loss = facts.get("step_loss")
         self._watch("loss", loss, self._facts.get("seen_loss_step"))
         self._watch("grad_norm", facts.get("grad_norm"), step)
+
+    def _end_with(self, loss: object) -> None:
+        """Keep the median of the last losses: the very last one may be that of a small batch."""
+        if not isinstance(loss, int | float) or not math.isfinite(loss):
+            return
+        self._losses.append(loss)
+        self._num_losses += 1
+        count = min(MOST_END_LOSSES, max(1, self._num_losses // END_SHARE))
+        count -= 1 - count % 2  # an odd number has a median of its own
+        last = sorted([*self._losses][-count:])
+        self._facts |= {"end_loss": last[count // 2], "end_losses": count}
 
     def _watch(self, name: str, value: object, step: object) -> None:
         if not isinstance(value, int | float):

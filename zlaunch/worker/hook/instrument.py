@@ -97,6 +97,8 @@ class Instrumentation:
                 setattr(owner, name, classmethod(self._wrapped(function.__func__, phase)))
             elif function is not None:
                 setattr(owner, name, self._wrapped(function, phase))
+        if module.__name__ == _ENGINE:
+            self._engine.watch(module.DeepSpeedEngine)
         if module.__name__ == _TRAINER:
             self._add_callback(module)
         if module.__name__ in self._also:

@@ -58,17 +58,14 @@ class StepHistory:
             self._write({"step": self._step, "time": round(now, 3), "count": 0}, now)
 
     def note(self, facts: Mapping[str, object], tokens: object) -> None:
-        """Add facts to the step that they name, or else to the step that ends next. May raise OSError.
-
-        While an engine accumulates gradients for the next step, it names the last one.
-        """
+        """Add facts to the step that they name, or else to the step that ends next. May raise OSError."""
         numbers: dict[str, float] = {}
         for name in NUMBERS:
             value = facts.get(name)
             if isinstance(value, int | float):
                 numbers[name] = float(f"{value:.7g}")
         step = facts.get("step")
-        if step is None or (step == self._step and "skipped_steps" in facts):
+        if step is None:
             self._coming.update(numbers)
             return
         if step != self._step:

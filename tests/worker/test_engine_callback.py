@@ -1,0 +1,163 @@
+"""What is read from an engine: the loss of a step, and gradients that it throws away."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zlaunch.rundir import phases
+from zlaunch.worker.hook.engine_callback import EngineFacts
+from zlaunch.worker.hook.heartbeat import Heartbeat
+
+
+class Loss:
+    """Stands for a tensor."""
+
+    device = SimpleNamespace(type="cpu")
+
+    def __init__(self, value: float, size: int = 1) -> None:
+        self.value, self.size = value, size
+
+    def numel(self) -> int:
+        return self.size
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in ("detach", "float")
+        return lambda: self
+
+    def reshape(self, _shape: tuple[()]) -> "Loss":
+        return self
+
+    def __add__(self, other: "Loss") -> "Loss":
+        return Loss(self.value + other.value)
+
+    def __truediv__(self, count: int) -> "Loss":
+        return Loss(self.value / count)
+
+    def __float__(self) -> float:
+        return self.value
+
+
+class DeepSpeedZeroOptimizer:
+    """Stands for that of stages 1 and 2."""
+
+    cpu_offload = False
+    param_groups = ({"lr": 0.1},)
+
+
+class Engine:
+    """Counts as DeepSpeed's engine does."""
+
+    skipped_steps = 0
+
+    def __init__(self, accumulation: int, optimizer: object = None, *, is_managed: bool = True) -> None:
+        self.accumulation, self.is_managed = accumulation, is_managed
+        self.optimizer = optimizer or DeepSpeedZeroOptimizer()
+        self.micro_steps = self.global_steps = 0
+
+    def fp16_enabled(self) -> bool:
+        return False
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.accumulation
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        return self.is_managed and (self.micro_steps + 1) % self.accumulation == 0
+
+    def _backward_epilogue(self) -> None:
+        pass
+
+    def step(self) -> None:
+        self.global_steps += self.is_gradient_accumulation_boundary() or not self.is_managed
+        self.micro_steps += 1
+
+
+class Loop:
+    """A script that calls an engine in the phases of the hook."""
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        self.engine, self.facts = engine, EngineFacts(Heartbeat(folder / "pulse"))
+        self.watched = type("Watched", (), {"_backward_epilogue": Engine._backward_epilogue})
+        self.facts.watch(self.watched)
+
+    def forward(self) -> None:
+        self.facts.before(phases.FORWARD, [self.engine], {})
+
+    def backward(self, loss: float, **options: bool) -> None:
+        self.facts.before(phases.BACKWARD, [self.engine, Loss(loss)], options)
+        self.watched._backward_epilogue(self.engine)  # type: ignore[attr-defined]
+
+    def step(self) -> dict[str, Any]:
+        self.engine.step()
+        return self.facts.after(phases.STEPPING, [self.engine])
+
+
+def trained(loop: Loop, losses: list[float], steps: int = 1, **options: bool) -> dict[str, Any]:
+    """Train on micro-batches; the script calls `step` after each `steps` of them."""
+    facts: dict[str, Any] = {}
+    for count, loss in enumerate(losses, start=1):
+        loop.forward()
+        loop.backward(loss, **options)
+        if count % steps == 0:
+            facts |= loop.step()
+    return facts
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3, 8])
+def test_the_loss_of_a_step_is_the_mean_of_its_micro_batches(accumulation: int, tmp_path: Path) -> None:
+    losses = [float(2 * number) for number in range(accumulation)]
+    facts = trained(Loop(tmp_path, Engine(accumulation)), losses)
+    assert (facts["step_loss"], facts["loss"], facts["step"]) == (accumulation - 1, accumulation - 1, 1)
+
+
+def test_losses_that_the_script_has_divided_itself_are_added(tmp_path: Path) -> None:
+    """As a Trainer does, which divides each by the tokens of the whole step."""
+    facts = trained(Loop(tmp_path, Engine(4)), [1.0, 0.5, 0.25, 0.25], scale_wrt_gas=False)
+    assert facts["step_loss"] == 2.0
+
+
+def test_a_shorter_accumulation_at_the_end_of_an_epoch_has_the_mean_of_what_there_was(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, Engine(4))
+    for loss in (3.0, 5.0):
+        loop.forward()
+        loop.backward(loss)
+    loop.engine.micro_steps = 3  # as accelerate ends an accumulation early
+    assert loop.step()["step_loss"] == 4.0
+
+
+def test_two_losses_of_one_micro_batch_are_added(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, Engine(1))
+    loop.forward()
+    loop.backward(3.0)
+    loop.backward(5.0)
+    facts = loop.step()
+    assert (facts["step_loss"], "discarded_backwards" in facts) == (8.0, False)
+
+
+def test_a_loss_that_is_no_number_is_not_shown(tmp_path: Path) -> None:
+    loop = Loop(tmp_path, Engine(1))
+    loop.facts.before(phases.BACKWARD, [loop.engine, Loss(1.0, size=2)], {})
+    assert "loss" not in loop.step()
+
+
+@pytest.mark.parametrize(
+    ("engine", "steps", "discarded"),
+    [
+        (Engine(1), 1, None),
+        (Engine(4), 1, None),
+        (Engine(1), 4, 3),
+        (Engine(1, is_managed=False), 4, None),
+        (Engine(1, object()), 4, None),
+    ],
+)
+def test_backward_passes_before_one_step_replace_each_others_gradients_at_stages_1_and_2(
+    engine: Engine, steps: int, discarded: int | None, tmp_path: Path
+) -> None:
+    facts = trained(Loop(tmp_path, engine), [1.0] * 4, steps)
+    assert facts.get("discarded_backwards") == discarded
+
+
+def test_backward_passes_are_counted_for_each_call_of_step_also_if_it_takes_none(tmp_path: Path) -> None:
+    facts = trained(Loop(tmp_path, Engine(4)), [1.0] * 16, steps=4)
+    assert (facts["discarded_backwards"], facts["backwards_of_step"]) == (3, 4)

@@ -49,7 +49,9 @@ def accelerate_loop(accumulation):
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
     config = {**CONFIG, "gradient_accumulation_steps": accumulation}
-    accelerator = Accelerator(cpu=True, deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=config))
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"
+    plugin = DeepSpeedPlugin(hf_ds_config=config)
+    accelerator = Accelerator(gradient_accumulation_steps=accumulation, deepspeed_plugin=plugin)
     model = net()
     loader = torch.utils.data.DataLoader(torch.cat(batches[:2 * accumulation + 1]), batch_size=2)
     model, optimizer, loader = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-3), loader)

@@ -17,7 +17,7 @@ help:
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
-	@echo "make matrix    run jobs with older releases of the packages, and regenerate docs/versions.md"
+	@echo "make matrix    run jobs with the oldest to the newest packages, and regenerate docs/versions.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"

@@ -26,7 +26,7 @@ def test_a_secret_in_a_text_is_hidden(text: str) -> None:
         "--max_tokens 128", "KeyError: text", "--tokenizer_name gpt2", "the tokens are fine", "no API key was found",
         "`--stage 3`: saves 4.2 GiB; costs time", "write `--env HF_TOKEN=VALUE`", "unknown-key: DeepSpeed has none",
         "unknown key: foo", "KEY=$(head -c 24 /dev/urandom)", "--pad_token <pad>", "author: me", "passes: yes",
-        "the host asks for a password: it accepts none of your keys", "HF_TOKEN=$HF_TOKEN", "--output_path out", "--prompt_key question", "--sort-key=train_loss",
+        "the host asks for a password: it accepts none of your keys", "HF_TOKEN=$HF_TOKEN", "--output_path out", "secretKeyRef:\n  name: hub\n  key: token", "--prompt_key question", "--sort-key=train_loss",
     ],
 )  # fmt: skip
 def test_other_words_stay(text: str) -> None:

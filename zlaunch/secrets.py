@@ -63,7 +63,7 @@ _COLUMN = re.compile(r"[a-z]{1,13}|[a-z]+(?:_[a-z]+)+")
 """Columns of datasets, and the options that name them: `--prompt_key question`."""
 
 _ASSIGNED = re.compile(
-    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>\s*[=:](?![=:])\s*|[ ]+)"
+    rf"(?:{_SIGN})[\w.-]{{0,99}}(?![\w.-])(?P<close>\\?[\"']?)(?P<between>[ \t]*[=:](?![=:])[ \t]*|[ ]+)"
     r"(?P<open>\\?[\"'`]?)(?P<scheme>(?:Bearer|Basic|Token)\s+)?"
     r"(?P<value>(?<=\")[^\"\\\n]+|(?<=')[^'\\\n]+|[^\s,;'\"`&(){}\[\]\\]+)",
     re.IGNORECASE,

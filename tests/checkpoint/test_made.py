@@ -40,6 +40,15 @@ def test_whatever_stands_in_the_place_of_a_file_no_reader_waits_for_it(kind: str
                 summarize(found, complete=True)
 
 
+def test_a_latest_that_no_path_can_have_is_no_name(tmp_path: Path) -> None:
+    folder = trainers(tmp_path / "checkpoint-3", ADAPTER, 2, config=BF16)
+    for text in ("x" * 5000, "\0"):
+        (folder / "latest").write_text(text)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": text}}))
+        files = {problem.file for problem in summarize(checkpoint_at(folder)).problems}
+        assert folder / "latest" in files, text
+
+
 def test_a_pipe_in_the_place_of_weights_is_named(tmp_path: Path) -> None:
     trainers(tmp_path / "checkpoint-3", ADAPTER, 2, config=BF16)
     os.mkfifo(tmp_path / "checkpoint-3" / "model.safetensors")

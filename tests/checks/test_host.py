@@ -49,7 +49,7 @@ WRONG: dict[str, tuple[MachineFacts, str, Status, str, str | None]] = {
     ),
     "a newer torch": (
         with_packages(cpu_host(), torch="3.0.0"),
-        *("torch", NOTE, "newer than what zlaunch was tested with (2.13)", None),
+        *("torch", NOTE, "newer than what zlaunch was tested with (2.13 to 2.15)", None),
     ),
     "a busy GPU": (
         machine_facts("busy-gpu"),

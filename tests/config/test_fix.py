@@ -34,6 +34,10 @@ MENDED = [
     ('{"bf16": {"enabled": True}, %s}', '{"bf16": {"enabled": true}, %s}'),
     ("{'bf16': {'enabled': true,}, %s}  // mine", '{"bf16": {"enabled": true}, %s}  // mine'),
     ('{"bf16": {"enabled": true, "loss_scale": 0}, %s}', '{"bf16": {"enabled": true}, %s}'),
+    (
+        '{ // mine\n"deepspeed": /* all */ {"bf16": {"enabled": true}, %s} // end\n}\n',
+        '// mine\n/* all */\n{"bf16": {"enabled": true}, %s}\n// end\n',
+    ),
     ('{"deepspeed": {"bf16": {"enabled": true}, %s}}\n', '{"bf16": {"enabled": true}, %s}\n'),
     (
         '{"optimizer": {"type": "AdamW", "lr": 1e-4, "eps": 1e-8}, %s}',

@@ -18,6 +18,7 @@ KINDS: dict[str, Callable[[int], str]] = {
     "arguments": lambda number: json.dumps(
         {"optimizer": {"type": "AdamW", "params": {f"arg_{n}": 0.5 for n in range(number)}}}
     ),
+    "objects": lambda number: json.dumps({f"key_{n}": {"a": [{"b": n}]} for n in range(number)}),
     "comments": lambda number: "{" + BATCH + "\n// mine" * number + "\n}",
     "duplicates": lambda number: "{" + ", ".join([BATCH] * number) + "}",
     "words of Python": lambda number: "{" + ",\n".join(f'"key_{n}": True' for n in range(number)) + "}",

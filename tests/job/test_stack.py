@@ -7,7 +7,7 @@ from zlaunch.job.stack import TESTED, SoftwareStack
 from zlaunch.units import numbers_of
 
 MEASURED = re.findall(
-    r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|",
+    r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|",
     (ROOT / "docs" / "versions.md").read_text("utf-8"),
     re.MULTILINE,
 )
@@ -18,7 +18,9 @@ def test_accelerate_offloads_adagrad_since_1_2(accelerate: str, offloaded: str) 
     assert SoftwareStack({"accelerate": accelerate}).optimizer_on_host("adagrad") == offloaded
 
 
-@pytest.mark.parametrize(("column", "name"), [*enumerate(("deepspeed", "transformers", "accelerate"))])
+@pytest.mark.parametrize(
+    ("column", "name"), [*enumerate(("deepspeed", "transformers", "accelerate", "torch"))]
+)
 def test_what_is_said_to_be_tested_is_in_the_table_of_versions(column: int, name: str) -> None:
     releases = sorted(numbers_of(row[column]) for row in MEASURED)
     assert [releases[0], releases[-1]] == [*map(numbers_of, TESTED[name])]
@@ -31,7 +33,7 @@ def test_every_patch_of_a_tested_release_is_tested() -> None:
 
 def test_a_release_outside_of_the_table_is_untested() -> None:
     stack = SoftwareStack({"torch": "2.6.0", "deepspeed": "0.20.1"})
-    versions = "torch 2.6.0 (tested: 2.13), deepspeed 0.20.1 (tested: 0.15 to 0.19)"
+    versions = "torch 2.6.0 (tested: 2.13 to 2.15), deepspeed 0.20.1 (tested: 0.15 to 0.19)"
     assert list(stack.untested()) == [f"zlaunch was not tested with {versions}"]
 
 

@@ -116,3 +116,12 @@ def test_a_precision_of_accelerate_loses_to_a_switch_of_the_ds_config(
     setting = OwnSetting("Accelerator", "mixed_precision", precision, ("mixed_precision",), "train.py:3")
     found = unused_settings([setting], {("bf16", "enabled"): switch}, 1.0)
     assert [finding.where for finding in found] == ["bf16.enabled"][:is_named]
+
+
+def test_an_argument_of_a_dummy_optimizer_needs_its_key_in_the_section() -> None:
+    setting = OwnSetting(
+        "DummyOptim", "weight_decay", 0.1, ("optimizer", "params", "weight_decay"), "train.py:3"
+    )
+    (finding,) = unused_settings([setting], {("optimizer", "type"): "AdamW"}, 1.0)
+    assert finding.hint == 'add `"weight_decay": "auto"` to `optimizer.params`'
+    assert not list(unused_settings([setting], {("optimizer", "params", "weight_decay"): "auto"}, 1.0))

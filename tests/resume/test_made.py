@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.made import T, safetensors, trainers
-from tests.resume.resuming import TRAINER, findings, inputs, planned
+from tests.making import script
+from tests.resume.resuming import PASSES, TRAINER, findings, inputs, planned
 from zlaunch.cli.views.run import saved_rows
-from zlaunch.errors import Finding, Severity
+from zlaunch.errors import Finding, InputMissing, Severity
 from zlaunch.hosts.machine.interpreter import Package
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
@@ -77,8 +78,17 @@ def test_a_checkpoint_of_the_model_alone_is_refused_whichever_way_it_is_named(tm
 
 
 def test_what_a_script_makes_of_a_word_that_is_no_checkpoint_is_left_to_it(tmp_path: Path) -> None:
-    for word in ("True", "latest", str(tmp_path), "https://example.org/run"):
+    for word in ("True", "latest", str(tmp_path)):
         assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word))) is None
+    looks = script(f"{PASSES} if os.path.isdir(args.resume_from_checkpoint) else None")
+    assert resumption_by_argument(looks, ScriptArgs.of((RESUME, "out/checkpoint-5"))) is None
+
+
+def test_a_path_that_is_not_there_is_refused_with_one_that_is(checkpoint: Path) -> None:
+    gone = checkpoint.with_name("checkpoint-4")
+    with pytest.raises(InputMissing, match="there is no such directory") as raised:
+        resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, str(gone))))
+    assert "did you mean `--resume_from_checkpoint" in (raised.value.hint or "")
 
 
 def test_the_end_of_a_run_names_a_model_that_holds_nothing_and_what_has_its_numbers(

@@ -1,5 +1,7 @@
 import json
+import os
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,8 +12,10 @@ import pytest
 
 from tests.abilities import need_root
 from tests.running import ROOT
+from zlaunch.hosts.agent.channel import Channel
 from zlaunch.hosts.machine.ports import free_port
-from zlaunch.worker.node import check_reachable
+from zlaunch.rundir.record import OrderRecord
+from zlaunch.worker.node import _Node, check_reachable
 
 SILENT = ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 REACH = """
@@ -79,3 +83,20 @@ def test_a_first_host_that_drops_all_is_named_in_time_however_many_addresses_it_
 def test_a_first_host_is_reached_at_any_of_its_addresses(port: int, tmp_path: Path) -> None:
     why, _ = reach(tmp_path, [*SILENT, "127.0.0.1"], port)
     assert why == ""
+
+
+@pytest.mark.parametrize(("is_shared", "mode"), [(False, 0o700), (True, 0o755)])
+def test_a_run_directory_is_as_private_on_every_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool, mode: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    order: OrderRecord = {
+        "node": 1,
+        "run_directory": str(tmp_path / "run"),
+        "working_directory": str(tmp_path),
+        "files": {"job.json": "{}"},
+        "shared": is_shared,
+    }
+    _Node(Channel(*os.pipe()), order).prepare()
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == mode
+    assert (tmp_path / "run" / "job.json").read_text() == "{}"

@@ -46,3 +46,16 @@ def test_a_script_that_cannot_be_started_leaves_a_record_and_the_reason(tmp_path
     reason = "zlaunch could not start the script: FileNotFoundError: [Errno 2] No such file or directory"
     assert (ended.returncode, record["returncode"]) == (1, 1)
     assert (tmp_path / "logs" / "rank-0.log").read_text().startswith(reason)
+
+
+def test_a_rank_of_torchrun_knows_its_host_by_the_names_of_deepspeeds_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "x.py"
+    script.write_text("import os\nprint(os.environ['CROSS_SIZE'], os.environ['CROSS_RANK'])\n")
+    for folder in ("ranks", "logs"):
+        (tmp_path / folder).mkdir()
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "script": [str(script)], "environment": {}}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    of_torchrun = {"RANK": "0", "GROUP_WORLD_SIZE": "3", "GROUP_RANK": "2"}
+    program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
+    subprocess.run(program, cwd=ROOT, env={**os.environ, **of_torchrun}, check=True)
+    assert (tmp_path / "logs" / "rank-0.log").read_text() == "3 2\n"

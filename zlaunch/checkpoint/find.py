@@ -41,6 +41,9 @@ _OF_A_MODEL = re.compile("model|weights|consolidated")
 
 _TRAINER_NAME = re.compile(r"checkpoint-(\d+)")
 _STEP = re.compile(r"(?:global_step|checkpoint-|step[_-]?|epoch[_-]?)(\d+)")
+_LONGEST_NAME = 255
+"""What is longer names no directory, and no path can have it."""
+
 _LEVELS = 2
 """How many levels below a directory are searched: `outputs/run-3/checkpoint-100`."""
 
@@ -176,7 +179,9 @@ def checkpoint_parent(saved: Path) -> Path:
 def latest_tag(folder: Path, name: str = LATEST) -> str | None:
     """Read which tag is the newest; None if there is no such file."""
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return read_regular(folder / name).decode().strip()
+        named = read_regular(folder / name).decode().strip()
+        if len(named) <= _LONGEST_NAME:
+            return named
     return None
 
 

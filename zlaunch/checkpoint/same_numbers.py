@@ -1,6 +1,8 @@
 """Compare a model with an engine's files beside it: a file of safetensors has no checksum."""
 
-from collections.abc import Iterator, Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zlaunch.checkpoint.dtypes import BLOCK, FLOATS, convert
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
 
 MOST_DAMAGED = 0.1
-"""Largest share of numbers that differ because of bits, or a block of a disk, that were lost."""
+"""Share of the numbers that a few bits or a block of a disk may have."""
 
 
 def damaged_numbers(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     """Find numbers of a model that the engine beside it has saved otherwise.
 
-    A model with many other numbers was made on purpose, such as an average of several steps.
+    A model in which most is different was made on purpose, such as an average of several steps.
     """
     files = checkpoint.engine_files()
     models = [file for file in weight_files(checkpoint.folder) if file.suffix == ".safetensors"]
@@ -32,22 +34,28 @@ def damaged_numbers(checkpoint: CheckpointFolder) -> Iterator[Problem]:
         return
     try:
         saved = {weight.name: weight for weight in weights(checkpoint)}
-    except (Unavailable, BadArchive, OSError):
+        trained = files.first_model.trained or saved.keys()
+    except (Unavailable, BadArchive, OSError, StopIteration):
         return  # other checks say what is wrong
     engine = {**saved, **{name_in_file(name): weight for name, weight in saved.items()}}
-    differing, compared = [], 0
+    found: list[tuple[Path, str, int]] = []
     for file in models:
-        try:
-            counts = _counts(SafetensorsFile(file), engine)
-        except (BadArchive, OSError):
-            continue
-        compared += sum(engine[name].numel for name in counts)
-        differing += [(file, name, count) for name, count in counts.items() if count]
-    if sum(count for _, _, count in differing) > compared * MOST_DAMAGED:
+        with contextlib.suppress(BadArchive, OSError):
+            found += [(file, name, count) for name, count in _counts(SafetensorsFile(file), engine).items()]
+    compared = [(engine[name].numel, count) for _, name, count in found if engine[name].name in trained]
+    if _is_another(compared):
         return
-    for file, name, count in differing:
-        message = f"{plural(count, 'number')} of `{name}` {'differs' if count == 1 else 'differ'}"
-        yield Problem(file, f"{message} from what the engine saved: the file is damaged")
+    for file, name, count in found:
+        if count:
+            message = f"{plural(count, 'number')} of `{name}` {'differs' if count == 1 else 'differ'}"
+            yield Problem(file, f"{message} from what the engine saved: the file is damaged")
+
+
+def _is_another(compared: Sequence[tuple[int, int]]) -> bool:
+    """Whether most of a model is different; given the numbers of each tensor, and how many differ."""
+    all_numbers, differing = sum(numel for numel, _ in compared), sum(count for _, count in compared)
+    changed = sum(count > 0 for _, count in compared)
+    return differing > all_numbers * MOST_DAMAGED and changed > len(compared) / 2
 
 
 def _counts(model: SafetensorsFile, engine: Mapping[str, StoredWeight]) -> dict[str, int]:

@@ -9,12 +9,15 @@ from zlaunch.job.trainer_releases import TrainerRelease, is_before
 from zlaunch.units import numbers_of
 
 TESTED: Mapping[str, tuple[str, str]] = {
-    "torch": ("2.13", "2.13"),
+    "torch": ("2.13", "2.15"),
     "deepspeed": ("0.15", "0.19"),
-    "transformers": ("4.46", "5.23"),
+    "transformers": ("4.46", "5.24"),
     "accelerate": ("1.1", "1.15"),
 }
-"""Package → the oldest and the newest release in docs/versions.md; all tests ran with the newest alone."""
+"""Package → the oldest and the newest release in docs/versions.md.
+
+All tests ran with the newest of each, but with the oldest torch, that of `constraints.txt`.
+"""
 
 
 FORCED_LOAD = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
@@ -56,7 +59,7 @@ class SoftwareStack:
         return version is None or numbers_of(oldest) <= numbers_of(version) <= numbers_of(newest)
 
     def is_newest(self, name: str) -> bool:
-        """Whether all tests ran with this release of a package."""
+        """Whether this is the newest release of a package that zlaunch was tested with."""
         version = self.versions.get(name)
         return version is None or numbers_of(version) == numbers_of(TESTED[name][1])
 

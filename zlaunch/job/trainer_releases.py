@@ -1,6 +1,6 @@
 """How `transformers.TrainingArguments` changed between releases.
 
-Each row names the first release with the change, from the last patch of each minor release, 4.46 to 5.23.
+Each row names the first release with the change, from the last patch of each minor release, 4.46 to 5.24.
 `make matrix` compares several releases with contract tests.
 """
 
@@ -12,7 +12,7 @@ from zlaunch.units import numbers_of
 
 Value = bool | int | float | str
 
-OLDEST, NEWEST = "4.46", "5.23"
+OLDEST, NEWEST = "4.46", "5.24"
 
 DEFAULTS: Mapping[str, Value] = {
     "per_device_train_batch_size": 8,
@@ -119,7 +119,7 @@ class TrainerRelease(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`transformers 5.23`."""
+        """`transformers 5.24`."""
         major, minor = numbers_of(self.transformers or NEWEST)
         return f"transformers {major}.{minor}"
 

@@ -74,19 +74,22 @@ def unused_settings(
             value, hint = written.get(path), 'write "auto" there, or the same in the script'
         elif setting.call == "clip_grad_norm_":
             value, hint = clipping, "write it there, or give `--set gradient_clipping=…`"
-        if value in (None, "auto", setting.value):
-            continue
-        given, key = setting.name, dotted(path)
+        given, key, decides = setting.name, dotted(path), f"is {json.dumps(value)}"
         if setting.value is not None:
             given += f"={setting.value}"
-        yield Finding(
-            "setting-without-effect",
-            f"`{given}` of {setting.call} ({setting.where}) has no effect: "
-            f"`{key}` of the ds_config is {json.dumps(value)}",
-            hint,
-            key,
-            Severity.IGNORED,
-        )
+        if value is None and _lacks(path, written):
+            decides, hint = "is missing, so DeepSpeed uses its own default", _add(path)
+        elif value in (None, "auto", setting.value):
+            continue
+        effect = f"`{given}` of {setting.call} ({setting.where}) has no effect"
+        message = f"{effect}: `{key}` of the ds_config {decides}"
+        yield Finding("setting-without-effect", message, hint, key, Severity.IGNORED)
+
+
+def _lacks(path: KeyPath, written: Mapping[KeyPath, object]) -> bool:
+    """Whether a ds_config has a section for an optimizer or a schedule, without this key."""
+    is_argument = path[:2] in (_OPTIMIZER, _SCHEDULER) and path not in written
+    return is_argument and any(leaf[0] == path[0] for leaf in written)
 
 
 def _decided_format(precision: str, written: Mapping[KeyPath, object]) -> KeyPath:
@@ -103,7 +106,11 @@ def unused_in_training(ds_config: Mapping[str, object], reported: Mapping[str, o
     arguments = {}
     for name, value in reported.items():
         defaults = (DEFAULTS.get(name), OLDER_DEFAULTS.get(name, ({}, None))[1])
-        if name not in DEFAULTS or value in (*defaults, "None"):  # the Trainer writes most values as text
+        if name not in DEFAULTS or value in (
+            *defaults,
+            "None",
+            "{}",
+        ):  # the Trainer writes most values as text
             continue
         if isinstance(value, bool | int | float | str):
             arguments[name] = Argument(value, Source.argument(name))

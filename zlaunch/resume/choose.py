@@ -5,15 +5,21 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from zlaunch.checkpoint.find import recognize
+from zlaunch.checkpoint.find import recognize, step_in
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing
 from zlaunch.files import shown, typed
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.script import RESUME, Script
+from zlaunch.job.script import RESUME, ConfigInterface, Script
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.resume.fit import can_resume, target_of
-from zlaunch.resume.handover import TAG_VARIABLE, CheckpointReading, Resumption, checkpoint_handover
+from zlaunch.resume.handover import (
+    TAG_VARIABLE,
+    CheckpointHandover,
+    CheckpointReading,
+    Resumption,
+    checkpoint_handover,
+)
 from zlaunch.resume.newest import by_age, checkpoint_of, newest_complete, refuse_several
 from zlaunch.resume.saved_by_run import newest_of_run, output_dir_of, resumed_of
 from zlaunch.resume.training import PlannedTraining
@@ -41,7 +47,8 @@ def find_resumption(job: JobSpec, script: Script) -> Resumption | None:
 def resumption_by_argument(script: Script, args: ScriptArgs) -> Resumption | None:
     """Find the checkpoint that an argument of the script names.
 
-    None if there is no such argument, or only the script knows what it makes of it.
+    None if there is no such argument, or only the script knows what it makes of it. Raise InputMissing for a
+    path that is not there and goes to the Trainer as it is.
     """
     named, handover = script.trainer_flags(args).value(RESUME), checkpoint_handover(script)
     knows_argument = bool(handover.flag) or script.reported is not None
@@ -50,9 +57,23 @@ def resumption_by_argument(script: Script, args: ScriptArgs) -> Resumption | Non
     if script.reported is not None:
         handover = replace(handover, reading=CheckpointReading.YES)
     checkpoint = recognize(Path(named).absolute())
-    if checkpoint is None:
-        return None
-    return Resumption(summarize(checkpoint), handover, is_typed=True)
+    if checkpoint is not None:
+        return Resumption(summarize(checkpoint), handover, is_typed=True)
+    if not Path(named).exists() and _is_path(named) and _passes_on(script, handover):
+        raise InputMissing(*_not_found(named, RESUME))
+    return None
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or step_in(name) is not None
+
+
+def _passes_on(script: Script, handover: CheckpointHandover) -> bool:
+    """Whether a script certainly hands its argument to its Trainer without a look at it."""
+    looks = any(map(script.mentions, ("exists", "isdir", "is_dir")))
+    is_known = script.is_sure and script.reported is None and not script.has_other_modules
+    is_given = script.interface is ConfigInterface.TRAINER and handover.reading is CheckpointReading.YES
+    return is_known and is_given and not looks
 
 
 def no_checkpoint_yet(job: JobSpec, script: Script) -> str:
@@ -110,14 +131,16 @@ def _verify(folder: Path) -> str:
     return f"`zlaunch checkpoint verify {typed(folder)}` shows what is wrong with those that are there"
 
 
-def _not_found(name: str) -> tuple[str, str]:
+def _not_found(name: str, option: str = "--resume") -> tuple[str, str]:
     path = Path(name)
     if path.is_file():
-        return f"`--resume {name}` is a file", f"name the directory it is in: `--resume {typed(path.parent)}`"
-    message = f"`--resume {name}`: there is neither such a directory nor such a run"
+        return f"`{option} {name}` is a file", f"name the directory it is in: `{option} {typed(path.parent)}`"
+    message = f"`{option} {name}`: there is neither such a directory nor such a run"
+    if option == RESUME:
+        message = f"`{option} {name}`: there is no such directory"
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
     if near := get_close_matches(path.name, beside, 1):
-        return message, f"did you mean `--resume {typed(path.with_name(near[0]))}`?"
+        return message, f"did you mean `{option} {typed(path.with_name(near[0]))}`?"
     return message, "`zlaunch checkpoint list` and `zlaunch runs list` show what there is"
 
 

@@ -36,13 +36,22 @@ def fix_text(document: Document, path: KeyPath, fix: Fix) -> str:
         case FixKind.MOVE:
             return _move(document, path, fix.to)
         case FixKind.UNWRAP:
-            around = document.spans[()]
-            edits = [Edit(around.start, span.start, ""), Edit(span.end, around.end, "")]
+            edits = _unwrapping(document, span)
     return apply(document.text, edits)
 
 
 def _key_edit(span: Span, key: str) -> Edit:
     return Edit(span.key, span.key_end, json.dumps(key))
+
+
+def _unwrapping(document: Document, span: Span) -> list[Edit]:
+    """Delete the object around the value of its only key; comments stay."""
+    text, around = document.text, document.spans[()]
+    before = [text[around.start + 1 : span.key].strip(), text[span.key_end : span.start].strip(": \t\r\n")]
+    after = text[span.end : around.end - 1].strip(", \t\r\n")
+    lead = "".join(f"{comment}\n" for comment in before if comment)
+    tail = "".join(f"\n{comment}" for comment in [after] if comment)
+    return [Edit(around.start, span.start, lead), Edit(span.end, around.end, tail)]
 
 
 def _deletion(document: Document, path: KeyPath) -> list[Edit]:

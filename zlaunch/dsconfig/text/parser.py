@@ -52,15 +52,16 @@ def _refuse_template(text: str, file: str) -> None:
         raise Refused([template])
 
 
+_PLAIN_STRING = re.compile(r'"[^"\\\x00-\x1f]*"')
 _PLAIN_MEMBER = re.compile(
     r"""
     "(?P<key>[^"\\\x00-\x1f]*)"[ \t\r\n]*:[ \t\r\n]*
     (?P<value>(?P<int>-?(?:0|[1-9]\d{0,17}))|(?P<float>-?(?:0|[1-9]\d{0,17})\.\d{1,18}(?:[eE][+-]?\d\d?)?)|"(?P<text>[^"\\\x00-\x1f]*)"|(?P<word>true|false|null))
-    [ \t\r\n]*,[ \t\r\n]*(?=")
+    (?:[ \t\r\n]*,[ \t\r\n]*(?=")|(?=[ \t\r\n]*\}))
     """,
     re.VERBOSE,
 )
-"""A member of an object in strict JSON, and the comma after it."""
+"""A member of an object in strict JSON, and the comma after it, unless it is the last one."""
 
 
 @dataclass
@@ -114,7 +115,8 @@ class _Parser:
             if kind == "comment":
                 self.notes.comment(match.start(), position)
             elif kind == "space":
-                self.notes.space(match)
+                if match.group().strip(" \t\r\n"):
+                    self.notes.space(match)
             else:
                 self._token = Token(kind, match.group(), match.start())
                 return
@@ -163,6 +165,8 @@ class _Parser:
         members: dict[str, object] = {}
         while self._token.text != closing:
             self._plain_members(path, members)
+            if self._token.text == closing:
+                break
             key_token = self._token
             if key_token.kind not in ("string", "word"):
                 self._fail(f"expected a key, not {key_token.quoted}")
@@ -245,6 +249,8 @@ class _Parser:
             text = "\n".join(line.strip() for line in lines)
             self.notes.lenient("single-quotes", "a string in triple quotes is", token, text)
             return text
+        if _PLAIN_STRING.fullmatch(token.text) is not None:
+            return token.text[1:-1]
         text = unescape(token.text[1:-1])
         if token.text[0] == "'":
             self.notes.lenient("single-quotes", "a string in single quotes is", token, text)

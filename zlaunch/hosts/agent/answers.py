@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import which
 
-from zlaunch import __version__
 from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent import own_code
@@ -164,5 +163,5 @@ def _trial(host: Host, reach: Reach) -> str:
 
 def _same_everywhere(host: Host) -> str:
     if host.python is not None:
-        return f"install zlaunch {__version__} for that Python, or correct `python=` in the hostfile"
+        return f"install zlaunch {own_code.own_code()} for that Python, or correct `python=` in the hostfile"
     return "the same Python environment and directory must be at the same path on every host"

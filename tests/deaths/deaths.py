@@ -96,12 +96,14 @@ def close_the_terminal(job: Job) -> None:
     os.close(job.bed.terminal[0])
 
 
-def kill_in_the_middle(program: str, rank: int) -> Callable[[Job], None]:
-    """Kill a process of a rank that has been computing for a while."""
+def kill_in_the_middle(
+    program: str, rank: int, number: signal.Signals = signal.SIGKILL
+) -> Callable[[Job], None]:
+    """Kill a process of a rank that has been computing for a while, or send it another signal."""
 
     def harm(job: Job) -> None:
         job.await_step(100)
-        kill(program, rank)(job)
+        kill(program, rank, number)(job)
 
     return harm
 
@@ -162,6 +164,11 @@ TABLE = (
         "SIGINT to the wrapper process of a rank alone",
         *("script.wait", "stopped", 130, "stopped"),
         harm=kill("zlaunch.worker.rank", 1, signal.SIGINT),
+    ),
+    Death(
+        "SIGTERM to the wrapper process of a rank during a collective",
+        *("script.reduces_forever", "stopped", 143, "stopped"),
+        harm=kill_in_the_middle("zlaunch.worker.rank", 1, signal.SIGTERM),
     ),
     Death(
         "SIGKILL of the reaper",

@@ -1,9 +1,16 @@
+import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.running import ROOT
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.rundir.layout import RunDir
 
 PROGRAM = """
 from zlaunch.cli.views.launch import LaunchView
@@ -29,3 +36,15 @@ def test_a_note_ends_a_line_of_the_job_only_where_both_are_one_stream(
     argv = [sys.executable, "-c", PROGRAM]
     shown = subprocess.run(argv, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, cwd=ROOT)
     assert (shown.stdout, shown.stderr) == (out, err)
+
+
+def test_the_json_of_a_run_whose_directory_is_gone_says_how_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view, plan = LaunchView(as_json=True), SimpleNamespace(layout=RunDir(tmp_path / "gone"))
+    view.run = tmp_path / "gone"
+    gone: Any = plan
+    view.ended(gone, Outcome("finished", 0, 0), 5.0, {})
+    view.print_json()
+    told = json.loads(capsys.readouterr().out)
+    assert (told["state"], told["exit_status"], told["cause"]) == ("finished", 0, None)

@@ -35,6 +35,7 @@ class LaunchView(PlanView, Reporter):
         super().__init__(as_json=as_json)
         self.run: Path | None = None
         """The directory of the last run that was started."""
+        self._outcome: Outcome | None = None
         self._is_within_line = False
         """Whether the job's output ended within a line."""
         self._shows_output = False
@@ -97,6 +98,7 @@ class LaunchView(PlanView, Reporter):
             self._say(*console.paragraph(f"{name}: {place}"))
 
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+        self._outcome = outcome
         took, verdict = duration(seconds), outcome.verdict
         about = f"details are in {os.path.relpath(plan.layout.root)}"
         if not plan.layout.job.exists():
@@ -118,7 +120,13 @@ class LaunchView(PlanView, Reporter):
     def print_json(self, **more: object) -> None:
         """With --json, print the record of the last run that was started."""
         if self._as_json and self.run is not None:
-            console.data(to_json({**members(load_run(self.run)), **more}, indent=None))
+            run = load_run(self.run)
+            known = members(run)
+            if self._outcome is not None and not run.ending:  # its directory is gone, or read-only
+                verdict = self._outcome.verdict
+                known |= {"state": self._outcome.how, "exit_status": self._outcome.exit_status}
+                known["cause"] = None if verdict is None else verdict.cause
+            console.data(to_json({**known, **more}, indent=None))
 
 
 def _log_note(plan: LaunchPlan, rank: int) -> str:

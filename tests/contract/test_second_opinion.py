@@ -23,15 +23,12 @@ VALUES: list[Any] = [None, True, "auto", "3", "true", "x", 1.5, -1, 0, 3, [], {}
 
 SOME = "DeepSpeed trips over some of the wrong values at once and over the others later; zlaunch says fails later"
 AUTO = 'zlaunch says of a wrong "auto" that it fails later; DeepSpeed asks whether it counts as true, or compares it'
-NOTHING_YET = "DeepSpeed looks at it only when the section is on, and would refuse it then"
 FRACTION = "zlaunch says that a fraction fails later; DeepSpeed lets it pass or not as the other sizes allow"
 
 DISAGREEMENTS: Mapping[str, str] = {
     "train_batch_size": FRACTION,
     "sequence_parallel_size": FRACTION,
     "gradient_accumulation_steps": "without a batch size beside it DeepSpeed refuses the whole config",
-    "fp16.loss_scale_window": NOTHING_YET,
-    "fp16.min_loss_scale": NOTHING_YET,
     "data_efficiency.data_sampling.curriculum_learning.enabled": AUTO,
     "data_efficiency.data_sampling.dynamic_batching.enabled": AUTO,
     "vocabulary_size": SOME,

@@ -107,7 +107,7 @@ def accumulation_is_one(subject: Subject) -> Iterator[Violation]:
         )
 
 
-@ignored(_TOTAL, {"gradient_accumulation_steps": "auto"}, Context(is_named=True))
+@ignored(_TOTAL, {"train_batch_size": None}, Context(is_named=True))
 def accumulation_would_be_one(subject: Subject) -> Iterator[Violation]:
     """If the key is missing, accelerate writes 1, so a global batch only fits one number of ranks."""
     total, micro = _sizes_without_accumulation(subject)

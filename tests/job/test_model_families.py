@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.each import each
 from zlaunch.job.model_families import LINEAR, SHAPES, families
-from zlaunch.job.transformer import read_transformer
+from zlaunch.job.transformer import read_transformer, with_default_sizes
 
 _DEPTHS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
 _KINDS = ("MODEL_FOR_CAUSAL_LM", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM")
@@ -64,3 +64,14 @@ def test_every_name_in_the_table_has_a_shape() -> None:
         for word in part.split()
     }
     assert words == {*SHAPES}
+
+
+@each("kind", families())
+def test_sizes_that_a_config_leaves_out_are_those_of_transformers(kind: str) -> None:
+    import transformers
+
+    usual = with_default_sizes({"model_type": kind})
+    assert {**transformers.CONFIG_MAPPING[kind]().to_dict(), **usual, "model_type": kind} == {
+        **transformers.CONFIG_MAPPING[kind]().to_dict(),
+        "model_type": kind,
+    }

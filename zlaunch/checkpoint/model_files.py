@@ -8,7 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.safetensors import DAMAGED, WIDTHS, IncompleteHeader, read_header
 from zlaunch.checkpoint.torch_file import Archive, BadArchive, Tensor, UnknownLayout
 from zlaunch.files import read_regular, typed
-from zlaunch.units import plural
+from zlaunch.units import plural, whole
 
 CONFIG = "config.json"
 
@@ -36,8 +36,40 @@ _JSON_FILES = (
 )
 """Files of JSON objects beside config.json that `from_pretrained` reads."""
 
+_OF_GENERATION = "generation_config.json"
+"""What `save_pretrained` alone writes; a model without it may be loaded by `load_state_dict`."""
+
 _CHOOSES_LAYERS = ("layers_to_transform", "exclude_modules", "layers_pattern", "layer_replication")
 """Settings of an adapter that may leave layers out."""
+
+_OF_PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING")
+
+_MAGNITUDE = "lora_magnitude_vector"
+_PARTS = {
+    "LORA": ("lora_A.weight", "lora_B.weight"),
+    "ADALORA": ("lora_A", "lora_B", "lora_E"),
+    "LOHA": ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"),
+    "VERA": ("vera_lambda_b", "vera_lambda_d"),
+    "BOFT": ("boft_R", "boft_s"),
+}
+_PARTS_OF_EMBEDDING = ("lora_embedding_A", "lora_embedding_B")
+"""Kind of an adapter → the parts of each module, as peft 0.13 and newer names them in files."""
+
+_PART = re.compile(r"(?P<module>.+)\.(?P<part>(?:lora|hada|lokr|vera_lambda|ia3|boft|oft|hra)_\w+(?:\.\w+)?)")
+
+_IN_BASE = re.compile(r"base_model\.model\.(?!base_model\.|module\.|_orig_mod\.|_forward_module\.)")
+"""How the names of modules begin: with nothing that was around the model when it was saved."""
+
+_WITH_RANK = {"LORA": "lora_A.weight", "LOHA": "hada_w1_b", "VERA": "vera_lambda_d"}
+"""Kind of an adapter → the part whose first size is the rank."""
+
+_TOKENS = "trainable_tokens_delta"
+
+_HEADS = frozenset({"classifier", "score", "qa_outputs"})
+
+_USUAL_LAYER = re.compile(r"\bmodel\.layers\.\d+\.self_attn\.")
+_USUAL_MODULES = {"CAUSAL_LM": ("embed_tokens", "lm_head"), "SEQ_CLS": ("score",)}
+"""Layers of models like Llama, whose modules have these names for a task."""
 
 _EMPTY = "saved at stage 3 without gathering"
 
@@ -76,6 +108,8 @@ def model_problems(checkpoint: CheckpointFolder, trained: Shapes) -> list[Proble
     model = {file: entries for file, entries in by_file.items() if file not in adapter}
     for file, entries in adapter.items():
         problems += _adapter(file, entries, adapter_config, trained, hint)
+    if model and not adapter_config and not config and (folder / _OF_GENERATION).exists():
+        problems.append(Problem(folder / CONFIG, "it is missing, and `from_pretrained` needs it"))
     if model and not adapter_config:
         problems += _model(folder, model, config, trained, hint)
     return problems
@@ -279,15 +313,19 @@ def _adapter(
     beside = file.with_name(ADAPTER_CONFIG)
     if not beside.exists():
         yield Problem(beside, f"it is missing, and `{file.name}` cannot be loaded without it")
+        return
+    yield from _incomplete_modules(file, entries, config)
+    yield from _missing_trained(file, entries, config)
+    yield from _virtual_tokens(file, entries, config)
+    yield from _ranks(file, entries, config)
+    if not trained and (message := _missing_layers(file.parent, entries, config)) is not None:
+        yield Problem(file, message)
     if config.get("peft_type") != "LORA":
         return
     named = {name_in_file(name): shape for name, shape in trained.items() if ".lora_" in name}
     if missing := sorted(named.keys() - entries.keys() - {""}):
         yield Problem(file, f"it lacks {_some(missing)}, which trained{hint}")
     yield from _other_shapes(file, entries, named, hint)
-    yield from _ranks(file, entries, config)
-    if not trained and (message := _missing_layers(file.parent, entries, config)) is not None:
-        yield Problem(file, message)
 
 
 def _missing_layers(folder: Path, entries: _Entries, config: Mapping[str, Any]) -> str | None:
@@ -301,24 +339,97 @@ def _missing_layers(folder: Path, entries: _Entries, config: Mapping[str, Any]) 
     model, _ = _object(folder / CONFIG)
     if not model and isinstance(named, str) and named:
         model, _ = _object(Path(named, CONFIG))
-    modules = [name.partition(".lora_")[0] for name in entries if ".lora_A." in name]
+    modules = {match["module"] for match in map(_PART.fullmatch, entries) if match is not None}
     return adapter_unlike_config(model, modules) if modules else None
 
 
+def _incomplete_modules(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find modules of which the file has some parts, and not all that peft needs."""
+    modules: dict[str, set[str]] = {}
+    for match in filter(None, map(_PART.fullmatch, entries)):
+        modules.setdefault(match["module"], set()).add(match["part"])
+    kind = str(config.get("peft_type"))
+    if kind in _PARTS and config.get("target_modules") and not modules:
+        yield Problem(file, f"it has no tensors of an adapter, and `{ADAPTER_CONFIG}` says `{kind}`")
+    if odd := [module for module in modules if not _IN_BASE.match(module)]:
+        message = f"peft looks for its tensors as `base_model.model.…`, and it has `{odd[0]}`"
+        yield Problem(file, message)
+        return
+    usual = {*_PARTS.get(kind, ())}
+    of_embedding = {*_PARTS_OF_EMBEDDING}
+    if config.get("use_dora"):
+        usual.add(_MAGNITUDE)
+        of_embedding.add(_MAGNITUDE)
+    if config.get("lora_bias"):
+        usual.add("lora_B.bias")
+    lacking: dict[str, list[str]] = {}
+    for module, present in modules.items():
+        needed = usual if present.isdisjoint(_PARTS_OF_EMBEDDING) else of_embedding
+        for part in needed - present:
+            lacking.setdefault(part, []).append(f"{module}.{part}")
+    if lacking:
+        names = max(lacking.values(), key=len)
+        yield Problem(file, f"it lacks {_some(sorted(names))}, and has other parts of the same adapters")
+
+
+def _missing_trained(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Find modules that trained whole beside the adapter, as far as the model is known to have them."""
+    if config.get("trainable_token_indices") and not any(_TOKENS in name for name in entries):
+        yield Problem(file, f"it lacks the tokens of `trainable_token_indices` in `{ADAPTER_CONFIG}`")
+    named = config.get("modules_to_save")
+    wanted = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+    held = [name for name in entries if not _PART.fullmatch(name)]
+    missing = [one for one in wanted if not _has_module(one, held)]
+    heads = _HEADS.intersection(wanted)  # peft adds the names that heads have in any model
+    if not heads.issubset(missing):
+        missing = [one for one in missing if one not in heads]
+    is_usual = any(map(_USUAL_LAYER.search, entries))
+    of_model = _names_of_base(config)
+    is_certain = missing == wanted and (is_usual or not heads)
+    if not is_certain:
+        usual = _USUAL_MODULES.get(str(config.get("task_type")), ())
+        missing = [one for one in missing if (is_usual and one in usual) or _has_module(one, of_model)]
+    if missing:
+        yield Problem(file, f"it lacks `{missing[0]}`, which `modules_to_save` in `{ADAPTER_CONFIG}` names")
+
+
+def _has_module(name: str, tensors: Iterable[str]) -> bool:
+    return any(f"{name}." in tensor for tensor in tensors)
+
+
+def _names_of_base(config: Mapping[str, Any]) -> list[str]:
+    """List the tensors of the model under an adapter, if it is at hand."""
+    named = config.get("base_model_name_or_path")
+    if not isinstance(named, str) or not named or not Path(named).is_dir():
+        return []
+    by_file, _ = _read_all(weight_files(Path(named)))
+    return [name for entries in by_file.values() for name in entries]
+
+
+def _virtual_tokens(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
+    count, prompt = config.get("num_virtual_tokens"), entries.get("prompt_embeddings")
+    if config.get("peft_type") not in _OF_PROMPTS or not isinstance(count, int):
+        return
+    if prompt is None or not prompt.shape:
+        yield Problem(file, "it lacks `prompt_embeddings`")
+        return
+    modules = config.get("num_transformer_submodules")
+    if prompt.shape[0] not in (count, count * (whole(modules) or 2)):
+        message = f"it has {plural(prompt.shape[0], 'virtual token')}, and `{ADAPTER_CONFIG}` says {count}"
+        yield Problem(file, message)
+
+
 def _ranks(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Compare the ranks of matrices with the settings, and find first ones without a second."""
+    """Compare the ranks of matrices with the settings."""
     rank, others = config.get("r"), config.get("rank_pattern")
+    part = _WITH_RANK.get(str(config.get("peft_type")))
     ranks = {rank}
     if isinstance(others, Mapping):
         ranks.update(others.values())
-    firsts = {name: entry for name, entry in entries.items() if name.endswith(".lora_A.weight")}
-    alone = sorted(name for name in firsts if name.replace(".lora_A.", ".lora_B.") not in entries)
-    if alone:
-        yield Problem(file, f"it has {_some(alone)} without the second matrix")
-    if config.get("target_parameters") or not isinstance(rank, int):
+    if part is None or config.get("target_parameters") or not isinstance(rank, int):
         return  # experts: the matrices of all of them are one
-    for name, entry in firsts.items():
-        if entry.shape and entry.shape[0] not in ranks:
+    for name, entry in entries.items():
+        if name.endswith(f".{part}") and entry.shape and entry.shape[0] not in ranks:
             message = f"`{name}` has rank {entry.shape[0]}, and `{ADAPTER_CONFIG}` says {rank}"
             yield Problem(file, message)
             return

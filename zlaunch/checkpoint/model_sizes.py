@@ -8,7 +8,7 @@ from typing import Any
 
 from zlaunch.errors import Refused
 from zlaunch.job.model_families import families
-from zlaunch.job.transformer import depth_of, read_transformer
+from zlaunch.job.transformer import depth_of, read_transformer, with_default_sizes
 from zlaunch.units import plural, whole
 
 Tensors = Mapping[str, tuple[int, ...]]
@@ -33,6 +33,15 @@ _OF_EXPERTS = ("router", "experts", "shared")
 _HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Suffixes of classes with a language modeling head."""
 
+_WRAPPERS = ("module.", "_orig_mod.", "_forward_module.", "_fsdp_wrapped_module.", "base_model.model.")
+"""Before all names of a model that was saved with DDP or an engine, `torch.compile`, Lightning, FSDP or peft
+around it."""
+
+_CLASSIFIES = ("ForSequenceClassification", "ForTokenClassification", "ForMultipleChoice")
+_ANSWERS = ("ForQuestionAnswering",)
+_OF_CLASSES = re.compile(r"(?:^|\.)(?:score|classifier|classification_head)\.")
+_OF_ANSWERS = re.compile(r"(?:^|\.)qa_outputs\.")
+
 
 def unlike_config(config: Mapping[str, Any], tensors: Tensors) -> str | None:
     """Say what tensors lack of the model that a config.json describes; None if nothing is certain.
@@ -42,13 +51,50 @@ def unlike_config(config: Mapping[str, Any], tensors: Tensors) -> str | None:
     """
     if not config or "quantization_config" in config or "auto_map" in config:
         return None
-    return next(filter(None, _differences(config, tensors)), None)
+    if (message := next(filter(None, _differences(config, tensors)), None)) is not None:
+        return message
+    message = next(filter(None, _differences(with_default_sizes(config), tensors)), None)
+    return message and f"{message}; sizes that it leaves out are the defaults of transformers"
 
 
 def _differences(config: Mapping[str, Any], tensors: Tensors) -> Iterator[str | None]:
+    if config.get("model_type"):
+        yield _wrapped(tensors)
     yield _layers(config, tensors)
     yield _vocabulary(config, tensors)
     yield _parameters(config, tensors)
+    if config.get("model_type") in families():
+        yield _names(config, tensors)
+        yield _head(config, tensors)
+
+
+def _wrapped(tensors: Tensors) -> str | None:
+    wrapper = next((one for one in _WRAPPERS if all(name.startswith(one) for name in tensors)), None)
+    if wrapper is None:
+        return None
+    return f"all its names begin with `{wrapper}`, and `from_pretrained` looks for them without it"
+
+
+def _names(config: Mapping[str, Any], tensors: Tensors) -> str | None:
+    """Look for the attention by its name, which other programs than transformers call differently."""
+    family = families()[config["model_type"]]
+    words = {word.rstrip("+?") for word in family.layer.split()}
+    kind = "qkv" if "qkv" in words else "q"
+    name = dict(family.module_names)[kind]
+    if any(tensor.endswith(f".{name}.weight") for tensor in tensors):
+        return None
+    return f"it has no `{name}`, as transformers names the attention of `{config['model_type']}`"
+
+
+def _head(config: Mapping[str, Any], tensors: Tensors) -> str | None:
+    """Look for what is trained for the task of the model's class."""
+    named = config.get("architectures")
+    kind = str(named[0]) if isinstance(named, list) and named else ""
+    heads = {_CLASSIFIES: _OF_CLASSES, _ANSWERS: _OF_ANSWERS}
+    wanted = next((head for suffixes, head in heads.items() if kind.endswith(suffixes)), None)
+    if wanted is None or any(map(wanted.search, tensors)):
+        return None
+    return f"it has no head of `{kind}`, which config.json names"
 
 
 def _layers(config: Mapping[str, Any], tensors: Tensors) -> str | None:
@@ -110,7 +156,7 @@ def _vocabulary(config: Mapping[str, Any], tensors: Tensors) -> str | None:
 def _parameters(config: Mapping[str, Any], tensors: Tensors) -> str | None:
     """Look for a tensor of the size of each parameter, for types of models whose parameters are known."""
     named, kind = config.get("architectures"), config.get("model_type")
-    if not isinstance(named, list) or not named or kind in _VARIED:
+    if kind in _VARIED:
         return None
     try:
         model = read_transformer({**config, "architectures": None})
@@ -118,7 +164,9 @@ def _parameters(config: Mapping[str, Any], tensors: Tensors) -> str | None:
         return None
     if not model.known:
         return None
-    has_head = str(named[0]).endswith(_HEADS)
+    has_head = isinstance(named, list) and bool(named) and str(named[0]).endswith(_HEADS)
+    if model.family.decoder and not has_head:
+        return None  # it may be the encoder alone
     weights = model.in_order() if has_head else model.in_order()[: -len(model.head)]
     wanted = Counter(weight.numel for weight in weights if not weight.name.startswith(_OF_EXPERTS))
     lacking = wanted - Counter(map(math.prod, tensors.values()))

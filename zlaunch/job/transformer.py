@@ -4,14 +4,19 @@ The number of parameters is exact for the types in `model_families.json`. Any ot
 the most similar known one, and `known` is False.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
+from pathlib import Path
 from typing import Final
 
 from zlaunch.errors import Finding, Refused
 from zlaunch.job.model_families import SHAPES, Family, families
 from zlaunch.units import whole
+
+DEFAULT_SIZES: Final = Path(__file__).with_name("default_sizes.json")
 
 _KEYS: Final = {
     "hidden": ("hidden_size", "d_model", "n_embd", "dim"),
@@ -193,6 +198,19 @@ def read_transformer(config: Mapping[str, object]) -> Transformer:
         caps_scores=bool(given.get("attn_logit_softcapping")),
         tied=tied,
     )
+
+
+def with_default_sizes(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Add the sizes that transformers gives a model of a known type whose config.json does not have them."""
+    usual = _default_sizes().get(str(config.get("model_type")), {})
+    given = {key for keys in _KEYS.values() if not config.keys().isdisjoint(keys) for key in keys}
+    return {**{key: size for key, size in usual.items() if key not in given}, **config}
+
+
+@cache
+def _default_sizes() -> Mapping[str, Mapping[str, int]]:
+    sizes: dict[str, dict[str, int]] = json.loads(DEFAULT_SIZES.read_text("utf-8"))
+    return sizes
 
 
 def _text_config(config: Mapping[str, object]) -> dict[str, object]:

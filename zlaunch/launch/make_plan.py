@@ -1,6 +1,6 @@
 """Plan a job: decide everything it will do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,7 +59,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     refuse_fatal(fsdp)
     config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
     config = replace(config, values=config.values.placed(job.places))
-    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
+    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
     variables = {**_op_cache(facts), **handed}
     if facts.resumption is not None:
@@ -165,22 +165,37 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     return values
 
 
-def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> ResolvedAutos:
-    """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
-    if not _counts_one_rank(values, facts):
-        return ResolvedAutos(values, left)
-    why = f"DeepSpeed computes {values[TOTAL]} itself; on a CPU it refuses this number if it is written"
-    return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
+def _leave_total(values: Values, config: ResolvedConfig, facts: JobFacts) -> ResolvedAutos:
+    """Drop the global batch if DeepSpeed may compare it with the batch of one rank."""
+    if not values.has(TOTAL) or facts.topology.world_size == 1:
+        return ResolvedAutos(values, config.left)
+    why = f"DeepSpeed computes {values[TOTAL]} itself; "
+    if _trainer_counts_one_rank(values, facts):
+        why += "on a CPU it refuses this number if it is written"
+    elif _own_loop_may_count_one_rank(values, config, facts):
+        why += "`zero.Init` refuses this number if it runs before `init_distributed`"
+    else:
+        return ResolvedAutos(values, config.left)
+    return ResolvedAutos(values.without(TOTAL), {**config.left, dotted(TOTAL): why})
 
 
-def _counts_one_rank(values: Values, facts: JobFacts) -> bool:
+def _trainer_counts_one_rank(values: Values, facts: JobFacts) -> bool:
     """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
     return (
         facts.machine.accelerator == "cpu"
         and facts.script.takes_trainer_args
         and values[(ZERO, "stage")] == 3
-        and facts.topology.world_size > 1
         and not facts.script.mentions("init_distributed")
+    )
+
+
+def _own_loop_may_count_one_rank(values: Values, config: ResolvedConfig, facts: JobFacts) -> bool:
+    """`zero.Init` reads the file first and connects the ranks afterwards; a number of the user stays."""
+    script = facts.script
+    reads_early = values[(ZERO, "stage")] == 3 or "zero.Init" in script.source
+    is_own = script.interface is ConfigInterface.DEEPSPEED and script.handover is not Handover.NOT
+    return (
+        is_own and reads_early and config.written[TOTAL] == AUTO and not script.mentions("train_batch_size")
     )
 
 

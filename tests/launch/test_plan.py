@@ -327,6 +327,31 @@ def test_two_learning_rates_that_the_trainer_refuses_are_refused_once_and_with_o
     assert (finding.code, finding.hint) == ("no-learning-rate-suits-both", ONE_RATE)
 
 
+def _without_bitsandbytes(source: str = "", text: str = "{}") -> JobFacts:
+    inputs = replace(_with_file(text, "--optim", "adamw_bnb_8bit"), script=script(source))
+    python = replace(PYTHON, packages={**PYTHON.packages, "bitsandbytes": None})
+    return replace(inputs, here=replace(inputs.here, python=python))
+
+
+def test_an_optimizer_whose_package_is_missing_is_refused_with_what_installs_it() -> None:
+    (finding,) = _findings(_without_bitsandbytes())
+    assert finding.code == "optimizer-needs-a-package"
+    assert "-m pip install bitsandbytes`" in (finding.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("class Mine(Trainer):\n    def create_optimizer(self): ...", "{}"),
+        ("Trainer(optimizers=(mine, None))", "{}"),
+        ("", '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'),
+    ],
+    ids=["own method", "own objects", "section"],
+)
+def test_the_package_of_an_optimizer_that_is_not_created_is_not_needed(source: str, text: str) -> None:
+    assert make_plan(_without_bitsandbytes(source, text))
+
+
 def test_one_rank_on_a_cpu_counts_itself() -> None:
     assert _total(_asked(replace(ON_CPU, topology=local(0)), stage=3)) == 8
 

@@ -9,6 +9,7 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAut
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
+from zlaunch.config.resolve.trainer_optimizer import missing_package
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
@@ -19,7 +20,7 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, asked_vari
 from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import absent_arguments
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.job.unused_arguments import unused_settings
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -57,7 +58,8 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     args, findings = facts.read_args()
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
-    config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
+    findings += [*_absent(facts), *_no_optimizer(facts), *_optimizer(facts, args)]
+    config = resolve_config(job, facts.context(args), findings)
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
@@ -210,9 +212,8 @@ def _absent(facts: JobFacts) -> list[Finding]:
 def _no_optimizer(facts: JobFacts) -> list[Finding]:
     """Find an engine without an optimizer: it fails when it is created, or in its first step."""
     place = facts.script.wants_optimizer
-    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
-    is_written = facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None
-    if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
+    is_own = facts.script.interface is ConfigInterface.DEEPSPEED
+    if place is None or _has_optimizer_section(facts) or not is_own:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
     hint = (
@@ -220,6 +221,20 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
         "DeepSpeed's own Adam, which is compiled before the start"
     )
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
+
+
+def _has_optimizer_section(facts: JobFacts) -> bool:
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
+    return is_set or (facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None)
+
+
+def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
+    """Find an optimizer that the Trainer cannot create, unless the script has one of its own."""
+    script = facts.script
+    is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
+    is_own = script.mentions("create_optimizer") or script.mentions("optimizers") or script.has_other_modules
+    if is_trainer and not is_own and not _has_optimizer_section(facts):
+        yield from missing_package(args, facts.python, Severity.FAILS_LATER)
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:

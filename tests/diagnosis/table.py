@@ -98,6 +98,7 @@ DUPLICATE = (
 )
 FINISHED = printed("done 0\n", 0, phase="exiting", step=4)
 DISCARDING = replace(exiting(), heartbeat={"discarded_backwards": 30, "backwards_of_step": 4})
+SKIPPING = replace(exiting(), heartbeat={"taken_steps": 40, "skipped_steps": 40, "loss": 0.007})
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
@@ -381,6 +382,9 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
         replace(run(replace(exiting(0, -15), heartbeat={"loss": NAN}, stopped_by=15)), is_diverged=True),
+    ),
+    "steps-skipped": (
+        run(SKIPPING, exiting(1), job={"stage": 1, "precision": "bf16"}, launcher_returncode=0),
     ),
     "gradients-discarded": (run(DISCARDING, exiting(1), job={"stage": 2}, launcher_returncode=0),),
     "config-disagrees": (

@@ -74,6 +74,12 @@ def test_the_trainer_refuses_numbers_that_differ_from_its_arguments(code: str) -
     assert not trainer_fills(mended(rule), argv, world_size=world_size).mismatched
 
 
+@pytest.mark.parametrize("rate", ["1e-4", "6e-4", "3e-4"])
+def test_the_trainer_refuses_two_learning_rates_whatever_its_argument_is(rate: str) -> None:
+    (rule,) = [rule for rule in RULES if rule.code == "no-learning-rate-suits-both"]
+    assert trainer_fills(broken(rule), ["--learning_rate", rate]).mismatched
+
+
 def test_accelerate_refuses_a_config_without_zero() -> None:
     with pytest.raises(ValueError, match="Please specify the ZeRO optimization config"):
         accelerate_reads({"train_micro_batch_size_per_gpu": 1})

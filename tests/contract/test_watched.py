@@ -47,3 +47,10 @@ def test_an_engine_says_what_the_watch_reads() -> None:
     assert "self.global_steps += 1" in source
     assert "self.skipped_steps += 1" in source
     assert callable(DeepSpeedEngine.fp16_enabled)
+
+
+def test_a_traceback_names_the_linear_function_of_zero_init() -> None:
+    from deepspeed.runtime.zero import linear, partition_parameters
+
+    assert "LinearFunctionForZeroStage3.apply" in inspect.getsource(linear.zero3_linear_wrap)
+    assert "zero3_linear_wrap" in inspect.getsource(partition_parameters)

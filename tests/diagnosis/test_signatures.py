@@ -197,6 +197,42 @@ def test_from_pretrained_under_zero_init_is_told_of_the_config_that_opens_it() -
     assert "HfDeepSpeedConfig" in verdict.advice[0]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "engine.module.load_state_dict(weights)",
+        "model.weight.data.copy_(weights['weight'])",
+        "torch.nn.init.orthogonal_(model.weight)",
+    ],
+)
+def test_weights_are_set_before_the_optimizer_copies_them(code: str) -> None:
+    """After `deepspeed.initialize`, the fp32 copy of the optimizer overwrites them at the next step."""
+    within = frame("/home/ann/train.py", 7, "main", code) + frame(MODULE, 1, "f", "raise RuntimeError(")
+    verdict = diagnose(run(raised("RuntimeError", SHAPES, within, phase="starting"), job={"stage": 3}))
+    assert verdict.code == "partitioned-parameter"
+    assert "before `deepspeed.initialize`" in verdict.advice[0]
+    assert "modifier_rank=0" in verdict.advice[1]
+
+
+SHAPES = (
+    "Error(s) in loading state_dict for Sequential:\n\tsize mismatch for 0.weight: copying a param with shape "
+    "torch.Size([16, 16]) from checkpoint, the shape in current model is torch.Size([0])."
+)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_model_of_zero_init_is_not_gathered_below_stage_3(stage: int) -> None:
+    linear = f"{SITE}/deepspeed/runtime/zero/linear.py"
+    applied = "return LinearFunctionForZeroStage3.apply(input, weight, bias)"
+    within = frame("/home/ann/train.py", 7, "main", "loss = engine(x)")
+    within += frame(linear, 149, "zero3_linear_wrap", applied)
+    within += frame(linear, 90, "forward", "ret = torch.addmm(bias, input, weight.t())")
+    error = raised("RuntimeError", SAID_OF_EMPTY["F.linear"], within, phase="forward")
+    verdict = diagnose(run(error, job={"stage": stage}))
+    assert verdict.code == "partitioned-parameter"
+    assert verdict.cause == f"`zero.Init` has partitioned a parameter, which is not gathered at stage {stage}"
+
+
 def test_a_bare_assertion_says_what_it_asserts() -> None:
     within = frame(f"{SITE}/deepspeed/runtime/zero/stage3.py", 9, "f", "assert self.ipg_buckets is not None")
     verdict = diagnose(run(raised("AssertionError", "", within)))

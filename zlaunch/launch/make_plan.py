@@ -1,6 +1,6 @@
 """Plan a job: decide everything it will do."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAut
 from zlaunch.config.resolve.compose import OFFLOADS
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
+from zlaunch.config.resolve.trainer_optimizer import missing_package
 from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
@@ -19,7 +20,7 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, asked_vari
 from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import absent_arguments
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.job.unused_arguments import unused_settings
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -57,9 +58,10 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     args, findings = facts.read_args()
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
-    config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
+    findings += [*_absent(facts), *_no_optimizer(facts), *_optimizer(facts, args)]
+    config = resolve_config(job, facts.context(args), findings)
     config = replace(config, values=config.values.placed(job.places))
-    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
+    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
     variables = {**_op_cache(facts), **handed}
     if facts.resumption is not None:
@@ -165,22 +167,37 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     return values
 
 
-def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> ResolvedAutos:
-    """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
-    if not _counts_one_rank(values, facts):
-        return ResolvedAutos(values, left)
-    why = f"DeepSpeed computes {values[TOTAL]} itself; on a CPU it refuses this number if it is written"
-    return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
+def _leave_total(values: Values, config: ResolvedConfig, facts: JobFacts) -> ResolvedAutos:
+    """Drop the global batch if DeepSpeed may compare it with the batch of one rank."""
+    if not values.has(TOTAL) or facts.topology.world_size == 1:
+        return ResolvedAutos(values, config.left)
+    why = f"DeepSpeed computes {values[TOTAL]} itself; "
+    if _trainer_counts_one_rank(values, facts):
+        why += "on a CPU it refuses this number if it is written"
+    elif _own_loop_may_count_one_rank(values, config, facts):
+        why += "`zero.Init` refuses this number if it runs before `init_distributed`"
+    else:
+        return ResolvedAutos(values, config.left)
+    return ResolvedAutos(values.without(TOTAL), {**config.left, dotted(TOTAL): why})
 
 
-def _counts_one_rank(values: Values, facts: JobFacts) -> bool:
+def _trainer_counts_one_rank(values: Values, facts: JobFacts) -> bool:
     """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
     return (
         facts.machine.accelerator == "cpu"
         and facts.script.takes_trainer_args
         and values[(ZERO, "stage")] == 3
-        and facts.topology.world_size > 1
         and not facts.script.mentions("init_distributed")
+    )
+
+
+def _own_loop_may_count_one_rank(values: Values, config: ResolvedConfig, facts: JobFacts) -> bool:
+    """`zero.Init` reads the file first and connects the ranks afterwards; a number of the user stays."""
+    script = facts.script
+    reads_early = values[(ZERO, "stage")] == 3 or "zero.Init" in script.source
+    is_own = script.interface is ConfigInterface.DEEPSPEED and script.handover is not Handover.NOT
+    return (
+        is_own and reads_early and config.written[TOTAL] == AUTO and not script.mentions("train_batch_size")
     )
 
 
@@ -195,9 +212,8 @@ def _absent(facts: JobFacts) -> list[Finding]:
 def _no_optimizer(facts: JobFacts) -> list[Finding]:
     """Find an engine without an optimizer: it fails when it is created, or in its first step."""
     place = facts.script.wants_optimizer
-    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
-    is_written = facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None
-    if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
+    is_own = facts.script.interface is ConfigInterface.DEEPSPEED
+    if place is None or _has_optimizer_section(facts) or not is_own:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
     hint = (
@@ -205,6 +221,20 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
         "DeepSpeed's own Adam, which is compiled before the start"
     )
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
+
+
+def _has_optimizer_section(facts: JobFacts) -> bool:
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
+    return is_set or (facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None)
+
+
+def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
+    """Find an optimizer that the Trainer cannot create, unless the script has one of its own."""
+    script = facts.script
+    is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
+    is_own = script.mentions("create_optimizer") or script.mentions("optimizers") or script.has_other_modules
+    if is_trainer and not is_own and not _has_optimizer_section(facts):
+        yield from missing_package(args, facts.python, Severity.FAILS_LATER)
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:

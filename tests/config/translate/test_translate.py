@@ -579,6 +579,24 @@ def test_what_no_launcher_would_understand_is_wrong_usage(text: str, hint: str |
     assert caught.value.hint == hint
 
 
+@each(
+    "text",
+    [
+        "pdsh -w n0,n1 torchrun --nnodes 2 --node_rank 0 --master_addr n0 t.py",
+        "clush -w n[0-1] torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint n0 t.py",
+    ],
+)
+def test_one_number_for_several_hosts_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translate_command([text], {})
+    assert "`zlaunch train --hosts HOST,HOST …`" in str(caught.value.hint)
+
+
+def test_a_starter_of_tasks_is_found_behind_an_unknown_program() -> None:
+    line = translate_command(["docker run img mpirun -np 2 torchrun --nnodes 2 t.py"], {}).line
+    assert line.startswith("docker run img mpirun -np 2 zlaunch train t.py ")
+
+
 def values(one: Flag) -> Sequence[str]:
     return (*one.idle, "1", "2", "x", "auto", "true", "false", "cpu", "nvme", "bf16", "0,1", "1:2")
 

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import pairwise, starmap
 from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
@@ -45,8 +45,10 @@ from zlaunch.config.translate.script import TranslatedScript, read_script_of
 from zlaunch.config.translate.wrappers import (
     ASSIGNMENT,
     OTHER_ENVIRONMENTS,
+    STARTS_TASKS,
     WRAPPERS,
     Wrapped,
+    hands_on_variables,
     program_name,
     unwrap,
 )
@@ -72,7 +74,7 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     """
     around = Around(environ)
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        around = Around(environ, ("srun",))
+        around = Around(environ, (("srun",),))
     if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
         return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):
@@ -156,7 +158,7 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
     if wrapped.text is not None:
         within = Around(
             {**around.environ, **wrapped.environment},
-            (*around.wrappers, *wrapped.wrappers),
+            (*around.front, *wrapped.front),
             around.level + 1,
         )
         inner = _in_text(wrapped.text, within)
@@ -177,8 +179,10 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
     if not _is_behind_another(wrapped.words):
         return wrapped
     place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in _LAUNCHERS)
-    front, behind = wrapped.words[:place], wrapped.words[place:]
-    return replace(wrapped, prefix=(*wrapped.prefix, *front), words=behind)
+    starts = [at for at in range(1, place) if program_name(wrapped.words[at]) in STARTS_TASKS]
+    parts = starmap(slice, pairwise([0, *starts, place]))
+    front = (*wrapped.front, *(wrapped.words[part] for part in parts))
+    return replace(wrapped, front=front, words=wrapped.words[place:])
 
 
 def _is_behind_another(words: Sequence[str]) -> bool:
@@ -429,8 +433,13 @@ def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
     environment = {name: value for name, value in command.environment.items() if name not in OF_HOSTS}
     if visible_devices(command):
         del environment[VISIBLE]
-    environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
-    words = [*command.prefix, "zlaunch", "train"]
+    assigned = {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
+    words = [*command.prefix]
+    if hands_on_variables(command.front):
+        environment |= assigned
+    elif assigned:
+        words += ["env", *(f"{name}={value}" for name, value in assigned.items())]
+    words += ["zlaunch", "train"]
     if command.script is not None:
         words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:

@@ -2,6 +2,7 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -710,3 +711,24 @@ def test_any_text_is_translated_or_explained(words: list[str]) -> None:
         translate_command([" ".join(words)], {})
     with contextlib.suppress(ZlaunchError):
         translate_command(words, {})
+
+
+_LOOP = "from accelerate import Accelerator\naccelerator = Accelerator()\naccelerator.prepare(model)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "is_told"),
+    [
+        (_LOOP, " --set gradient_clipping=0", True),
+        (f"{_LOOP}accelerator.clip_grad_norm_(model.parameters(), 0.5)\n", "", True),
+        ("from transformers import Trainer, TrainingArguments\nTrainer(m, TrainingArguments())\n", "", False),
+    ],
+    ids=["clips nothing", "clips", "the Trainer clips at 1.0"],
+)
+def test_a_loop_that_clips_no_gradients_clips_none_with_zlaunch(
+    source: str, option: str, is_told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(source)
+    found = translate_command(["accelerate", "launch", "--multi_gpu", str(tmp_path / "loop.py")], {})
+    assert ("--set" in found.line, option in found.line) == (bool(option), True)
+    assert any("gradient_clipping=0" in note.text for note in found.notes) == is_told

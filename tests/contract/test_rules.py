@@ -86,6 +86,13 @@ def test_accelerate_refuses_a_config_without_zero() -> None:
     assert accelerate_reads({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}})
 
 
+def test_accelerate_refuses_an_auto_that_no_dummy_fills_in() -> None:
+    (rule,) = [rule for rule in RULES if rule.code == "auto-of-a-dummy"]
+    config = {key: value for key, value in broken(rule).items() if key != "train_micro_batch_size_per_gpu"}
+    with pytest.raises(ValueError, match="warmup_max_lr` not found in kwargs"):
+        accelerate_reads(config).deepspeed_config_process(must_match=False)
+
+
 def accelerate_reads(config: Config) -> Any:
     from accelerate.utils import DeepSpeedPlugin
 

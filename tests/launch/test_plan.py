@@ -352,6 +352,29 @@ def test_the_package_of_an_optimizer_that_is_not_created_is_not_needed(source: s
     assert make_plan(_without_bitsandbytes(source, text))
 
 
+_OPEN_SCHEDULE = '{"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}}'
+
+
+def test_an_auto_that_only_a_dummy_of_the_script_fills_in_is_refused_without_one() -> None:
+    inputs = _with_file(_OPEN_SCHEDULE)
+    assert _codes(replace(inputs, script=script("", ConfigInterface.ACCELERATE))) == ["no-dummy"]
+    assert make_plan(replace(inputs, script=script("DummyScheduler(optimizer)", ConfigInterface.ACCELERATE)))
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("create_optimizer", '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'),
+        ("create_scheduler", _OPEN_SCHEDULE),
+    ],
+)
+def test_a_method_of_the_trainer_that_the_ds_config_replaces_is_named(method: str, text: str) -> None:
+    source = script(f"class Mine(Trainer):\n    def {method}(self): ...\n")
+    plan = make_plan(replace(_with_file(text), script=source))
+    assert [finding.code for finding in plan.warnings] == ["method-without-effect"]
+    assert not make_plan(replace(_with_file("{}"), script=source)).warnings
+
+
 def test_one_rank_on_a_cpu_counts_itself() -> None:
     assert _total(_asked(replace(ON_CPU, topology=local(0)), stage=3)) == 8
 

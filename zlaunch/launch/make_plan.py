@@ -1,17 +1,18 @@
 """Plan a job: decide everything it will do."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
-from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.compose import OFFLOADS, as_written
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
 from zlaunch.config.resolve.trainer_optimizer import missing_package
 from zlaunch.config.resolve.values import AUTO, Values
-from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
@@ -58,7 +59,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     args, findings = facts.read_args()
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
-    findings += [*_absent(facts), *_no_optimizer(facts), *_optimizer(facts, args)]
+    findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
     config = resolve_config(job, facts.context(args), findings)
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
@@ -86,7 +87,10 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         },
         ops=_ops(facts, config),
         precision=config.precision,
-        warnings=(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config), *config.warnings),
+        warnings=(
+            *(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config)),
+            *(*_unused_methods(facts, config), *config.warnings),
+        ),
     )
 
 
@@ -235,6 +239,50 @@ def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
     is_own = script.mentions("create_optimizer") or script.mentions("optimizers") or script.has_other_modules
     if is_trainer and not is_own and not _has_optimizer_section(facts):
         yield from missing_package(args, facts.python, Severity.FAILS_LATER)
+
+
+def _no_dummy(facts: JobFacts) -> Iterator[Finding]:
+    """Find a section whose "auto" nothing fills in, since the script certainly prepares no dummy for it."""
+    script, base = facts.script, facts.ds_config
+    is_sure = script.interface is ConfigInterface.ACCELERATE and script.is_sure
+    if base is None or not is_sure or script.has_other_modules:
+        return
+    for section, dummy in DUMMIES.items():
+        is_open = any(path[0] == section and path in FILLED for path in as_written(base).autos())
+        if is_open and not script.mentions(dummy):
+            yield Finding(
+                "no-dummy",
+                f'accelerate fills in its "auto" from a `{dummy}` alone, which {script.path.name} does not '
+                "prepare: a ValueError",
+                f"prepare `accelerate.utils.{dummy}`, or delete the section",
+                section,
+                Severity.FAILS_LATER,
+            )
+
+
+_METHODS = {"optimizer": "create_optimizer", "scheduler": "create_scheduler"}
+
+
+def _unused_methods(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find methods of the script's own Trainer that are not called beside a section for the same."""
+    if facts.script.interface is not ConfigInterface.TRAINER:
+        return
+    for section, method in _METHODS.items():
+        defined = re.search(rf"^[ \t]+def {method}\(", facts.script.source, re.MULTILINE)
+        if defined is None or not any(path[0] == section for path in config.values.leaves):
+            continue
+        line = facts.script.source.count("\n", 0, defined.end()) + 1
+        finding = Finding(
+            "method-without-effect",
+            f"`{method}` ({facts.script.path.name}:{line}) is not called: "
+            f"`{section}` of the ds_config takes its place",
+            f"delete the section, and the Trainer calls `{method}`",
+            section,
+            Severity.IGNORED,
+        )
+        if facts.ds_config is not None and facts.ds_config.has(section):
+            finding = facts.ds_config.locate(finding)
+        yield finding
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:

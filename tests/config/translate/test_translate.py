@@ -593,6 +593,22 @@ def test_one_number_for_several_hosts_is_refused(text: str) -> None:
     assert "`zlaunch train --hosts HOST,HOST …`" in str(caught.value.hint)
 
 
+@each(
+    ("text", "start"),
+    [
+        ("C=2 sudo A=1 torchrun t.py", "C=2 sudo env A=1 zlaunch train t.py "),
+        ("mpirun -np 1 env A=1 torchrun t.py", "mpirun -np 1 env A=1 zlaunch train t.py "),
+        ("env -u A A=1 torchrun t.py", "env -u A A=1 zlaunch train t.py "),
+        ("sudo A=1 bash -c 'torchrun t.py'", "sudo env A=1 bash -c 'zlaunch train t.py "),
+        ("sudo env A=1 llamafactory-cli train x.yaml", "sudo env A=1 zlaunch train -m "),
+        ("uv run env A=1 torchrun t.py", "A=1 uv run zlaunch train t.py "),
+    ],
+)
+def test_a_variable_stays_where_it_arrives(text: str, start: str) -> None:
+    line = translate_command([text], {}).line
+    assert line.startswith(start), line
+
+
 def test_a_starter_of_tasks_is_found_behind_an_unknown_program() -> None:
     line = translate_command(["docker run img mpirun -np 2 torchrun --nnodes 2 t.py"], {}).line
     assert line.startswith("docker run img mpirun -np 2 zlaunch train t.py ")

@@ -48,6 +48,7 @@ from zlaunch.config.translate.wrappers import (
     STARTS_TASKS,
     WRAPPERS,
     Wrapped,
+    ends_in_env,
     hands_on_variables,
     program_name,
     unwrap,
@@ -162,8 +163,10 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
             around.level + 1,
         )
         inner = _in_text(wrapped.text, within)
-        command = shell.join([*wrapped.prefix, inner.line, *wrapped.after], around.level)
-        return Translation(_with_variables(wrapped.environment, command, around.level), inner.notes)
+        *front, reader = wrapped.front
+        outer = replace(wrapped, front=tuple(front))
+        words = (*reader, inner.line, *wrapped.after)
+        return Translation(_in_front(outer, wrapped.environment, words, around.level), inner.notes)
     if not wrapped.words or starts_ranks(program_name(wrapped.words[0])):
         return _of_launcher(wrapped, around)
     program = replacement((), wrapped.words)
@@ -196,8 +199,7 @@ def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Trans
     if program.line is None:
         raise program.error()
     kept, options, notes = variables_of(program, wrapped.environment, around.environ)
-    command = [*wrapped.prefix, *program.words(options)]
-    line = _with_variables(kept, shell.join(command, around.level), around.level)
+    line = _in_front(wrapped, kept, program.words(options), around.level)
     pieces = [*starmap(Note, program.notes), *starmap(Note, notes)]
     if wrapped.prefix:
         pieces.append(Note(shell.join(wrapped.prefix), _stays(wrapped.prefix)))
@@ -248,12 +250,10 @@ def _refuse_wrapped(options: Sequence[str], wrapped: Wrapped, words: Sequence[st
         command = ["zlaunch", "train", *options, *filter(None, [script])]
         if args:
             command += ["--", *args]
-        text = _with_variables(wrapped.environment, shlex.join([*wrapped.prefix, *command]), 0)
-        return WrongUsage(why, f"`{text}`")
+        return WrongUsage(why, f"`{_in_front(wrapped, wrapped.environment, command, 0)}`")
     if (program := replacement(options, wrapped.words)) is not None and program.line is not None:
         environment, more, _ = variables_of(program, wrapped.environment, os.environ)
-        command = [*wrapped.prefix, *program.words(more)]
-        return WrongUsage(why, f"`{_with_variables(environment, shlex.join(command), 0)}`")
+        return WrongUsage(why, f"`{_in_front(wrapped, environment, program.words(more), 0)}`")
     return WrongUsage(why, _instead(options, own, see))
 
 
@@ -434,12 +434,10 @@ def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
     if visible_devices(command):
         del environment[VISIBLE]
     assigned = {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
-    words = [*command.prefix]
-    if hands_on_variables(command.front):
-        environment |= assigned
-    elif assigned:
-        words += ["env", *(f"{name}={value}" for name, value in assigned.items())]
-    words += ["zlaunch", "train"]
+    behind = command.behind
+    if ends_in_env(command.front) or not hands_on_variables(command.front):
+        behind |= assigned.keys()
+    words = ["zlaunch", "train"]
     if command.script is not None:
         words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:
@@ -449,10 +447,17 @@ def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
                 words.append(piece.value)
     if args.words:
         words += ["--", *args.words]
-    level = command.around.level
-    return _with_variables(environment, shell.join(words, level), level)
+    wrapped = Wrapped((), front=command.front, behind=behind)
+    return _in_front(wrapped, {**environment, **assigned}, words, command.around.level)
 
 
-def _with_variables(environment: Mapping[str, str], command: str, level: int) -> str:
-    assignments = [f"{name}={shell.quote(value, level)}" for name, value in environment.items()]
-    return " ".join([*(text.removesuffix("''") for text in assignments), command])
+def _in_front(wrapped: Wrapped, environment: Mapping[str, str], command: Sequence[str], level: int) -> str:
+    """Write a command behind what stands in front of it, and each variable where it arrives."""
+    words, first = [*wrapped.prefix], list[str]()
+    own = [f"{name}={value}" for name, value in environment.items() if name in wrapped.behind]
+    if own and not ends_in_env(wrapped.front):
+        words.append("env")
+    for name, value in environment.items():
+        if name not in wrapped.behind:
+            first.append(f"{name}={shell.quote(value, level)}".removesuffix("''"))
+    return " ".join([*first, shell.join([*words, *own, *command], level)])

@@ -82,7 +82,9 @@ def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
             f"write them out, or put the command in double quotes, so that your shell replaces `{text}`",
         )
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.front, around)
+    return Command(
+        launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.front, wrapped.behind, around
+    )
 
 
 PYTHON = LauncherSyntax(

@@ -186,6 +186,8 @@ class Command:
     args: ScriptArgs
     front: Front = ()
     """Programs in front of the launcher, such as `nohup`, with their options."""
+    behind: frozenset[str] = frozenset()
+    """Names of variables that are set behind a program that does not hand them on."""
     around: Around = Around()
 
     @property

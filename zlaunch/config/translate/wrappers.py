@@ -158,6 +158,11 @@ def starter_on_many(front: Front) -> tuple[str, bool] | None:
     return None
 
 
+def ends_in_env(front: Front) -> bool:
+    """Whether variables may follow the last of these programs."""
+    return bool(front) and program_name(front[-1][0]) == "env"
+
+
 def hides_variables(front: Front) -> bool:
     """Whether something in front runs the command without the variables of this machine, or of a task."""
     return any(map(_hides_variables, front))
@@ -172,8 +177,7 @@ def _hands_on_variables(part: Sequence[str]) -> bool:
     name = program_name(part[0])
     if name == "srun":
         return (_value(part, "--export") or "ALL").split(",")[0] == "ALL"
-    is_known = name in WRAPPERS or name in (*_SHELLS, _EVAL)
-    return is_known and name not in STARTS_TASKS and not _hides_variables(part)
+    return name in WRAPPERS and name not in STARTS_TASKS and not _hides_variables(part)
 
 
 def _hides_variables(part: Sequence[str]) -> bool:
@@ -217,6 +221,8 @@ class Wrapped:
     """The program and its arguments; empty if a shell reads a text."""
     environment: Mapping[str, str] = field(default_factory=dict)
     front: Front = ()
+    behind: frozenset[str] = frozenset()
+    """Names of variables that are set behind a program that does not hand them on."""
     text: str | None = None
     """What a shell reads, as in `bash -c TEXT`."""
     after: tuple[str, ...] = ()
@@ -243,22 +249,22 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
 
     `env` without options only sets variables, and is dropped.
     """
+    behind = set[str]()
     rest, environment, front = deque(words), dict[str, str](), list[tuple[str, ...]]()
-    is_empty = False
-    """Whether an `env` in front of it drops all other variables, so that its own stay behind it."""
     while rest:
         name = program_name(rest[0])
         if assignment := ASSIGNMENT.fullmatch(rest[0]):
             environment[assignment["name"]] = assignment["value"]
-            word = rest.popleft()
-            if is_empty:
-                front[-1] += (word,)
+            rest.popleft()
+            if ends_in_env(tuple(front)) or not hands_on_variables(tuple(front)):
+                behind.add(assignment["name"])
             continue
         if name in (*_SHELLS, _EVAL):
             place = _place_of_text(rest)
             if place is not None:
                 whole = (*front, tuple(rest)[:place])
-                return Wrapped((), environment, whole, rest[place], tuple(rest)[place + 1 :])
+                after = tuple(rest)[place + 1 :]
+                return Wrapped((), environment, whole, frozenset(behind), rest[place], after)
             break
         taken = 0
         if name in WRAPPERS and ("/" in rest[0] or not Path(rest[0]).is_file()):
@@ -266,13 +272,12 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
         if taken == 0:
             break
         part = [rest.popleft() for _ in range(taken)]
-        is_empty = name == "env" and taken > 1
-        if name != "env" or is_empty:
+        if name != "env" or taken > 1:
             front.append(tuple(part))
         if rest and rest[0] in _MODULE:  # `uv run -m NAME`
             rest[0] = "-m"
             rest.appendleft("python")
-    return Wrapped(tuple(rest), environment, tuple(front))
+    return Wrapped(tuple(rest), environment, tuple(front), frozenset(behind))
 
 
 def _place_of_text(words: Sequence[str]) -> int | None:

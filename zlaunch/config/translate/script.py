@@ -61,9 +61,10 @@ class TranslatedScript:
             return None
         source = script.source
         is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
-        if is_trainer or "TrainingArguments" in source or "deepspeed" in source.lower():
+        if is_trainer or "TrainingArguments" in source or script.interface is ConfigInterface.DEEPSPEED:
             return True
-        if script.has_other_modules or not script.is_sure or "clip" in source:
+        may_clip = "clip" in source or "deepspeed" in source.lower()
+        if script.has_other_modules or not script.is_sure or may_clip:
             return None
         return False
 

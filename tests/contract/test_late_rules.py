@@ -29,6 +29,7 @@ NOT_HERE = {
             "batch-differs-from-arguments",
             "differs-from-argument",
             "no-hidden-size",
+            "no-learning-rate-suits-both",
             "null-offload",
             "old-offload-unseen",
             "replaced-optimizer-fails",

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.each import each
+from zlaunch.config.resolve.trainer_optimizer import OPTIMIZER_PACKAGES, missing_package, unknown_choices
+from zlaunch.errors import Severity
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.transformers_source import (
     model_types,
@@ -14,7 +16,9 @@ from zlaunch.hosts.machine.transformers_source import (
     trainer_optimizers,
     trainer_schedules,
 )
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model_checks import PADDED, TABLED
+from zlaunch.job.trainer_args import read_arguments
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "n_embd": 32, "d_model": 32, "dim": 32, "embedding_size": 32, "head_dim": 8,
@@ -61,6 +65,32 @@ def test_every_optimizer_of_the_trainer_is_known() -> None:
     from transformers.training_args import OptimizerNames
 
     assert set(trainer_optimizers(inspect_python(None))) == {one.value for one in OptimizerNames}
+
+
+def test_an_optimizer_needs_a_package_exactly_where_the_trainer_cannot_create_it_without() -> None:
+    import torch
+    from transformers import Trainer, TrainingArguments
+    from transformers.training_args import OptimizerNames
+
+    python, named, refused = inspect_python(None, OPTIMIZER_PACKAGES), set[str](), set[str]()
+    model = torch.nn.Linear(2, 2)
+    for name in (one.value for one in OptimizerNames):
+        arguments, _ = read_arguments(ScriptArgs.of(["--optim", name]))
+        if [*missing_package(arguments, python, Severity.FAILS_LATER)]:
+            named.add(name)
+        args = TrainingArguments(optim=name, optim_target_modules="all-linear", use_cpu=True)
+        try:
+            Trainer.get_optimizer_cls_and_kwargs(args, model)
+        except (ImportError, ValueError):
+            refused.add(name)
+    assert named == refused
+
+
+@pytest.mark.parametrize("argument", ["optim", "lr_scheduler_type"])
+def test_a_name_that_the_trainer_does_not_know_is_found(argument: str) -> None:
+    python = inspect_python(None)
+    arguments, _ = read_arguments(ScriptArgs.of([f"--{argument}", "nosuch"]))
+    assert [finding.where for finding in unknown_choices(arguments, python)] == [f"--{argument}"]
 
 
 @each("kind", sorted(TABLED))

@@ -74,10 +74,23 @@ def test_the_trainer_refuses_numbers_that_differ_from_its_arguments(code: str) -
     assert not trainer_fills(mended(rule), argv, world_size=world_size).mismatched
 
 
+@pytest.mark.parametrize("rate", ["1e-4", "6e-4", "3e-4"])
+def test_the_trainer_refuses_two_learning_rates_whatever_its_argument_is(rate: str) -> None:
+    (rule,) = [rule for rule in RULES if rule.code == "no-learning-rate-suits-both"]
+    assert trainer_fills(broken(rule), ["--learning_rate", rate]).mismatched
+
+
 def test_accelerate_refuses_a_config_without_zero() -> None:
     with pytest.raises(ValueError, match="Please specify the ZeRO optimization config"):
         accelerate_reads({"train_micro_batch_size_per_gpu": 1})
     assert accelerate_reads({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 0}})
+
+
+def test_accelerate_refuses_an_auto_that_no_dummy_fills_in() -> None:
+    (rule,) = [rule for rule in RULES if rule.code == "auto-of-a-dummy"]
+    config = {key: value for key, value in broken(rule).items() if key != "train_micro_batch_size_per_gpu"}
+    with pytest.raises(ValueError, match="warmup_max_lr` not found in kwargs"):
+        accelerate_reads(config).deepspeed_config_process(must_match=False)
 
 
 def accelerate_reads(config: Config) -> Any:

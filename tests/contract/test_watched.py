@@ -47,3 +47,31 @@ def test_an_engine_says_what_the_watch_reads() -> None:
     assert "self.global_steps += 1" in source
     assert "self.skipped_steps += 1" in source
     assert callable(DeepSpeedEngine.fp16_enabled)
+
+
+def test_a_traceback_names_the_linear_function_of_zero_init() -> None:
+    from deepspeed.runtime.zero import linear, partition_parameters
+
+    assert "LinearFunctionForZeroStage3.apply" in inspect.getsource(linear.zero3_linear_wrap)
+    assert "zero3_linear_wrap" in inspect.getsource(partition_parameters)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("deepspeed.runtime.zero.stage_1_and_2", "param_dtype = self.bit16_groups[i][0].dtype"),
+        ("deepspeed.runtime.zero.utils", "assert len(set(t.dtype for t in tensors)) == 1"),
+        ("deepspeed.runtime.engine", "Direct calls to tensor.backward() are not supported"),
+        ("deepspeed.runtime.engine", "def _broadcast_model"),
+        ("transformers.integrations.deepspeed", "ZeRO inference only makes sense with ZeRO Stage 3"),
+    ],
+)
+def test_the_source_still_has_the_words_of_an_ending(module: str, words: str) -> None:
+    assert words in inspect.getsource(importlib.import_module(module))
+
+
+def test_a_tensor_without_dimensions_cannot_be_viewed_as_bytes() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError, match=r"self\.dim\(\) cannot be 0 to view"):
+        torch.tensor(1.0).view(torch.uint8)

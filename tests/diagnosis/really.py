@@ -181,6 +181,34 @@ def hub_unreachable__data() -> None:
     load_dataset("no-such-data-set")
 
 
+def trainer_argument_missing() -> None:
+    from transformers import TrainingArguments
+
+    TrainingArguments("x", evaluation_strategy="no")
+
+
+def trainer_argument_missing__trainer() -> None:
+    from transformers import Trainer
+
+    Trainer(tokenizer=None)
+
+
+def nothing_trainable() -> None:
+    import torch
+
+    torch.optim.AdamW([])
+
+
+def nothing_trainable__stage_3() -> None:
+    from deepspeed.runtime.zero.utils import defragment
+
+    class Stage3:
+        def __init__(self) -> None:
+            defragment([])
+
+    Stage3()
+
+
 def model_not_found() -> None:
     from transformers import AutoModelForCausalLM
 

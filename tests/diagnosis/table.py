@@ -98,6 +98,17 @@ DUPLICATE = (
 )
 FINISHED = printed("done 0\n", 0, phase="exiting", step=4)
 DISCARDING = replace(exiting(), heartbeat={"discarded_backwards": 30, "backwards_of_step": 4})
+CREATING = frame(
+    f"{SITE}/deepspeed/runtime/engine.py",
+    2751,
+    "_configure_zero_optimizer",
+    "optimizer = Stage3ZeroOptimizer(",
+)
+ZERO_1 = f"{SITE}/deepspeed/runtime/zero/stage_1_and_2.py"
+GROUP = "param_dtype = self.bit16_groups[i][0].dtype"
+ZERO_UTILS = f"{SITE}/deepspeed/runtime/zero/utils.py"
+ONE_TYPE = "assert len(set(t.dtype for t in tensors)) == 1"
+SKIPPING = replace(exiting(), heartbeat={"taken_steps": 40, "skipped_steps": 40, "loss": 0.007})
 
 DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "host-out-of-memory": (
@@ -382,6 +393,9 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
         ),
         replace(run(replace(exiting(0, -15), heartbeat={"loss": NAN}, stopped_by=15)), is_diverged=True),
     ),
+    "steps-skipped": (
+        run(SKIPPING, exiting(1), job={"stage": 1, "precision": "bf16"}, launcher_returncode=0),
+    ),
     "gradients-discarded": (run(DISCARDING, exiting(1), job={"stage": 2}, launcher_returncode=0),),
     "config-disagrees": (
         run(
@@ -505,6 +519,55 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             ),
             job={"gradient_checkpointing": True},
         ),
+    ),
+    "nothing-trainable": (
+        run(
+            raised("IndexError", "list index out of range", CREATING + frame(ZERO_1, 442, "__init__", GROUP)),
+            job={"stage": 2},
+        ),
+        run(raised("AssertionError", "", CREATING + frame(ZERO_UTILS, 218, "defragment", ONE_TYPE))),
+        run(raised("ValueError", "optimizer got an empty parameter list")),
+    ),
+    "scalar-parameter": (
+        run(
+            raised(
+                "RuntimeError",
+                "self.dim() cannot be 0 to view Float as Byte (different element sizes)",
+                frame(f"{SITE}/deepspeed/runtime/engine.py", 2059, "_broadcast_model", "dist.broadcast("),
+            )
+        ),
+    ),
+    "backward-without-engine": (
+        run(
+            raised(
+                "RuntimeError",
+                "Direct calls to tensor.backward() are not supported in this configuration. This occurs when either: (1) your PyTorch version lacks required internal APIs, or (2) using ZeRO stage 0. Please use engine.backward(loss) instead.",
+            )
+        ),
+        run(
+            raised(
+                "RuntimeError",
+                "Loss scaling is required for this configuration, but backward() was called directly without scaling the loss. Please use one of the following: 1. engine.backward(loss) 2. engine.scale(loss).backward()",
+            )
+        ),
+    ),
+    "inference-needs-stage-3": (
+        run(
+            raised(
+                "ValueError",
+                "ZeRO inference only makes sense with ZeRO Stage 3 - please adjust your config",
+            ),
+            job={"stage": 2},
+        ),
+    ),
+    "trainer-argument-missing": (
+        run(
+            raised(
+                "TypeError",
+                "TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
+            )
+        ),
+        run(raised("TypeError", "Trainer.__init__() got an unexpected keyword argument 'tokenizer'")),
     ),
     "config-refused": (
         run(

@@ -2,6 +2,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
+from zlaunch.diagnosis.signatures.nan import skipped_steps
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration, gib
 
 CASES = [
@@ -197,6 +200,42 @@ def test_from_pretrained_under_zero_init_is_told_of_the_config_that_opens_it() -
     assert "HfDeepSpeedConfig" in verdict.advice[0]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "engine.module.load_state_dict(weights)",
+        "model.weight.data.copy_(weights['weight'])",
+        "torch.nn.init.orthogonal_(model.weight)",
+    ],
+)
+def test_weights_are_set_before_the_optimizer_copies_them(code: str) -> None:
+    """After `deepspeed.initialize`, the fp32 copy of the optimizer overwrites them at the next step."""
+    within = frame("/home/ann/train.py", 7, "main", code) + frame(MODULE, 1, "f", "raise RuntimeError(")
+    verdict = diagnose(run(raised("RuntimeError", SHAPES, within, phase="starting"), job={"stage": 3}))
+    assert verdict.code == "partitioned-parameter"
+    assert "before `deepspeed.initialize`" in verdict.advice[0]
+    assert "modifier_rank=0" in verdict.advice[1]
+
+
+SHAPES = (
+    "Error(s) in loading state_dict for Sequential:\n\tsize mismatch for 0.weight: copying a param with shape "
+    "torch.Size([16, 16]) from checkpoint, the shape in current model is torch.Size([0])."
+)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_model_of_zero_init_is_not_gathered_below_stage_3(stage: int) -> None:
+    linear = f"{SITE}/deepspeed/runtime/zero/linear.py"
+    applied = "return LinearFunctionForZeroStage3.apply(input, weight, bias)"
+    within = frame("/home/ann/train.py", 7, "main", "loss = engine(x)")
+    within += frame(linear, 149, "zero3_linear_wrap", applied)
+    within += frame(linear, 90, "forward", "ret = torch.addmm(bias, input, weight.t())")
+    error = raised("RuntimeError", SAID_OF_EMPTY["F.linear"], within, phase="forward")
+    verdict = diagnose(run(error, job={"stage": stage}))
+    assert verdict.code == "partitioned-parameter"
+    assert verdict.cause == f"`zero.Init` has partitioned a parameter, which is not gathered at stage {stage}"
+
+
 def test_a_bare_assertion_says_what_it_asserts() -> None:
     within = frame(f"{SITE}/deepspeed/runtime/zero/stage3.py", 9, "f", "assert self.ipg_buckets is not None")
     verdict = diagnose(run(raised("AssertionError", "", within)))
@@ -236,3 +275,36 @@ def test_whatever_torch_says_of_an_empty_parameter_has_one_cause(call: str) -> N
     within = frame("/home/ann/train.py", 7, "f", f"{call}  # of model.weight")
     evidence = run(raised("RuntimeError", SAID_OF_EMPTY[call], within), job={"stage": 3})
     assert diagnose(evidence).code == "partitioned-parameter"
+
+
+@pytest.mark.parametrize(
+    ("skipped", "taken", "scale", "in_vain"),
+    [
+        (40, 40, None, True),
+        (1, 1, None, True),
+        (30, 40, None, True),
+        (3, 40, None, False),
+        (0, 40, None, False),
+        (40, 40, 65536.0, True),
+        (5, 5, 65536.0, True),
+        (16, 20, 65536.0, False),
+        (33, 40, 2.0**32, False),
+        (33, 40, 65536.0, True),
+    ],
+)
+def test_a_run_that_skipped_its_steps_finished_in_vain(
+    skipped: int, taken: int, scale: float | None, in_vain: bool
+) -> None:
+    heartbeat: dict[str, Any] = {"taken_steps": taken, "skipped_steps": skipped}
+    if scale is not None:
+        heartbeat |= {"first_loss_scale": scale, "loss_scale": 1.0}
+    verdict = diagnose(run(printed("", 0, heartbeat=heartbeat), launcher_returncode=0))
+    assert verdict.code == ("steps-skipped" if in_vain else "finished")
+
+
+def test_the_first_skips_of_fp16_are_not_reported_while_it_trains() -> None:
+    first: HeartbeatRecord = {"first_loss_scale": 65536.0, "loss_scale": 256.0}
+    assert skipped_steps({**first, "taken_steps": 8, "skipped_steps": 8}) is None
+    lost = skipped_steps({**first, "taken_steps": 30, "skipped_steps": 30})
+    assert lost is not None
+    assert lost.cause == "all 30 steps were skipped, so no weight has changed"

@@ -1,3 +1,4 @@
+import json
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +22,7 @@ from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
+from zlaunch.job.trainer_args import ONE_RATE
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 
@@ -286,12 +288,91 @@ def test_a_total_that_deepspeed_works_out_is_said_to_be_left() -> None:
         _asked(DEFAULTS, stage=3),
         _asked(ON_CPU, stage=2),
         _asked(replace(ON_CPU, script=script("deepspeed.init_distributed()")), stage=3),
-        _asked(replace(ON_CPU, script=script(interface=ConfigInterface.DEEPSPEED)), stage=3),
+        _asked(replace(ON_CPU, script=script(interface=ConfigInterface.DEEPSPEED)), stage=2),
     ],
     ids=["gpus", "stage 2", "joined", "deepspeed"],
 )
 def test_everywhere_else_the_total_is_written_out(inputs: JobFacts) -> None:
     assert _total(inputs) == 16
+
+
+_GIVES_NO_TOTAL = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 16}
+_OWN_LOOP = script(interface=ConfigInterface.DEEPSPEED)
+
+
+@pytest.mark.parametrize(
+    ("stage", "source"), [(3, ""), (2, "with deepspeed.zero.Init(config_dict_or_path=file):")]
+)
+def test_zero_init_gets_no_total_to_compare_with_the_batch_of_one_rank(stage: int, source: str) -> None:
+    text = json.dumps({**_GIVES_NO_TOTAL, ZERO: {"stage": stage}})
+    own = script(source, ConfigInterface.DEEPSPEED)
+    assert _total(replace(_with_file(text), script=own)) is None
+
+
+def test_a_total_of_the_users_file_stays_as_the_bare_launcher_leaves_it() -> None:
+    text = json.dumps({**_GIVES_NO_TOTAL, "train_batch_size": 64, ZERO: {"stage": 3}})
+    assert _total(replace(_with_file(text), script=_OWN_LOOP)) == 64
+
+
+@pytest.mark.parametrize("sizes", [{}, {"train_batch_size": 64}, {"gradient_clipping": "auto"}])
+def test_beside_a_mistake_in_its_file_an_own_loop_is_told_of_no_auto(sizes: dict[str, object]) -> None:
+    text = json.dumps({**_GIVES_NO_TOTAL, **sizes, "checkpoint": {"tag_validation_mode": "eager"}})
+    assert _codes(replace(_with_file(text), script=_OWN_LOOP)) == ["unknown-key"]
+
+
+def test_two_learning_rates_that_the_trainer_refuses_are_refused_once_and_with_one_remedy() -> None:
+    text = """{"optimizer": {"type": "AdamW", "params": {"lr": 0.0001}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.0006}}, "zero_optimization": {}}"""
+    (finding,) = _findings(_with_file(text))
+    assert (finding.code, finding.hint) == ("no-learning-rate-suits-both", ONE_RATE)
+
+
+def _without_bitsandbytes(source: str = "", text: str = "{}") -> JobFacts:
+    inputs = replace(_with_file(text, "--optim", "adamw_bnb_8bit"), script=script(source))
+    python = replace(PYTHON, packages={**PYTHON.packages, "bitsandbytes": None})
+    return replace(inputs, here=replace(inputs.here, python=python))
+
+
+def test_an_optimizer_whose_package_is_missing_is_refused_with_what_installs_it() -> None:
+    (finding,) = _findings(_without_bitsandbytes())
+    assert finding.code == "optimizer-needs-a-package"
+    assert "-m pip install bitsandbytes`" in (finding.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("class Mine(Trainer):\n    def create_optimizer(self): ...", "{}"),
+        ("Trainer(optimizers=(mine, None))", "{}"),
+        ("", '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'),
+    ],
+    ids=["own method", "own objects", "section"],
+)
+def test_the_package_of_an_optimizer_that_is_not_created_is_not_needed(source: str, text: str) -> None:
+    assert make_plan(_without_bitsandbytes(source, text))
+
+
+_OPEN_SCHEDULE = '{"scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}}}'
+
+
+def test_an_auto_that_only_a_dummy_of_the_script_fills_in_is_refused_without_one() -> None:
+    inputs = _with_file(_OPEN_SCHEDULE)
+    assert _codes(replace(inputs, script=script("", ConfigInterface.ACCELERATE))) == ["no-dummy"]
+    assert make_plan(replace(inputs, script=script("DummyScheduler(optimizer)", ConfigInterface.ACCELERATE)))
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        ("create_optimizer", '{"optimizer": {"type": "AdamW", "params": {"lr": "auto"}}}'),
+        ("create_scheduler", _OPEN_SCHEDULE),
+    ],
+)
+def test_a_method_of_the_trainer_that_the_ds_config_replaces_is_named(method: str, text: str) -> None:
+    source = script(f"class Mine(Trainer):\n    def {method}(self): ...\n")
+    plan = make_plan(replace(_with_file(text), script=source))
+    assert [finding.code for finding in plan.warnings] == ["method-without-effect"]
+    assert not make_plan(replace(_with_file("{}"), script=source)).warnings
 
 
 def test_one_rank_on_a_cpu_counts_itself() -> None:

@@ -36,6 +36,21 @@ def test_hosts_that_are_not_asked_are_like_this_one_or_like_those_that_are_imagi
     assert len(planned(folder, *words, "--on", "4xA100-40GB")["ranks"]) == 8 + 4
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"NNODES": "2", "NODE_RANK": "1", "MASTER_ADDR": "nowhere1"},
+        {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "nowhere[1-2]"},
+    ],
+    ids=["NNODES", "Slurm"],
+)
+def test_nodes_that_variables_name_are_planned_without_asking_them(
+    environ: dict[str, str], folder: Path
+) -> None:
+    result = zlaunch("train", "train.py", "--dry-run", "--offline", "--json", cwd=folder, env=environ)
+    assert len({slot["host"] for slot in json.loads(result.out)["ranks"]}) == 2, result.err
+
+
 def test_a_drive_of_hosts_that_are_imagined_need_not_be_here(folder: Path) -> None:
     words = ("--stage", "3", "--offload", "nvme", "--nvme", "/local/nvme", "--on", "8xH100-80GB")
     assert "async_io" in planned(folder, *words)["native_ops"]

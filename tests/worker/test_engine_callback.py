@@ -89,6 +89,7 @@ class Loop:
         self.watched._backward_epilogue(self.engine)  # type: ignore[attr-defined]
 
     def step(self) -> dict[str, Any]:
+        self.facts.before(phases.STEPPING, [self.engine], {})
         self.engine.step()
         return self.facts.after(phases.STEPPING, [self.engine])
 
@@ -161,3 +162,17 @@ def test_backward_passes_before_one_step_replace_each_others_gradients_at_stages
 def test_backward_passes_are_counted_for_each_call_of_step_also_if_it_takes_none(tmp_path: Path) -> None:
     facts = trained(Loop(tmp_path, Engine(4)), [1.0] * 16, steps=4)
     assert (facts["discarded_backwards"], facts["backwards_of_step"]) == (3, 4)
+
+
+def test_skipped_steps_of_this_run_are_counted(tmp_path: Path) -> None:
+    """A checkpoint sets the engine's counter to what earlier runs skipped."""
+
+    class Overflowing(Engine):
+        def step(self) -> None:
+            super().step()
+            self.skipped_steps += self.global_steps % 2
+
+    engine = Overflowing(1)
+    engine.skipped_steps = 7
+    facts = trained(Loop(tmp_path, engine), [1.0] * 5)
+    assert (facts["taken_steps"], facts["skipped_steps"]) == (5, 3)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zlaunch.config.asked_release import asked_release
 from zlaunch.config.fix import Deletion, fix_document
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts, save_conflict
+from zlaunch.config.resolve.trainer_optimizer import OPTIMIZER_PACKAGES, missing_package, unknown_choices
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
@@ -133,12 +134,18 @@ def context_of(
     """
     interface = ConfigInterface(runner or "trainer")
     rest, _ = typed.take_ds_config()
-    stack = stack_of(inspect_python(python))
+    installed = inspect_python(python, OPTIMIZER_PACKAGES)
+    stack = stack_of(installed)
     args: TrainerArgs | None = None
     findings: list[Finding] = []
     if rest.words:
         args, findings = read_arguments(rest, release=stack.trainer)
         findings += _conflicts(rest, args, interface, stack)
+        if interface is ConfigInterface.TRAINER:  # which may run elsewhere, where the package is
+            findings += [
+                *unknown_choices(args, installed),
+                *missing_package(args, installed, Severity.ADVICE),
+            ]
     named = model_flag(rest)
     if model is None and named is not None and Path(named).exists():
         model = Path(named)

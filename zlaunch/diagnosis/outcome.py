@@ -15,7 +15,7 @@ STALLED_STATUS = 124
 PREEMPTED_STATUS = int(ExitStatus.SAVED)
 """Saved, start again."""
 
-IN_VAIN = frozenset({"loss-not-a-number", "autotuning-left-on", "gradients-discarded"})
+IN_VAIN = frozenset({"loss-not-a-number", "autotuning-left-on", "gradients-discarded", "steps-skipped"})
 """Verdicts on jobs that finished without a usable result."""
 
 

@@ -126,6 +126,16 @@ MATCHED: Mapping[tuple[str, ...], Match] = {
 }
 """Keys with `must_match` in `HfTrainerDeepSpeedConfig`; train_batch_size has its own rule."""
 
+RATES = (("optimizer", "params", "lr"), ("scheduler", "params", "warmup_max_lr"))
+"""Keys that the Trainer both compares with `--learning_rate`."""
+ONE_RATE = 'write "auto" for both `optimizer.params.lr` and `scheduler.params.warmup_max_lr`'
+
+
+def rates_differ(value_at: Callable[[tuple[str, ...]], object]) -> bool:
+    """Whether no learning rate suits the Trainer: it is written twice, with two numbers."""
+    rate, peak = map(value_at, RATES)
+    return None not in (rate, peak) and "auto" not in (rate, peak) and rate != peak
+
 
 def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: TrainerArgs) -> Iterator[Mismatch]:
     """Find the keys whose values the Trainer rejects; `value_at` returns None for an absent key."""
@@ -134,7 +144,10 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: Trainer
         if value in (None, "auto") or expected is None or value == expected:
             continue
         arguments = ", ".join(_described(name, args[name]) for name in match.names)
-        yield Mismatch(path, value, arguments, f'write "auto" in the ds_config, or {_agreeing(match, value)}')
+        remedy = f'write "auto" in the ds_config, or {_agreeing(match, value)}'
+        if path in RATES and rates_differ(value_at):
+            remedy = ONE_RATE
+        yield Mismatch(path, value, arguments, remedy)
 
 
 def _described(name: str, argument: Argument) -> str:

@@ -4,6 +4,7 @@ Each row names the first release with the change, from the last patch of each mi
 `make matrix` compares several releases with contract tests.
 """
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -104,6 +105,16 @@ ADDED: Mapping[str, tuple[str, str]] = {
     "use_cache": ("5.0", "remove it"),
 }
 """Argument → the first release with it, and what to type in an older one."""
+
+
+def in_code(argument: str) -> str | None:
+    """Say what to write in a script instead of an argument that its transformers lacks; None if unknown."""
+    removed, added = REMOVED.get(argument), ADDED.get(argument)
+    if (known := removed or added) is None:
+        return None
+    _, instead = known
+    instead = re.sub(r"`--(\w+) (\w+)`", r'`\1="\2"`', instead)
+    return re.sub(r"`--(\w+)", r"`\1", instead).replace(" '{", "='{")
 
 
 def is_before(version: str | None, release: str) -> bool:

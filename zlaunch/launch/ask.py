@@ -12,7 +12,7 @@ from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.interpreter import Interpreter, find_module_in, inspect_python
-from zlaunch.hosts.machine.transformers_source import trainer_arguments, trainer_optimizers, trainer_schedules
+from zlaunch.hosts.machine.transformers_source import CHOICES, trainer_arguments
 from zlaunch.job.args import ScriptArgs, TypedFlag, ds_config_of
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import ConfigInterface, Script
@@ -85,8 +85,8 @@ def _is_odd(flag: TypedFlag, kind: str, python: Interpreter) -> bool:
     name, value = flag.name, flag.value
     if isinstance(DEFAULTS.get(name, ""), int | float):  # the plan checks those
         return False
-    if name in _CHOICES:
-        words = _CHOICES[name](python)
+    if name in CHOICES:
+        words = CHOICES[name](python)
         return bool(words) and value not in words
     if not re.search(r"\b(int|float)\b", kind) or re.search(r"\b(str|bool)\b", kind):
         return False
@@ -96,9 +96,6 @@ def _is_odd(flag: TypedFlag, kind: str, python: Interpreter) -> bool:
         return True
     return False
 
-
-_CHOICES = {"optim": trainer_optimizers, "lr_scheduler_type": trainer_schedules}
-"""Arguments of the Trainer that take one of several words → what lists them."""
 
 _SHORT = re.compile(r"-[A-Za-z]")
 

@@ -1,16 +1,18 @@
 """Plan a job: decide everything it will do."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
-from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.compose import OFFLOADS, as_written
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
+from zlaunch.config.resolve.trainer_optimizer import missing_package
 from zlaunch.config.resolve.values import AUTO, Values
-from zlaunch.dsconfig.keys.auto_keys import FILLED
+from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
@@ -19,7 +21,7 @@ from zlaunch.hosts.environment import Variable, accelerate_variables, asked_vari
 from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
-from zlaunch.job.trainer_args import absent_arguments
+from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.job.unused_arguments import unused_settings
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -57,9 +59,10 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     args, findings = facts.read_args()
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
-    config = resolve_config(job, facts.context(args), [*findings, *_absent(facts), *_no_optimizer(facts)])
+    findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
+    config = resolve_config(job, facts.context(args), findings)
     config = replace(config, values=config.values.placed(job.places))
-    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config.left, facts)
+    resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
     variables = {**_op_cache(facts), **handed}
     if facts.resumption is not None:
@@ -84,7 +87,10 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         },
         ops=_ops(facts, config),
         precision=config.precision,
-        warnings=(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config), *config.warnings),
+        warnings=(
+            *(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config)),
+            *(*_unused_methods(facts, config), *config.warnings),
+        ),
     )
 
 
@@ -165,22 +171,37 @@ def _in_own_swap_dirs(values: Values, layout: RunDir) -> Values:
     return values
 
 
-def _leave_total(values: Values, left: Mapping[str, str], facts: JobFacts) -> ResolvedAutos:
-    """Drop the global batch if DeepSpeed would compare it with the batch of one rank."""
-    if not _counts_one_rank(values, facts):
-        return ResolvedAutos(values, left)
-    why = f"DeepSpeed computes {values[TOTAL]} itself; on a CPU it refuses this number if it is written"
-    return ResolvedAutos(values.without(TOTAL), {**left, dotted(TOTAL): why})
+def _leave_total(values: Values, config: ResolvedConfig, facts: JobFacts) -> ResolvedAutos:
+    """Drop the global batch if DeepSpeed may compare it with the batch of one rank."""
+    if not values.has(TOTAL) or facts.topology.world_size == 1:
+        return ResolvedAutos(values, config.left)
+    why = f"DeepSpeed computes {values[TOTAL]} itself; "
+    if _trainer_counts_one_rank(values, facts):
+        why += "on a CPU it refuses this number if it is written"
+    elif _own_loop_may_count_one_rank(values, config, facts):
+        why += "`zero.Init` refuses this number if it runs before `init_distributed`"
+    else:
+        return ResolvedAutos(values, config.left)
+    return ResolvedAutos(values.without(TOTAL), {**config.left, dotted(TOTAL): why})
 
 
-def _counts_one_rank(values: Values, facts: JobFacts) -> bool:
+def _trainer_counts_one_rank(values: Values, facts: JobFacts) -> bool:
     """On a CPU, TrainingArguments initialize only torch's communication, and `zero.Init` sees one rank."""
     return (
         facts.machine.accelerator == "cpu"
         and facts.script.takes_trainer_args
         and values[(ZERO, "stage")] == 3
-        and facts.topology.world_size > 1
         and not facts.script.mentions("init_distributed")
+    )
+
+
+def _own_loop_may_count_one_rank(values: Values, config: ResolvedConfig, facts: JobFacts) -> bool:
+    """`zero.Init` reads the file first and connects the ranks afterwards; a number of the user stays."""
+    script = facts.script
+    reads_early = values[(ZERO, "stage")] == 3 or "zero.Init" in script.source
+    is_own = script.interface is ConfigInterface.DEEPSPEED and script.handover is not Handover.NOT
+    return (
+        is_own and reads_early and config.written[TOTAL] == AUTO and not script.mentions("train_batch_size")
     )
 
 
@@ -195,9 +216,8 @@ def _absent(facts: JobFacts) -> list[Finding]:
 def _no_optimizer(facts: JobFacts) -> list[Finding]:
     """Find an engine without an optimizer: it fails when it is created, or in its first step."""
     place = facts.script.wants_optimizer
-    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
-    is_written = facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None
-    if place is None or is_set or is_written or facts.script.interface is not ConfigInterface.DEEPSPEED:
+    is_own = facts.script.interface is ConfigInterface.DEEPSPEED
+    if place is None or _has_optimizer_section(facts) or not is_own:
         return []
     message = "neither this call nor the ds_config defines an optimizer, so the engine cannot train"
     hint = (
@@ -205,6 +225,64 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
         "DeepSpeed's own Adam, which is compiled before the start"
     )
     return [Finding("no-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)]
+
+
+def _has_optimizer_section(facts: JobFacts) -> bool:
+    is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
+    return is_set or (facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None)
+
+
+def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
+    """Find an optimizer that the Trainer cannot create, unless the script has one of its own."""
+    script = facts.script
+    is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
+    is_own = script.mentions("create_optimizer") or script.mentions("optimizers") or script.has_other_modules
+    if is_trainer and not is_own and not _has_optimizer_section(facts):
+        yield from missing_package(args, facts.python, Severity.FAILS_LATER)
+
+
+def _no_dummy(facts: JobFacts) -> Iterator[Finding]:
+    """Find a section whose "auto" nothing fills in, since the script certainly prepares no dummy for it."""
+    script, base = facts.script, facts.ds_config
+    is_sure = script.interface is ConfigInterface.ACCELERATE and script.is_sure
+    if base is None or not is_sure or script.has_other_modules:
+        return
+    for section, dummy in DUMMIES.items():
+        is_open = any(path[0] == section and path in FILLED for path in as_written(base).autos())
+        if is_open and not script.mentions(dummy):
+            yield Finding(
+                "no-dummy",
+                f'accelerate fills in its "auto" from a `{dummy}` alone, which {script.path.name} does not '
+                "prepare: a ValueError",
+                f"prepare `accelerate.utils.{dummy}`, or delete the section",
+                section,
+                Severity.FAILS_LATER,
+            )
+
+
+_METHODS = {"optimizer": "create_optimizer", "scheduler": "create_scheduler"}
+
+
+def _unused_methods(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find methods of the script's own Trainer that are not called beside a section for the same."""
+    if facts.script.interface is not ConfigInterface.TRAINER:
+        return
+    for section, method in _METHODS.items():
+        defined = re.search(rf"^[ \t]+def {method}\(", facts.script.source, re.MULTILINE)
+        if defined is None or not any(path[0] == section for path in config.values.leaves):
+            continue
+        line = facts.script.source.count("\n", 0, defined.end()) + 1
+        finding = Finding(
+            "method-without-effect",
+            f"`{method}` ({facts.script.path.name}:{line}) is not called: "
+            f"`{section}` of the ds_config takes its place",
+            f"delete the section, and the Trainer calls `{method}`",
+            section,
+            Severity.IGNORED,
+        )
+        if facts.ds_config is not None and facts.ds_config.has(section):
+            finding = facts.ds_config.locate(finding)
+        yield finding
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from zlaunch.checks.across_hosts import gpus_used_twice
 from zlaunch.checks.tracking import PACKAGES
 from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.config.resolve.trainer_optimizer import OPTIMIZER_PACKAGES
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.files import check_writable, is_safe_word, nearest
@@ -92,7 +93,7 @@ def _inspect(
 ) -> JobFacts:
     """Survey this machine, ask the script, find its model, and survey the other hosts."""
     job, lines = sources.job, sources.hostfile
-    python = inspect_python(python_here(lines, job.python), (DEBUGGER, *PACKAGES))
+    python = inspect_python(python_here(lines, job.python), (DEBUGGER, *PACKAGES, *OPTIMIZER_PACKAGES))
     check_packages(python, _needed_packages(sources.script, _backend(job, sources.script)))
     if surroundings.imagined is None:
         machine = probe_machine(os.environ, python)

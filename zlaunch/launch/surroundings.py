@@ -189,24 +189,24 @@ def find_surroundings(
     Raises WrongUsage for variables that contradict each other.
     """
     if on is not None:
-        return _without_machines("--on", dry_run, imagine(on))
+        _refuse_to_train("--on", dry_run)
+        return Surroundings(imagined=imagine(on), is_offline=True)
     if is_offline:
-        return _without_machines("--offline", dry_run, None)
+        _refuse_to_train("--offline", dry_run)
     cluster = chosen or detect_cluster(environ)
     if not isinstance(cluster, Member) or dry_run:
         ignored_cluster = None
         if cluster is None or isinstance(cluster, Alone):
             ignored_cluster = says_several(environ)
-        return Surroundings(cluster, ignored_cluster=ignored_cluster)
+        return Surroundings(cluster, is_offline=is_offline, ignored_cluster=ignored_cluster)
     from zlaunch.hosts.cluster.rendezvous import Rendezvous  # as above
 
     return Surroundings(cluster, Rendezvous(cluster, timeout, reporter.note, environ.get(SECRET, "")))
 
 
-def _without_machines(option: str, dry_run: bool, imagined: Imagined | None) -> Surroundings:
+def _refuse_to_train(option: str, dry_run: bool) -> None:
     if not dry_run:
         raise WrongUsage(f"`{option}` plans without asking any machine", "add `--dry-run`")
-    return Surroundings(imagined=imagined, is_offline=True)
 
 
 def _devices_of_member(member: Member, choice: DeviceChoice, machine: Machine) -> tuple[int, ...]:

@@ -293,7 +293,12 @@ class HeartbeatRecord(TypedDict, total=False):
     finite_grad_norm_step: int
     learning_rate: float | None
     loss_scale: float | None
+    first_loss_scale: float | None
+    """After the first step."""
+    taken_steps: int
+    """Steps of this run's engines, with those that were skipped."""
     skipped_steps: int
+    """Those of them that changed no weight, because the gradients were not finite."""
     tokens: int
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int

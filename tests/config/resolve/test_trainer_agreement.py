@@ -225,3 +225,8 @@ def test_an_added_argument_is_written_as_the_trainer_reads_it(value: Value, word
 
 def test_a_parser_that_takes_no_ds_config_gets_none() -> None:
     assert script_arguments(TrainerAgreement(TrainerArgs(), (), ()), Path("ds.json"), ()) == ()
+
+
+def test_formats_that_exclude_each_other_are_named_as_they_were_typed() -> None:
+    (finding,) = _agree({}, "--bf16", "--fp16_full_eval").findings
+    assert finding.message == "`--bf16` and `--fp16_full_eval` exclude each other"

@@ -74,6 +74,20 @@ RUNS_ANOTHER = """#!/bin/sh
 while [ "$1" != zlaunch ] && [ "$1" != bash ] && [ "$1" != env ]; do shift; done
 exec "$@"
 """
+STARTS_TASKS = f"""#!/bin/sh
+case " $* " in *" -n1 "*|*" --nodes=1 "*|*"-w n1 "*)
+export SLURM_STEP_NUM_TASKS=1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_NODELIST=n1 SLURM_PROCID=0 SLURM_NODEID=0
+esac
+{RUNS_ANOTHER}"""
+HIDES_VARIABLES = f"""#!/bin/sh
+unset NNODES NODE_RANK MASTER_ADDR MASTER_PORT
+{RUNS_ANOTHER}"""
+PROGRAMS = {
+    "zlaunch": STARTED,
+    **dict.fromkeys(("uv", "poetry", "conda"), RUNS_ANOTHER),
+    "srun": STARTS_TASKS,
+    **dict.fromkeys(("docker", "kubectl", "sudo", "pdsh", "mpirun"), HIDES_VARIABLES),
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +132,19 @@ WITH_SLURM = {
     "deepspeed --hostfile hosts": 4,
     "deepspeed --launcher slurm --hostfile hosts --num_gpus 1": 2,
 }
+ONE_OF_TWO = (
+    "srun -N1 -n1 -w n1 {}",
+    "srun --nodes=1 -w n1 {}",
+    "srun -N1 -n1 bash -c '{}'",
+    "for ONE in 1; do srun -w n$ONE {}; done",
+    "docker run --rm img {}",
+    "kubectl exec pod -- {}",
+    "sudo {}",
+    "env -i PATH=$PATH HF_HOME=$HF_HOME DS_ACCELERATOR=cpu ONE=1 {}",
+    "mpirun -np 1 -H n1 {}",
+    "pdsh -w n1 {}",
+)
+"""Ways to start the launcher of one of two hosts."""
 FRONT = (
     "",
     "A=1 ",
@@ -150,6 +177,9 @@ def lines() -> Iterator[Line]:
         FRONT, ("torchrun --nproc_per_node 2", "accelerate launch --num_processes 2 --use_deepspeed")
     ):
         yield Line(f"{front}{start} trainer.py --bf16", 2)
+    one_of_two = f"torchrun --nnodes 2 --node_rank $ONE --nproc_per_node 2 {MASTER} trainer.py --bf16"
+    for start in ONE_OF_TWO:
+        yield Line(start.format(one_of_two), 4, environ=MANY * ("srun" in start))
     for shell in SHELLS:
         several = "srun" in shell
         start = (
@@ -216,11 +246,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / name).write_text(text)
     programs = folder / "bin"
     programs.mkdir()
-    for name in ("uv", "poetry", "conda", "srun"):
-        (programs / name).write_text(RUNS_ANOTHER)
+    for name, text in PROGRAMS.items():
+        (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    (programs / "zlaunch").write_text(STARTED)
-    (programs / "zlaunch").chmod(0o755)
     before = Path.cwd()
     os.chdir(folder)
     yield folder

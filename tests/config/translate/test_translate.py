@@ -2,6 +2,7 @@ import contextlib
 import shlex
 from collections.abc import Sequence
 from itertools import chain
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -579,6 +580,40 @@ def test_what_no_launcher_would_understand_is_wrong_usage(text: str, hint: str |
     assert caught.value.hint == hint
 
 
+@each(
+    "text",
+    [
+        "pdsh -w n0,n1 torchrun --nnodes 2 --node_rank 0 --master_addr n0 t.py",
+        "clush -w n[0-1] torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint n0 t.py",
+    ],
+)
+def test_one_number_for_several_hosts_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translate_command([text], {})
+    assert "`zlaunch train --hosts HOST,HOST …`" in str(caught.value.hint)
+
+
+@each(
+    ("text", "start"),
+    [
+        ("C=2 sudo A=1 torchrun t.py", "C=2 sudo env A=1 zlaunch train t.py "),
+        ("mpirun -np 1 env A=1 torchrun t.py", "mpirun -np 1 env A=1 zlaunch train t.py "),
+        ("env -u A A=1 torchrun t.py", "env -u A A=1 zlaunch train t.py "),
+        ("sudo A=1 bash -c 'torchrun t.py'", "sudo env A=1 bash -c 'zlaunch train t.py "),
+        ("sudo env A=1 llamafactory-cli train x.yaml", "sudo env A=1 zlaunch train -m "),
+        ("uv run env A=1 torchrun t.py", "A=1 uv run zlaunch train t.py "),
+    ],
+)
+def test_a_variable_stays_where_it_arrives(text: str, start: str) -> None:
+    line = translate_command([text], {}).line
+    assert line.startswith(start), line
+
+
+def test_a_starter_of_tasks_is_found_behind_an_unknown_program() -> None:
+    line = translate_command(["docker run img mpirun -np 2 torchrun --nnodes 2 t.py"], {}).line
+    assert line.startswith("docker run img mpirun -np 2 zlaunch train t.py ")
+
+
 def values(one: Flag) -> Sequence[str]:
     return (*one.idle, "1", "2", "x", "auto", "true", "false", "cpu", "nvme", "bf16", "0,1", "1:2")
 
@@ -692,3 +727,24 @@ def test_any_text_is_translated_or_explained(words: list[str]) -> None:
         translate_command([" ".join(words)], {})
     with contextlib.suppress(ZlaunchError):
         translate_command(words, {})
+
+
+_LOOP = "from accelerate import Accelerator\naccelerator = Accelerator()\naccelerator.prepare(model)\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "is_told"),
+    [
+        (_LOOP, " --set gradient_clipping=0", True),
+        (f"{_LOOP}accelerator.clip_grad_norm_(model.parameters(), 0.5)\n", "", True),
+        ("from transformers import Trainer, TrainingArguments\nTrainer(m, TrainingArguments())\n", "", False),
+    ],
+    ids=["clips nothing", "clips", "the Trainer clips at 1.0"],
+)
+def test_a_loop_that_clips_no_gradients_clips_none_with_zlaunch(
+    source: str, option: str, is_told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(source)
+    found = translate_command(["accelerate", "launch", "--multi_gpu", str(tmp_path / "loop.py")], {})
+    assert ("--set" in found.line, option in found.line) == (bool(option), True)
+    assert any("gradient_clipping=0" in note.text for note in found.notes) == is_told

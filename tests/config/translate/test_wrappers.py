@@ -4,7 +4,7 @@ import shlex
 
 from tests.each import each
 from zlaunch.config.translate.programs import is_program
-from zlaunch.config.translate.wrappers import unwrap
+from zlaunch.config.translate.wrappers import hands_on_variables, num_tasks, unwrap
 
 FRONT = (
     "nohup",
@@ -52,6 +52,48 @@ def test_what_runs_no_other_command_is_left_alone(command: str) -> None:
 def test_a_shell_has_a_text() -> None:
     wrapped = unwrap(["A=1", "srun", "bash", "-lc", "torchrun t.py", "x"], is_program)
     assert (wrapped.text, wrapped.prefix, wrapped.after) == ("torchrun t.py", ("srun", "bash", "-lc"), ("x",))
+
+
+@each(
+    ("front", "count"),
+    [
+        ("srun", None),
+        ("srun -w n1", None),
+        ("srun -N2", 2),
+        ("srun -N1 -w n1", 1),
+        ("srun --nodes=1-1", 1),
+        ("srun --nodes 1 --ntasks-per-node=2", 2),
+        ("srun -N 1 -n 2", 2),
+        ("srun -n$N", None),
+        ("srun -N2 srun -n1", 1),
+        ("mpirun -np 2 -npernode 1", 2),
+        ("mpirun -H n1", 1),
+        ("mpirun -H n0,n1", None),
+        ("mpiexec -n1", 1),
+    ],
+)
+def test_a_starter_of_tasks_says_how_many(front: str, count: int | None) -> None:
+    assert num_tasks(unwrap([*front.split(), "torchrun", "t.py"], is_program).front) == count
+
+
+@each(
+    ("front", "arrive"),
+    [
+        ("nohup uv run", True),
+        ("sudo -E", True),
+        ("sudo", False),
+        ("env -u A B=1", True),
+        ("env -i B=1", False),
+        ("srun --export=ALL,A=1", True),
+        ("srun --export NONE", False),
+        ("mpirun -np 1", False),
+        ("apptainer exec --nv image.sif", True),
+        ("apptainer exec --cleanenv image.sif", False),
+    ],
+)
+def test_variables_arrive_behind_what_hands_them_on(front: str, arrive: bool) -> None:
+    wrapped = unwrap([*front.split(), "torchrun", "t.py"], is_program)
+    assert hands_on_variables(wrapped.front) is arrive
 
 
 def test_a_module_of_uv_is_one_of_python() -> None:

@@ -60,6 +60,29 @@ def test_members_with_the_same_secret_meet(secret: str, port: int) -> None:
     assert (leader.is_alive(), leader.error) == (False, None)
 
 
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_member_that_is_lost_before_it_is_ready_ends_the_wait(is_ready: bool, port: int) -> None:
+    leader, member = Met(port, ""), other(port, "")
+    member._connect(10.0)
+    leader.join(10)
+    if is_ready:
+        member.report_ready()
+    member.close()
+    lost: list[str | None] = []
+    waiting = threading.Thread(target=lambda: lost.append(why_not_ready(leader.rendezvous)), daemon=True)
+    waiting.start()
+    waiting.join(10)
+    assert lost == [None if is_ready else "lost node 1"]
+
+
+def why_not_ready(rendezvous: Rendezvous) -> str | None:
+    try:
+        rendezvous.wait_until_ready(lambda _, __: None)
+    except MemberFailed as failed:
+        return failed.message
+    return None
+
+
 def test_a_member_that_starts_again_while_the_others_meet_is_no_second_one(port: int) -> None:
     leader = Met(port, "", count=3)
     for number in (1, 1, 2):

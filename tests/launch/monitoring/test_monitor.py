@@ -246,3 +246,16 @@ def test_many_ranks_are_looked_at_rarely_enough(
         watch.tick()
         clock.now += 0.2
     assert 0.5 * len(looks) <= 100 * 0.06
+
+
+def test_a_job_whose_steps_are_all_skipped_says_so_once_while_it_runs(
+    layout: RunDir, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
+    for step in range(1, 9):
+        pulse(layout, 0, phase="forward", step=step, taken_steps=step, skipped_steps=step)
+        watch.tick()
+        clock.now += 2
+    warned = capsys.readouterr().err
+    assert warned.count("[steps-skipped]") == 1
+    assert "all 3 steps were skipped, so no weight has changed" in " ".join(warned.split())

@@ -76,6 +76,13 @@ def test_the_options_of_the_user_come_before_those_of_zlaunch() -> None:
     assert [line for line in lines if "signal=USR1@90" in line] == []
 
 
+@pytest.mark.parametrize(("limit", "before"), [(90_000, 90), (60, 30)])
+def test_slurm_signals_the_steps_of_a_job_before_its_limit_and_not_the_shell(limit: int, before: int) -> None:
+    """With `B:`, the batch shell alone gets the signal, and bash ends of it."""
+    lines = slurm.render(request(time_limit=limit)).splitlines()
+    assert [line for line in lines if "--signal" in line] == [f"#SBATCH --signal=USR1@{before}"]
+
+
 @pytest.mark.parametrize("key", ["gres", "gpus", "gpus-per-task", "gpus-per-node"])
 def test_a_job_asks_for_gpus_in_one_way(key: str) -> None:
     lines = slurm.render(request(gpus=8, options={key: "16"})).splitlines()

@@ -92,7 +92,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
         return _resolve_own(given)
     context = given.context
     composed = compose(job, given.base)
-    _refuse_mistakes(given.base, composed, context, findings)
+    _refuse_mistakes(job, given, composed, findings)
     composed = _converted(composed, context)
     if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
         composed = _without_model_sizes(composed)
@@ -157,14 +157,19 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
 
 
 def _refuse_mistakes(
-    base: Document | None, composed: Values, context: Context, findings: Sequence[Finding]
+    job: JobSpec, given: ResolveContext, composed: Values, findings: Sequence[Finding]
 ) -> None:
-    """Refuse a file with wrong keys or values, for all its findings: nothing can be filled into it."""
+    """Refuse a file with wrong keys or values, for all its findings."""
+    base, context = given.base, given.context
     if base is None:
         return
     of_keys = key_findings(check(base.value, context.release), base.value, context)
-    if any(finding.is_refused for finding in (*base.remarks, *of_keys)):
-        _judge(composed, base, replace(context, args=None, is_named=True), findings)
+    if not any(finding.is_refused for finding in (*base.remarks, *of_keys)):
+        return
+    if given.interface is ConfigInterface.DEEPSPEED:  # whose rules refuse each "auto" that is left
+        values, _ = leave_derived_sizes(composed, context)
+        composed = resolve_values(values, context, given.machine, job.precision).values
+    _judge(composed, base, replace(context, args=None, is_named=True), findings)
 
 
 def _converted(values: Values, context: Context) -> Values:

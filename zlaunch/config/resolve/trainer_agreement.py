@@ -150,6 +150,13 @@ def _formats_on(args: TrainerArgs) -> list[str]:
     return [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
 
 
+def _switched_on(precision: str, args: TrainerArgs) -> str:
+    """Name the argument that turns a precision on."""
+    if args.is_on(precision):
+        return precision
+    return f"{precision}_full_eval"
+
+
 def _is_typed(name: str, args: TrainerArgs) -> bool:
     both = (args[name], args[f"{name}_full_eval"])
     return any(argument.value and argument.source.kind is SourceKind.ARGUMENT for argument in both)
@@ -160,11 +167,13 @@ def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iter
     given = _formats_on(args)
     typed = [name for name in given if _is_typed(name, args)]
     if len(given) == len(PRECISIONS):
-        yield Finding("both-precisions", "`--bf16` and `--fp16` exclude each other", hint="keep one of them")
+        names = [_switched_on(name, args) for name in given]
+        message = f"`--{names[0]}` and `--{names[1]}` exclude each other"
+        yield Finding("both-precisions", message, hint="keep one of them")
     elif typed and precision not in (None, *typed):
         yield Finding(
             "differs-from-argument",
-            f"`--precision {precision}` and `--{typed[0]}` exclude each other",
+            f"`--precision {precision}` and `--{_switched_on(typed[0], args)}` exclude each other",
             hint="keep one of them",
         )
 

@@ -13,7 +13,7 @@ from zlaunch.config.rules.rule import (
     ignored,
     zero,
 )
-from zlaunch.dsconfig.keys.auto_keys import FILLED, Fate, is_own_word
+from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED, Fate, is_own_word
 from zlaunch.job.script import ConfigInterface
 
 _RAW = Context(interface=ConfigInterface.DEEPSPEED)
@@ -115,4 +115,29 @@ def auto_of_deepspeeds_own(subject: Subject) -> Iterator[Violation]:
                 ".".join(keys),
                 'DeepSpeed accepts "auto" here, but the Trainer raises an error for it',
                 "delete the key",
+            )
+
+
+@advice(
+    {
+        "zero_optimization": {"stage": 2},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}},
+    },
+    {"scheduler": None},
+    Context(interface=ConfigInterface.ACCELERATE),
+)
+def auto_of_a_dummy(subject: Subject) -> Iterator[Violation]:
+    """Accelerate fills in these only from a DummyOptim or DummyScheduler that the script prepares.
+
+    Without one, or with another optimizer or scheduler beside the section, `prepare` raises a ValueError.
+    """
+    if subject.context.interface is not ConfigInterface.ACCELERATE:
+        return
+    for section, dummy in DUMMIES.items():
+        if any(keys[0] == section and keys in FILLED for keys in subject.autos):
+            yield Violation(
+                section,
+                f'accelerate fills in its "auto" only if the script prepares a `{dummy}`, '
+                "and raises a ValueError otherwise",
+                f"prepare `accelerate.utils.{dummy}`, or delete the section",
             )

@@ -10,6 +10,7 @@ from zlaunch.dsconfig.schema.scheduler import (
     WarmupDecayLR,
     WarmupLR,
 )
+from zlaunch.job.trainer_args import rates_differ
 from zlaunch.units import plural
 
 _PARAMS = "scheduler.params"
@@ -25,6 +26,8 @@ def two_learning_rates(subject: Subject) -> Iterator[Violation]:
     """The schedule replaces the optimizer's learning rate by its own; WarmupDecayLR defaults to 0.001."""
     scheduler = subject.config.scheduler
     if not isinstance(scheduler, WarmupLR | WarmupDecayLR):
+        return
+    if subject.for_trainer and rates_differ(subject.written.get):  # which the Trainer refuses
         return
     highest = number(scheduler.params.warmup_max_lr, subject.argument("learning_rate"))
     rate = number(subject.param("lr"), subject.argument("learning_rate"))

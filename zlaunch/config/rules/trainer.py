@@ -21,7 +21,7 @@ from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.source import Source
-from zlaunch.job.trainer_args import Argument, TrainerArgs, find_mismatches
+from zlaunch.job.trainer_args import ONE_RATE, Argument, TrainerArgs, find_mismatches, rates_differ
 from zlaunch.job.unused_arguments import unused_arguments
 from zlaunch.units import plural, whole
 
@@ -44,6 +44,26 @@ def differs_from_argument(subject: Subject) -> Iterator[Violation]:
         if subject.has_both_formats and mismatch.path[0] in ("bf16", "fp16"):  # reported by `both-formats`
             continue
         yield Violation(key, f"`{key}` is {mismatch.value}, but {mismatch.said}", mismatch.remedy)
+
+
+@fails_later(
+    {
+        **_AUTO,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 6e-4}},
+    },
+    {"scheduler.params.warmup_max_lr": 1e-4},
+)
+def no_learning_rate_suits_both(subject: Subject) -> Iterator[Violation]:
+    """The Trainer compares `lr` and `warmup_max_lr` with `--learning_rate`, and refuses whichever differs."""
+    is_reported = subject.context.args is not None  # by `differs_from_argument`
+    if subject.for_trainer and not is_reported and rates_differ(subject.written.get):
+        rate = subject.param("lr")
+        yield Violation(
+            "scheduler.params.warmup_max_lr",
+            f"no `--learning_rate` equals both this and the optimizer's `lr` of {rate}: the Trainer fails",
+            ONE_RATE,
+        )
 
 
 @fails_later(

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import starmap
+from itertools import pairwise, starmap
 from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
@@ -45,8 +45,11 @@ from zlaunch.config.translate.script import TranslatedScript, read_script_of
 from zlaunch.config.translate.wrappers import (
     ASSIGNMENT,
     OTHER_ENVIRONMENTS,
+    STARTS_TASKS,
     WRAPPERS,
     Wrapped,
+    ends_in_env,
+    hands_on_variables,
     program_name,
     unwrap,
 )
@@ -72,7 +75,7 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     """
     around = Around(environ)
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        around = Around(environ, ("srun",))
+        around = Around(environ, (("srun",),))
     if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
         return _of_text(words[0], around)
     if words and words[0].endswith(CONFIG_ENDINGS):
@@ -156,12 +159,14 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
     if wrapped.text is not None:
         within = Around(
             {**around.environ, **wrapped.environment},
-            (*around.wrappers, *wrapped.wrappers),
+            (*around.front, *wrapped.front),
             around.level + 1,
         )
         inner = _in_text(wrapped.text, within)
-        command = shell.join([*wrapped.prefix, inner.line, *wrapped.after], around.level)
-        return Translation(_with_variables(wrapped.environment, command, around.level), inner.notes)
+        *front, reader = wrapped.front
+        outer = replace(wrapped, front=tuple(front))
+        words = (*reader, inner.line, *wrapped.after)
+        return Translation(_in_front(outer, wrapped.environment, words, around.level), inner.notes)
     if not wrapped.words or starts_ranks(program_name(wrapped.words[0])):
         return _of_launcher(wrapped, around)
     program = replacement((), wrapped.words)
@@ -177,8 +182,10 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
     if not _is_behind_another(wrapped.words):
         return wrapped
     place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in _LAUNCHERS)
-    front, behind = wrapped.words[:place], wrapped.words[place:]
-    return replace(wrapped, prefix=(*wrapped.prefix, *front), words=behind)
+    starts = [at for at in range(1, place) if program_name(wrapped.words[at]) in STARTS_TASKS]
+    parts = starmap(slice, pairwise([0, *starts, place]))
+    front = (*wrapped.front, *(wrapped.words[part] for part in parts))
+    return replace(wrapped, front=front, words=wrapped.words[place:])
 
 
 def _is_behind_another(words: Sequence[str]) -> bool:
@@ -192,8 +199,7 @@ def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Trans
     if program.line is None:
         raise program.error()
     kept, options, notes = variables_of(program, wrapped.environment, around.environ)
-    command = [*wrapped.prefix, *program.words(options)]
-    line = _with_variables(kept, shell.join(command, around.level), around.level)
+    line = _in_front(wrapped, kept, program.words(options), around.level)
     pieces = [*starmap(Note, program.notes), *starmap(Note, notes)]
     if wrapped.prefix:
         pieces.append(Note(shell.join(wrapped.prefix), _stays(wrapped.prefix)))
@@ -244,12 +250,10 @@ def _refuse_wrapped(options: Sequence[str], wrapped: Wrapped, words: Sequence[st
         command = ["zlaunch", "train", *options, *filter(None, [script])]
         if args:
             command += ["--", *args]
-        text = _with_variables(wrapped.environment, shlex.join([*wrapped.prefix, *command]), 0)
-        return WrongUsage(why, f"`{text}`")
+        return WrongUsage(why, f"`{_in_front(wrapped, wrapped.environment, command, 0)}`")
     if (program := replacement(options, wrapped.words)) is not None and program.line is not None:
         environment, more, _ = variables_of(program, wrapped.environment, os.environ)
-        command = [*wrapped.prefix, *program.words(more)]
-        return WrongUsage(why, f"`{_with_variables(environment, shlex.join(command), 0)}`")
+        return WrongUsage(why, f"`{_in_front(wrapped, environment, program.words(more), 0)}`")
     return WrongUsage(why, _instead(options, own, see))
 
 
@@ -429,8 +433,11 @@ def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
     environment = {name: value for name, value in command.environment.items() if name not in OF_HOSTS}
     if visible_devices(command):
         del environment[VISIBLE]
-    environment |= {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
-    words = [*command.prefix, "zlaunch", "train"]
+    assigned = {piece.name: piece.value for piece in pieces if isinstance(piece, Assignment)}
+    behind = command.behind
+    if ends_in_env(command.front) or not hands_on_variables(command.front):
+        behind |= assigned.keys()
+    words = ["zlaunch", "train"]
     if command.script is not None:
         words += ["-m", command.script] if Role.MODULE in command.roles() else [command.script]
     for piece in pieces:
@@ -440,10 +447,17 @@ def _line(command: Command, pieces: Sequence[Piece], args: ScriptArgs) -> str:
                 words.append(piece.value)
     if args.words:
         words += ["--", *args.words]
-    level = command.around.level
-    return _with_variables(environment, shell.join(words, level), level)
+    wrapped = Wrapped((), front=command.front, behind=behind)
+    return _in_front(wrapped, {**environment, **assigned}, words, command.around.level)
 
 
-def _with_variables(environment: Mapping[str, str], command: str, level: int) -> str:
-    assignments = [f"{name}={shell.quote(value, level)}" for name, value in environment.items()]
-    return " ".join([*(text.removesuffix("''") for text in assignments), command])
+def _in_front(wrapped: Wrapped, environment: Mapping[str, str], command: Sequence[str], level: int) -> str:
+    """Write a command behind what stands in front of it, and each variable where it arrives."""
+    words, first = [*wrapped.prefix], list[str]()
+    own = [f"{name}={value}" for name, value in environment.items() if name in wrapped.behind]
+    if own and not ends_in_env(wrapped.front):
+        words.append("env")
+    for name, value in environment.items():
+        if name not in wrapped.behind:
+            first.append(f"{name}={shell.quote(value, level)}".removesuffix("''"))
+    return " ".join([*first, shell.join([*words, *own, *command], level)])

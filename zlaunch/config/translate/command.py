@@ -18,11 +18,10 @@ from zlaunch.config.translate.flags import (
     LauncherSyntax,
     NotNeeded,
     Role,
-    has_tasks,
 )
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, OLD_TORCHRUN, TORCHRUN, syntax_of
 from zlaunch.config.translate.shell import is_replaced, quote, readable
-from zlaunch.config.translate.wrappers import Wrapped, program_name, unwrap
+from zlaunch.config.translate.wrappers import Wrapped, program_name, task_starter, unwrap
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
@@ -65,7 +64,7 @@ def read_command(words: Sequence[str], around: Around | None = None) -> Command:
 def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
     """Parse a launcher's command line behind what stands in front of it."""
     environment, rest = wrapped.environment, deque(wrapped.words)
-    is_task = has_tasks((*around.wrappers, *wrapped.prefix))
+    is_task = task_starter((*around.front, *wrapped.front)) is not None
     if is_task and rest and _PYTHON.fullmatch(program_name(rest[0])) and not _runs_launcher(rest):
         rest.popleft()
         launcher = PYTHON
@@ -83,7 +82,9 @@ def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
             f"write them out, or put the command in double quotes, so that your shell replaces `{text}`",
         )
     kept = {name: value for name, value in environment.items() if not _stands_for_a_flag(launcher, name)}
-    return Command(launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.prefix, around)
+    return Command(
+        launcher, kept, tuple(given), script, ScriptArgs(args), wrapped.front, wrapped.behind, around
+    )
 
 
 PYTHON = LauncherSyntax(

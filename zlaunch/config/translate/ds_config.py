@@ -101,7 +101,20 @@ def _without_deepspeed(command: Command, roles: Roles, script: TranslatedScript)
         return
     yield Option("--stage", "0")
     yield Note(name, "`--stage 0`: the command does not use ZeRO; `--stage 2` needs less memory")
+    yield from _clipping(name, script)
     yield from _precision(command, precision, script)
+
+
+def _clipping(name: str, script: TranslatedScript) -> Iterator[Piece]:
+    """Turn off what DeepSpeed does unasked; the Trainer clips as much without it."""
+    match script.clips_gradients:
+        case False:
+            yield Option("--set", "gradient_clipping=0")
+            text = "the script clips no gradients; DeepSpeed would, at 1.0"
+            yield Note(name, f"`--set gradient_clipping=0`: {text}")
+        case None:
+            text = "DeepSpeed clips gradients at 1.0; if the script clips none"
+            yield Note(name, f"{text}, add `--set gradient_clipping=0`")
 
 
 def _from_fields(command: Command, roles: Roles, script: TranslatedScript) -> Iterator[Piece]:

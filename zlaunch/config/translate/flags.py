@@ -1,10 +1,10 @@
 """Describe the flags of launchers, and what each becomes in zlaunch."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from zlaunch.config.translate.wrappers import STARTS_TASKS, program_name
+from zlaunch.config.translate.wrappers import Front, num_tasks, task_starter, words_of
 from zlaunch.errors import Place
 from zlaunch.job.args import ScriptArgs
 
@@ -169,15 +169,10 @@ class Around:
 
     environ: Mapping[str, str] = field(default_factory=dict)
     """The environment in which it is typed."""
-    wrappers: tuple[str, ...] = ()
-    """Programs that start the shells around it."""
+    front: Front = ()
+    """What stands in front of the shells around it."""
     level: int = 0
     """The number of these shells."""
-
-
-def has_tasks(words: Iterable[str]) -> bool:
-    """Whether one of these programs starts a command several times, and numbers the processes."""
-    return not {*map(program_name, words)}.isdisjoint(STARTS_TASKS)
 
 
 @dataclass(frozen=True)
@@ -189,20 +184,26 @@ class Command:
     given: tuple[GivenFlag, ...]
     script: str | None
     args: ScriptArgs
-    prefix: tuple[str, ...] = ()
+    front: Front = ()
     """Programs in front of the launcher, such as `nohup`, with their options."""
+    behind: frozenset[str] = frozenset()
+    """Names of variables that are set behind a program that does not hand them on."""
     around: Around = Around()
 
     @property
-    def has_tasks(self) -> bool:
-        """Whether something in front starts it on each host, and numbers the hosts."""
-        return has_tasks((*self.around.wrappers, *self.prefix))
+    def prefix(self) -> tuple[str, ...]:
+        """The words in front of the launcher."""
+        return words_of(self.front)
 
     @property
-    def task_starter(self) -> str:
-        """What starts it on each host, for a note."""
-        names = (*self.around.wrappers, *map(program_name, self.prefix))
-        return next(name for name in names if name in STARTS_TASKS)
+    def task_starter(self) -> str | None:
+        """What starts it as one or several tasks, and numbers them; None if nothing does."""
+        return task_starter((*self.around.front, *self.front))
+
+    @property
+    def num_tasks(self) -> int | None:
+        """How many tasks that is told to start; None if it is not."""
+        return num_tasks((*self.around.front, *self.front))
 
     def roles(self) -> dict[Role, GivenFlag]:
         """The flags with a role; of two with the same role, the last counts."""

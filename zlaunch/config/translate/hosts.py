@@ -18,7 +18,8 @@ from zlaunch.config.translate.parts import (
     sets,
 )
 from zlaunch.config.translate.shell import is_open, readable
-from zlaunch.errors import ZlaunchError
+from zlaunch.config.translate.wrappers import hides_variables, starter_on_many
+from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -27,6 +28,9 @@ HOSTFILE = "hosts"
 
 OF_HOSTS = ("NNODES", "NODE_RANK", "NPROC_PER_NODE", "RANK", "WORLD_SIZE")
 """Variables that tell zlaunch which of several hosts it is on, and which no launcher reads."""
+
+_OF_TASKS = ("SLURM_", "OMPI_", "PMI", "MV2_", "FLUX_")
+"""Beginnings of the variables that number the tasks of what starts them."""
 
 _NUMBER_OF_THIS = (Role.NODE_RANK, Role.MASTER_ADDR, Role.MASTER_PORT, Role.ENDPOINT)
 
@@ -66,23 +70,42 @@ def way_of(command: Command, roles: Roles) -> Way:
         return Way.HERE
     reaches_others = bool(command.launcher.hostfile) or Role.HOSTFILE in roles
     if is_each or not reaches_others:
-        return Way.BY_TASKS if command.has_tasks else Way.ON_EACH
+        return Way.BY_TASKS if _numbers_hosts(command, roles) else Way.ON_EACH
     if is_without_ssh:
-        return Way.BY_TASKS if command.has_tasks else Way.NO_SSH
+        return Way.BY_TASKS if _numbers_hosts(command, roles) else Way.NO_SSH
     if _is_in_slurm(command):
         return Way.IN_SLURM
     return Way.BY_HOSTFILE
 
 
+def _numbers_hosts(command: Command, roles: Roles) -> bool:
+    """Whether something in front starts it on each host, and says which one that is.
+
+    It does not if it starts a single task, or if the number on the command line is not its own.
+    """
+    if command.task_starter is None or command.num_tasks == 1:
+        return False
+    rank = roles.get(Role.NODE_RANK)
+    is_asked_for = any(
+        given.flag.key == "rdzv_backend" and given.value != "static" for given in command.given
+    )
+    if rank is None or rank.place is not None or is_asked_for or command.num_tasks is not None:
+        return True
+    return any(name in readable(rank.value) for name in _OF_TASKS)
+
+
 def may_use_deepspeeds_launcher(command: Command) -> bool:
     """Whether DeepSpeed's launcher may start the ranks: zlaunch refuses it where Slurm names the hosts."""
-    return bool(command.launcher.hostfile) and not (command.has_tasks or _is_in_slurm(command))
+    return bool(command.launcher.hostfile) and not (command.task_starter or _is_in_slurm(command))
 
 
 def _is_in_slurm(command: Command) -> bool:
     """Whether it runs once for an allocation of Slurm, of which zlaunch takes all nodes."""
     environ = command.around.environ
-    if command.has_tasks or "1" in (environ.get("SLURM_JOB_NUM_NODES"), environ.get("SLURM_NNODES")):
+    front = (*command.around.front, *command.front)
+    if command.task_starter or hides_variables(front):
+        return False
+    if "1" in (environ.get("SLURM_JOB_NUM_NODES"), environ.get("SLURM_NNODES")):
         return False
     words = [*command.environment.values(), *command.args.words, *(given.value for given in command.given)]
     return bool(environ.get("SLURM_JOB_ID")) or any("SLURM_" in readable(word) for word in words)
@@ -113,10 +136,10 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
     """Translate flags about hosts and devices."""
     way = way_of(command, roles)
     yield from _variables(command, way)
-    yield from _address_by_mpi(command)
+    yield from _address_by_mpi(command, way)
     match way:
         case Way.HERE:
-            if command.has_tasks:
+            if command.task_starter and command.num_tasks != 1:
                 yield Note(command.task_starter, "zlaunch trains one job with all tasks that it starts")
             yield from _filters(roles)
             yield from _one_host(command, roles)
@@ -130,9 +153,11 @@ def host_options(command: Command, roles: Roles) -> Iterator[Piece]:
             yield from _without_names(command, roles, "zlaunch takes the nodes of the Slurm job")
 
 
-def _address_by_mpi(command: Command) -> Iterator[Note]:
+def _address_by_mpi(command: Command, way: Way) -> Iterator[Note]:
     """Note what zlaunch needs to know of the hosts that MPI starts it on."""
-    if command.has_tasks and command.task_starter != "srun":
+    if way not in (Way.HERE, Way.BY_TASKS) or command.num_tasks == 1:
+        return
+    if command.task_starter not in (None, "srun"):
         known = [*command.prefix, *command.environment, *command.around.environ]
         if not any("MASTER_ADDR" in word for word in known):
             why = "on several hosts, add `-x MASTER_ADDR=HOST` with the host of rank 0"
@@ -289,6 +314,7 @@ def _ranks_per_host(roles: Roles) -> str | None:
 def _on_each(command: Command, roles: Roles) -> Iterator[Piece]:
     """Tell each zlaunch which of the hosts it is on, as the launcher was told."""
     hosts, rank = roles[Role.HOSTS], roles.get(Role.NODE_RANK)
+    _refuse_one_number_for_many(command, rank)
     yield from sets(hosts, "NNODES", hosts.value.rpartition(":")[2])
     if ":" in hosts.value:
         yield no_equivalent(hosts, "the number of hosts cannot change while a job runs")
@@ -313,6 +339,17 @@ def _on_each(command: Command, roles: Roles) -> Iterator[Piece]:
             yield not_needed(
                 roles[role], f"{command.launcher.name} does not read it: it is started on each host"
             )
+
+
+def _refuse_one_number_for_many(command: Command, rank: GivenFlag | None) -> None:
+    """Raise WrongUsage where each host would be told the same number."""
+    name, is_told_one = starter_on_many((*command.around.front, *command.front)) or ("", True)
+    if is_told_one or (rank is not None and not rank.value.isdigit()):
+        return
+    raise WrongUsage(
+        f"`{name}` starts the same command on each host, and zlaunch would not know which of them it is on",
+        "start it on one of them: `zlaunch train --hosts HOST,HOST …` starts the ranks of all over ssh",
+    )
 
 
 def _first_host(command: Command, roles: Roles) -> Iterator[Piece]:

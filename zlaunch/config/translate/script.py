@@ -51,6 +51,24 @@ class TranslatedScript:
         return self.script is not None and self.script.interface is ConfigInterface.ACCELERATE
 
     @property
+    def clips_gradients(self) -> bool | None:
+        """Whether it clips gradients as the command starts it; None if that is unknown.
+
+        The Trainer and DeepSpeed do.
+        """
+        script = self.script
+        if script is None:
+            return None
+        source = script.source
+        is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
+        if is_trainer or "TrainingArguments" in source or script.interface is ConfigInterface.DEEPSPEED:
+            return True
+        may_clip = "clip" in source or "deepspeed" in source.lower()
+        if script.has_other_modules or not script.is_sure or may_clip:
+            return None
+        return False
+
+    @property
     def chosen_precision(self) -> str | None:
         """What of the command line or the script may choose a precision; None if nothing does."""
         for word in self.args.words:

@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,6 +101,118 @@ OTHER_ENVIRONMENTS = frozenset(name for name, wrapper in WRAPPERS.items() if wra
 """Wrappers in whose environment zlaunch must be installed, too."""
 
 
+Front = tuple[tuple[str, ...], ...]
+"""What stands in front of a command: programs, each with its options."""
+
+_ON_MANY = ("ansible", "clush", "dsh", "parallel-ssh", "pdsh", "pssh")
+"""Programs that run the same command on each host that they are told."""
+
+_ELSEWHERE = (*_ON_MANY, "docker", "kubectl", "nerdctl", "oc", "podman", "ssh")
+"""Programs that run a command without the variables of this machine."""
+
+
+def words_of(front: Front) -> tuple[str, ...]:
+    """The words of all programs in front."""
+    return tuple(chain.from_iterable(front))
+
+
+def task_starter(front: Front) -> str | None:
+    """The program that starts a command once for each of several tasks, and numbers them; None without one.
+
+    What runs it without the variables of the tasks, as a container does, leaves none.
+    """
+    starter = None
+    for part in front:
+        if program_name(part[0]) in STARTS_TASKS:
+            starter = program_name(part[0])
+        elif _hides_variables(part):
+            starter = None
+    return starter
+
+
+def num_tasks(front: Front) -> int | None:
+    """How many tasks the last starter is told to start; None if it is not, or only the shell knows."""
+    parts = [part for part in front if program_name(part[0]) in STARTS_TASKS]
+    if not parts:
+        return None
+    name, *options = parts[-1]
+    if program_name(name) == "srun":
+        tasks, nodes = _number(options, "-n", "--ntasks"), _number(options, "-N", "--nodes")
+        each = _number(options, "--ntasks-per-node") or 1
+        if tasks is None and nodes is not None:
+            return nodes * each
+        return tasks
+    tasks = _number(options, "-n", "-np", "--n", "--np")
+    hosts = _value(options, "-H", "-host", "--host", "-hosts")
+    if tasks is None and hosts and not re.search(r"[^\w.-]", hosts, re.ASCII):
+        return 1
+    return tasks
+
+
+def starter_on_many(front: Front) -> tuple[str, bool] | None:
+    """The program that runs the same command on several hosts, and whether it is told a single one."""
+    for part in front:
+        if (name := program_name(part[0])) in _ON_MANY:
+            hosts = _value(part, "-w", "-H", "-m", "--host") or ""
+            return name, bool(re.fullmatch(r"[\w.@-]+", hosts, re.ASCII))
+    return None
+
+
+def ends_in_env(front: Front) -> bool:
+    """Whether variables may follow the last of these programs."""
+    return bool(front) and program_name(front[-1][0]) == "env"
+
+
+def hides_variables(front: Front) -> bool:
+    """Whether something in front runs the command without the variables of this machine, or of a task."""
+    return any(map(_hides_variables, front))
+
+
+def hands_on_variables(front: Front) -> bool:
+    """Whether variables in front of all these programs certainly reach the command behind them."""
+    return all(map(_hands_on_variables, front))
+
+
+def _hands_on_variables(part: Sequence[str]) -> bool:
+    name = program_name(part[0])
+    if name == "srun":
+        return (_value(part, "--export") or "ALL").split(",")[0] == "ALL"
+    return name in WRAPPERS and name not in STARTS_TASKS and not _hides_variables(part)
+
+
+def _hides_variables(part: Sequence[str]) -> bool:
+    name = program_name(part[0])
+    if name == "sudo":
+        return not any(word == "-E" or word.startswith("--preserve-env") for word in part)
+    if name == "env":
+        return not {"-", "-i", "--ignore-environment"}.isdisjoint(part)
+    if WRAPPERS.get(name) is _CONTAINER:
+        return not {"-e", "--cleanenv", "-C", "--containall"}.isdisjoint(part)
+    return name in _ELSEWHERE
+
+
+def _number(options: Sequence[str], *names: str) -> int | None:
+    """The number that an option has; of a range, the largest."""
+    number = (_value(options, *names) or "").rpartition("-")[2]
+    if number.isdecimal():
+        return int(number)
+    return None
+
+
+def _value(options: Sequence[str], *names: str) -> str | None:
+    """The value of an option, which may be attached to its name."""
+    value = None
+    for place, word in enumerate(options):
+        name, equals, text = word.partition("=")
+        if word in names:
+            value = next(iter(options[place + 1 :]), None)
+        elif equals and name in names:
+            value = text
+        elif not word.startswith("--") and word[:2] in names and len(word) > 2 and "-np" not in word:
+            value = word[2:]
+    return value
+
+
 @dataclass(frozen=True)
 class Wrapped:
     """A command, and what stands in front of it."""
@@ -107,7 +220,9 @@ class Wrapped:
     words: tuple[str, ...]
     """The program and its arguments; empty if a shell reads a text."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    prefix: tuple[str, ...] = ()
+    front: Front = ()
+    behind: frozenset[str] = frozenset()
+    """Names of variables that are set behind a program that does not hand them on."""
     text: str | None = None
     """What a shell reads, as in `bash -c TEXT`."""
     after: tuple[str, ...] = ()
@@ -116,13 +231,12 @@ class Wrapped:
     @property
     def is_bare(self) -> bool:
         """Whether nothing stands in front."""
-        return not self.environment and not self.prefix
+        return not self.environment and not self.front
 
     @property
-    def wrappers(self) -> tuple[str, ...]:
-        """The programs in front."""
-        names = (program_name(word) for word in self.prefix)
-        return tuple(name for name in names if name in WRAPPERS)
+    def prefix(self) -> tuple[str, ...]:
+        """The words in front."""
+        return words_of(self.front)
 
 
 def program_name(word: str) -> str:
@@ -135,22 +249,22 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
 
     `env` without options only sets variables, and is dropped.
     """
-    rest, environment, prefix = deque(words), dict[str, str](), list[str]()
-    is_empty = False
-    """Whether an `env` in front of it drops all other variables, so that its own stay behind it."""
+    behind = set[str]()
+    rest, environment, front = deque(words), dict[str, str](), list[tuple[str, ...]]()
     while rest:
         name = program_name(rest[0])
         if assignment := ASSIGNMENT.fullmatch(rest[0]):
             environment[assignment["name"]] = assignment["value"]
-            word = rest.popleft()
-            if is_empty:
-                prefix.append(word)
+            rest.popleft()
+            if ends_in_env(tuple(front)) or not hands_on_variables(tuple(front)):
+                behind.add(assignment["name"])
             continue
         if name in (*_SHELLS, _EVAL):
             place = _place_of_text(rest)
             if place is not None:
-                whole = (*prefix, *list(rest)[:place])
-                return Wrapped((), environment, whole, rest[place], tuple(rest)[place + 1 :])
+                whole = (*front, tuple(rest)[:place])
+                after = tuple(rest)[place + 1 :]
+                return Wrapped((), environment, whole, frozenset(behind), rest[place], after)
             break
         taken = 0
         if name in WRAPPERS and ("/" in rest[0] or not Path(rest[0]).is_file()):
@@ -158,13 +272,12 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
         if taken == 0:
             break
         part = [rest.popleft() for _ in range(taken)]
-        is_empty = name == "env" and taken > 1
-        if name != "env" or is_empty:
-            prefix += part
+        if name != "env" or taken > 1:
+            front.append(tuple(part))
         if rest and rest[0] in _MODULE:  # `uv run -m NAME`
             rest[0] = "-m"
             rest.appendleft("python")
-    return Wrapped(tuple(rest), environment, tuple(prefix))
+    return Wrapped(tuple(rest), environment, tuple(front), frozenset(behind))
 
 
 def _place_of_text(words: Sequence[str]) -> int | None:

@@ -7,7 +7,9 @@ from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
 from zlaunch.diagnosis.signature import broken_rule, quotes, signature, signature_of
+from zlaunch.diagnosis.signatures.script import asserted_line, where
 from zlaunch.job.script import ConfigInterface
+from zlaunch.job.trainer_releases import in_code
 from zlaunch.units import whole
 
 ZERO = "zero_optimization"
@@ -25,6 +27,20 @@ def config_disagrees(case: Case) -> Reading | None:
     if len(keys) == 1:
         advice.append(f"`--set {keys[0]}=auto`: the Trainer's argument decides")
     return Reading("the ds_config and the Trainer's arguments disagree", tuple(pairs[:3]), advice)
+
+
+@signature("trainer-argument-missing", "`TrainingArguments.__init__() got an unexpected keyword argument`")
+@quotes(r"\w*(?:Arguments|Config|Trainer)\.__init__\(\) got an unexpected keyword argument '\w+'")
+def trainer_argument_missing(case: Case, line: str) -> Reading | None:
+    """The script gives the Trainer an argument of an older or newer transformers."""
+    name = named_in(line, r"argument '(\w+)'") or ""
+    instead = in_code(name)
+    if "Trainer.__init__" in line:
+        instead = {"tokenizer": "use `processing_class`"}.get(name)
+    if instead is None:
+        return None
+    cause = f"the installed transformers has no argument `{name}`"
+    return Reading(cause, (line, where(case.error)), (instead,))
 
 
 @signature("batch-mismatch", "`Check batch related parameters`", rule="batch-equation")
@@ -120,6 +136,76 @@ def no_optimizer(case: Case, line: str) -> Reading | None:
         "or pass `optimizer=` to `deepspeed.initialize`",
     )
     return Reading("neither the script nor the ds_config defines an optimizer", (line,), advice)
+
+
+@signature(
+    "nothing-trainable",
+    "`optimizer got an empty parameter list`; in DeepSpeed's optimizer, `list index out of range` or a bare"
+    " AssertionError about a group",
+)
+def nothing_trainable(case: Case) -> Reading | None:
+    """All parameters of the optimizer, or of a group of it, are frozen, or there are none."""
+    error = case.error
+    if error is None:
+        return None
+    line = asserted_line(error) or ""
+    if error.message.startswith("optimizer got an empty parameter list"):
+        line = str(error)
+    elif not _EMPTY_GROUP.search(line) or "Stage" not in error.traceback:
+        return None
+    cause = "the optimizer, or one of its groups, has no parameter with `requires_grad=True`"
+    advice = (
+        "unfreeze parameters, or add the LoRA adapter, before `deepspeed.initialize`",
+        "and leave out groups that have only frozen parameters",
+    )
+    return Reading(cause, (tidy(line), where(error)), advice)
+
+
+_EMPTY_GROUP = re.compile(
+    r"self\.bit16_groups\[i\]\[0\]\.dtype|assert len\(set\(t\.dtype for t in tensors\)\) == 1"
+)
+"""What DeepSpeed asks of the trainable parameters of a group, which fails if there are none."""
+
+
+@signature("scalar-parameter", "`self.dim() cannot be 0 to view Float as Byte` in `_broadcast_model`")
+def scalar_parameter(case: Case) -> Reading | None:
+    """The model has a parameter without dimensions, which DeepSpeed cannot broadcast."""
+    error = case.error
+    if error is None or "_broadcast_model" not in error.traceback:
+        return None
+    line = matching_line(r"self\.dim\(\) cannot be 0 to view", error.message)
+    if line is None:
+        return None
+    cause = "the model has a parameter without dimensions, which DeepSpeed cannot broadcast"
+    return Reading(cause, (line, where(error)), ("create it with shape [1]: `torch.tensor([1.0])`",))
+
+
+@signature(
+    "backward-without-engine",
+    "`Direct calls to tensor.backward() are not supported`, `backward() was called directly without scaling`",
+)
+@quotes(
+    r"Direct calls to tensor\.backward\(\) are not supported"
+    r"|backward\(\) was called directly without scaling"
+)
+def backward_without_engine(case: Case, line: str) -> Reading:
+    """The script calls `loss.backward()`, which the engine does not allow at stage 0 or in fp16."""
+    facts = (line.partition(". ")[0], where(case.error))
+    advice = ("`engine.backward(loss)` instead of `loss.backward()`",)
+    cause = "the script calls `loss.backward()`, which this engine does not support"
+    return Reading(cause, facts, advice)
+
+
+@signature("inference-needs-stage-3", "`ZeRO inference only makes sense with ZeRO Stage 3`")
+@quotes(r"ZeRO inference only makes sense with ZeRO Stage 3")
+def inference_needs_stage_3(case: Case, line: str) -> Reading:
+    """The Trainer evaluates or predicts before any training, which it does with DeepSpeed at stage 3 only."""
+    advice = (
+        "`--stage 3`",
+        "or run a script that only evaluates without DeepSpeed, or call `trainer.train()` before",
+    )
+    cause = f"without a training, the Trainer evaluates at stage 3 only, not at stage {case.job.stage}"
+    return Reading(cause, (line, where(case.error)), advice)
 
 
 @signature("optimizer-on-gpu", "`CPUAdam param is on cuda:0 and must be 'cpu'`")

@@ -10,6 +10,19 @@ from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.evidence import RankEvidence
 from zlaunch.diagnosis.signature import quotes, signature
 from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.units import plural
+
+
+class LostWork(NamedTuple):
+    """Steps or gradients that had no effect, and what to change."""
+
+    cause: str
+    facts: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+DEFAULT_LOSS_SCALE = 2.0**16
+BF16 = "`--precision bf16`: it has the range of fp32; models trained in bf16 overflow in fp16"
 
 
 @signature("loss-scale-collapsed", "`Current loss scale already at minimum`")
@@ -17,8 +30,7 @@ from zlaunch.rundir.record import HeartbeatRecord
 def loss_scale_collapsed(case: Case, line: str) -> Reading:
     """Gradients overflowed at every loss scale, down to the smallest."""
     numbers, facts = _numbers(case.rank), [line]
-    if case.rank is not None and (skipped := numbers.get("skipped_steps")):
-        facts.append(f"{skipped} of {case.rank.step} steps were skipped")
+    facts += _skipped_in_words(numbers)
     facts += _in_words(numbers, "loss")
     cause = "the gradients overflow in fp16, even at the smallest loss scale"
     return Reading(cause, facts, _bf16(case))
@@ -27,7 +39,7 @@ def loss_scale_collapsed(case: Case, line: str) -> Reading:
 def _bf16(case: Case) -> tuple[str, ...]:
     if not _is_fp16(case):
         return ()
-    return ("`--precision bf16`: it has the range of fp32; models trained in bf16 overflow in fp16",)
+    return (BF16,)
 
 
 @signature("loss-not-a-number", "the last loss or gradient norm is NaN or infinite")
@@ -54,10 +66,60 @@ def loss_not_a_number(case: Case) -> Reading | None:
     if first not in (None, rank.step):
         place = f"from step {first} on; last {place}"
     facts = [", ".join([place, *_in_words(numbers, lost)])]
-    if skipped := numbers.get("skipped_steps"):
-        facts.append(f"{skipped} steps were skipped")
+    facts += _skipped_in_words(numbers)
     facts += _in_words(numbers, "learning_rate")
     return Reading(f"the {word} became {_word(numbers[lost])}", facts, _bf16(case), rank=rank)
+
+
+@signature("steps-skipped", "DeepSpeed skipped all steps, or most, as their gradients were not finite")
+def steps_skipped(case: Case) -> Reading | None:
+    """DeepSpeed skipped the steps, because their gradients were not finite, so nothing was learned."""
+    if not _has_succeeded(case):
+        return None
+    skipped = skipped_steps(case.evidence.ranks[0].heartbeat, has_ended=True)
+    if skipped is None:
+        return None
+    return Reading(skipped.cause, skipped.facts, skipped.advice, is_local=False)
+
+
+def _has_succeeded(case: Case) -> bool:
+    ranks = case.evidence.ranks
+    if not ranks or any(rank.returncode != 0 for rank in ranks):
+        return False
+    return case.evidence.launcher_returncode == 0 and case.evidence.stopped_by is None
+
+
+def skipped_steps(heartbeat: HeartbeatRecord, *, has_ended: bool = False) -> LostWork | None:
+    """Describe the steps that a rank's engine has skipped; None if weights were learned all the same."""
+    taken, skipped = heartbeat.get("taken_steps") or 0, heartbeat.get("skipped_steps") or 0
+    usual = _usually_skipped(heartbeat)
+    is_most = skipped > usual and 2 * skipped >= taken
+    if not (is_most or (has_ended and 0 < taken == skipped)):
+        return None
+    cause = f"{skipped} of {taken} steps were skipped, and changed no weight"
+    if taken == skipped:
+        cause = f"all {plural(taken, 'step')} were skipped, so no weight has changed"
+        if taken == 1:
+            cause = "the only step was skipped, so no weight has changed"
+    facts = ["DeepSpeed skips a step whose gradients are NaN or infinite"]
+    advice = "`torch.autograd.set_detect_anomaly(True)` in the script: it stops at the first NaN gradient"
+    if "loss_scale" in heartbeat:  # only in fp16
+        facts.append(f"loss scale: {heartbeat['loss_scale']}")
+        advice = BF16
+        if skipped <= usual:
+            advice = "train longer: the loss scale of fp16 first falls until the gradients are finite"
+    return LostWork(cause, tuple(facts), (advice,))
+
+
+def _usually_skipped(heartbeat: HeartbeatRecord) -> int:
+    """Return how many steps are skipped in a training that works.
+
+    In fp16, each halves the loss scale until it fits; DeepSpeed's `hysteresis` tolerates some before.
+    """
+    if "loss_scale" not in heartbeat:
+        return 2
+    scale = heartbeat.get("first_loss_scale") or DEFAULT_LOSS_SCALE
+    return 4 + math.ceil(math.log2(max(scale, 1.0)))
 
 
 @signature(
@@ -66,24 +128,15 @@ def loss_not_a_number(case: Case) -> Reading | None:
 )
 def gradients_discarded(case: Case) -> Reading | None:
     """The script accumulates gradients itself, but ZeRO keeps only those of the last backward pass."""
-    ranks = case.evidence.ranks
-    if not ranks or any(rank.returncode != 0 for rank in ranks):
+    if not _has_succeeded(case):
         return None
-    discarded = discarded_gradients(ranks[0].heartbeat)
-    if discarded is None or case.evidence.launcher_returncode != 0 or case.evidence.stopped_by is not None:
+    discarded = discarded_gradients(case.evidence.ranks[0].heartbeat)
+    if discarded is None:
         return None
     return Reading(discarded.cause, discarded.facts, discarded.advice, is_local=False)
 
 
-class DiscardedGradients(NamedTuple):
-    """Gradients that had no effect, and what to change."""
-
-    cause: str
-    facts: tuple[str, ...]
-    advice: tuple[str, ...]
-
-
-def discarded_gradients(heartbeat: HeartbeatRecord) -> DiscardedGradients | None:
+def discarded_gradients(heartbeat: HeartbeatRecord) -> LostWork | None:
     """Describe the gradients that a rank's engine has discarded so far; None if there are none."""
     discarded, each = heartbeat.get("discarded_backwards"), heartbeat.get("backwards_of_step")
     if not discarded or not each:
@@ -92,7 +145,7 @@ def discarded_gradients(heartbeat: HeartbeatRecord) -> DiscardedGradients | None
         f"{each} backward passes before one `engine.step()`: at stages 1 and 2, each replaces the gradients"
         " of the one before, unless `gradient_accumulation_steps` counts it"
     )
-    return DiscardedGradients(
+    return LostWork(
         f"the gradients of {discarded} backward passes had no effect",
         (replaced,),
         (
@@ -110,6 +163,15 @@ def _numbers(rank: RankEvidence | None) -> dict[str, float]:
     if rank is None:
         return {}
     return {name: value for name, value in rank.heartbeat.items() if isinstance(value, int | float)}
+
+
+def _skipped_in_words(numbers: Mapping[str, float]) -> list[str]:
+    skipped, taken = numbers.get("skipped_steps"), numbers.get("taken_steps")
+    if not skipped:
+        return []
+    if not taken:  # a run of an older zlaunch
+        return [f"{plural(int(skipped), 'step')} were skipped"]
+    return [f"{skipped} of {plural(int(taken), 'step')} were skipped"]
 
 
 def _in_words(numbers: Mapping[str, float], name: str) -> list[str]:

@@ -244,22 +244,32 @@ _PARAMETER = re.compile(r"\b(?:weight|bias|param(?:eter)?s?|p|emb\w*|lm_head)\b|
 
 @signature(
     "partitioned-parameter",
-    "at stage 3, torch's words about a tensor of size 0, in a function that gets parameters",
+    "at stage 3 or in a model of `zero.Init`, torch's words about a tensor of size 0, in a function that gets"
+    " parameters",
 )
 def partitioned_parameter(case: Case) -> Reading | None:
     """A parameter was used while it was empty: stage 3 partitions it, and only the engine gathers it."""
     error = case.error
     if error is None or error.type not in _OF_EMPTY:
         return None
-    opens_init = "zero.Init" in error.traceback or "partition_parameters.py" in error.traceback
+    opens_init = _OF_ZERO_INIT.search(error.traceback) is not None
     if not (case.job.stage == 3 or opens_init) or _from_empty_checkpoint(error):
         return None
     line = matching_line(_EMPTY, error.message)
     if line is None or not _uses_parameter(error):
         return None
-    cause = f"{case.who} used a parameter that is empty, because stage 3 has partitioned it"
-    return Reading(cause, (f"{error.type}: {line}", where(error)), _how_to_gather(case, error))
+    facts = (f"{error.type}: {line}", where(error))
+    if case.job.stage == 3:
+        cause = f"{case.who} used a parameter that is empty, because stage 3 has partitioned it"
+        return Reading(cause, facts, _how_to_gather(case, error))
+    cause = f"`zero.Init` has partitioned a parameter, which is not gathered at stage {case.job.stage}"
+    return Reading(cause, facts, ("`--stage 3`", "or create the model without `deepspeed.zero.Init`"))
 
+
+_OF_ZERO_INIT = re.compile(
+    r"zero\.Init|partition_parameters\.py|zero3_linear_wrap|LinearFunctionForZeroStage3"
+)
+"""Code that runs only where `zero.Init` has been entered, if the stage is not 3."""
 
 _OF_EMPTY = frozenset({"RuntimeError", "IndexError", "ValueError", "AssertionError"})
 
@@ -279,14 +289,28 @@ def _uses_parameter(error: ErrorEvidence) -> bool:
     return bool(outside) and _PARAMETER.search(outside[-1]) is not None
 
 
+_WRITES = re.compile(
+    r"load_state_dict|/torch/nn/init\.py|/transformers/initialization\.py|\binit\.\w+_\(|_init_weights"
+    r"|\.(?:copy|fill|zero|normal|uniform|set)_\("
+)
+"""Code that sets parameters."""
+
+
 def _how_to_gather(case: Case, error: ErrorEvidence) -> tuple[str, ...]:
     if "from_pretrained" in error.traceback:
         instead = "keep an `HfDeepSpeedConfig(ds_config)` alive instead of `with deepspeed.zero.Init()`"
         return (f"{instead}: `from_pretrained` then partitions the model itself",)
-    gathering = "`with deepspeed.zero.GatheredParameters(list(model.parameters())):` gathers them"
+    gathering = "deepspeed.zero.GatheredParameters(list(model.parameters())"
+    if _WRITES.search(error.traceback):
+        # `deepspeed.initialize` makes the optimizer's fp32 copy, which each step writes to the parameters.
+        return (
+            "set weights before `deepspeed.initialize`: what is set later is overwritten by the next step",
+            f"in a model of `zero.Init`, set them within `{gathering}, modifier_rank=0)`",
+        )
+    gathers = f"`with {gathering}):` gathers them"
     if case.phase in BEFORE_TRAINING:
-        return ("use the model after `deepspeed.initialize` or the Trainer has wrapped it", f"or {gathering}")
-    return ("call the engine, or the model that the Trainer has wrapped", f"or {gathering}")
+        return ("use the model after `deepspeed.initialize` or the Trainer has wrapped it", f"or {gathers}")
+    return ("call the engine, or the model that the Trainer has wrapped", f"or {gathers}")
 
 
 @signature("eight-bit-optimizer", "an exception in bitsandbytes' optimizers")

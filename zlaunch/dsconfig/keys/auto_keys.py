@@ -45,6 +45,9 @@ FILLED: Mapping[KeyPath, Fate] = {
 `bucket`: uses its own default, which for a bucket only affects sizes.
 """
 
+DUMMIES: Mapping[str, str] = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
+"""Section → the class of accelerate that a script must prepare, for its "auto" to be filled in."""
+
 READ_BY_TRAINER: frozenset[KeyPath] = frozenset(
     {
         (ZERO,),

@@ -25,6 +25,10 @@ def trainer_schedules(python: Interpreter) -> tuple[str, ...]:
     return _words_of("SchedulerType", text)
 
 
+CHOICES = {"optim": trainer_optimizers, "lr_scheduler_type": trainer_schedules}
+"""Arguments of the Trainer that take one of several words → what lists them."""
+
+
 def _words_of(enumeration: str, source: str) -> tuple[str, ...]:
     _, _, after = source.partition(f"class {enumeration}(")
     return tuple(re.findall(r'^    [A-Z_0-9]+ = "(\w+)"', after.partition("\nclass ")[0], re.MULTILINE))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zlaunch.diagnosis.collect import tail
-from zlaunch.diagnosis.signatures.nan import discarded_gradients
+from zlaunch.diagnosis.signatures.nan import LostWork, discarded_gradients, skipped_steps
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import StallEvidence, silence
 from zlaunch.errors import Finding, Severity
@@ -69,7 +69,9 @@ class JobMonitor:
         """When each rank took its last sample; a host that is lost takes none."""
         self._stacks_before: dict[int, int] = {}
         """Bytes of stacks that each rank had written before it was asked for them."""
-        self._is_attachable = self._is_confirmed = self._is_compiling = self._is_discarding = False
+        self._is_attachable = self._is_confirmed = self._is_compiling = False
+        self._reported_losses: set[str] = set()
+        """What was reported of steps and gradients without effect."""
         self.stall: StallEvidence | None = None
         """The last stall; after the end, only if no step followed it."""
         self.is_diverged = False
@@ -187,12 +189,16 @@ class JobMonitor:
             self._stop()
 
     def _check_gradients(self) -> None:
-        """Report once that the script's own accumulation loses gradients."""
-        discarded = discarded_gradients(self._progress.first)
-        if discarded is not None and not self._is_discarding:
-            self._is_discarding = True
-            message, hint = "; ".join([discarded.cause, *discarded.facts]), ", ".join(discarded.advice)
-            self._reporter.warn([Finding("gradients-discarded", message, hint, severity=Severity.IGNORED)])
+        """Report once that steps or gradients have no effect."""
+        first = self._progress.first
+        self._report_lost_work("gradients-discarded", discarded_gradients(first))
+        self._report_lost_work("steps-skipped", skipped_steps(first))
+
+    def _report_lost_work(self, code: str, lost: LostWork | None) -> None:
+        if lost is not None and code not in self._reported_losses:
+            self._reported_losses.add(code)
+            message, hint = "; ".join([lost.cause, *lost.facts]), ", ".join(lost.advice)
+            self._reporter.warn([Finding(code, message, hint, severity=Severity.IGNORED)])
 
     def _check_stall(self, now: float) -> None:
         if self._options.debugged is not None or self.is_saving:

@@ -32,7 +32,8 @@ class _Accumulation:
         """Since the last call of `step`, which need not take a step."""
         self.num_discarded = 0
         """How many backward passes were overwritten before the step."""
-        self.step = 0
+        self.step = self.skipped = 0
+        """The counters of the engine before its step."""
         self._is_reduced = False
         """Whether the gradients of the step were reduced, which the next reduction overwrites."""
         self._has_forward = False
@@ -87,7 +88,7 @@ class EngineFacts:
         self._heartbeat = heartbeat
         self._accumulations: dict[int, _Accumulation] = {}
         """Those of each engine."""
-        self._num_discarded = 0
+        self._num_discarded = self._num_taken = self._num_skipped = 0
         self._tokens = 0
         self._asked = 0.0
 
@@ -121,6 +122,8 @@ class EngineFacts:
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
                 return self._count_tokens(args, kwargs)
+            if phase in (phases.STEPPING, phases.TRAINING):
+                self._accumulation(args[0]).skipped = getattr(args[0], "skipped_steps", 0)
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
                 return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
             if phase == phases.BACKWARD:
@@ -167,9 +170,13 @@ class EngineFacts:
             facts["discarded_backwards"] = self._num_discarded
             facts["backwards_of_step"] = accumulation.num_backwards
         if (skipped := getattr(engine, "skipped_steps", None)) is not None:
-            facts["skipped_steps"] = int(skipped)
+            self._num_taken += 1
+            self._num_skipped += skipped > accumulation.skipped
+            facts |= {"taken_steps": self._num_taken, "skipped_steps": self._num_skipped}
         if engine.fp16_enabled():
-            facts["loss_scale"] = getattr(engine.optimizer, "cur_scale", None)
+            facts["loss_scale"] = scale = getattr(engine.optimizer, "cur_scale", None)
+            if self._heartbeat.get("first_loss_scale") is None:
+                facts["first_loss_scale"] = scale
         now = time.monotonic()
         asks = now - self._asked > GPU_SECONDS
         step, loss = engine.global_steps, accumulation.loss(engine.gradient_accumulation_steps())

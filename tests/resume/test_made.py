@@ -11,6 +11,7 @@ from tests.making import script
 from tests.resume.resuming import PASSES, TRAINER, findings, inputs, planned
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.errors import Finding, InputMissing, Severity
+from zlaunch.files import shown
 from zlaunch.hosts.machine.interpreter import Package
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
@@ -63,7 +64,7 @@ def test_an_argument_of_the_script_is_checked_as_the_option_is(checkpoint: Path)
         by_option, by_argument = findings(planned(checkpoint, **asked)), typed(checkpoint, **asked)
         assert [found.message for found in by_argument] == [found.message for found in by_option]
         assert {found.where for found in by_argument} == {RESUME}
-        assert f"`--resume {checkpoint} --allow-reshard` in place of" in (by_argument[-1].hint or "")
+        assert f"`--resume {shown(checkpoint)} --allow-reshard` in place of" in (by_argument[-1].hint or "")
     (checkpoint / "trainer_state.json").unlink()
     assert [found.code for found in typed(checkpoint)] == ["bad-checkpoint"]
 

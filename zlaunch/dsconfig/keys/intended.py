@@ -61,10 +61,7 @@ def other_names() -> OtherNames:
     return OtherNames(
         _paths(table["keys_elsewhere"]),
         _paths(table["words_of_others"]),
-        {
-            key: {name.lower(): kind for name, kind in kinds.items()}
-            for key, kinds in table["classes_elsewhere"].items()
-        },
+        {key: _in_lower_case(kinds) for key, kinds in table["classes_elsewhere"].items()},
         table["not_in_a_ds_config"],
         table["superfluous"],
     )

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import requires, version
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 PACKAGES = ("torch", "deepspeed", "transformers", "accelerate")
@@ -154,7 +153,7 @@ def described() -> dict[str, Section]:
 
 def main(file: str) -> None:
     """Write the description to a file: packages print while they are imported."""
-    text: Any = json.dumps(described(), indent=2, default=str)
+    text = json.dumps(described(), indent=2, default=str)
     Path(file).write_text(text, encoding="utf-8")
 
 

@@ -384,10 +384,10 @@ def _missing_trained(file: Path, entries: _Entries, config: Mapping[str, Any]) -
     if not heads.issubset(missing):
         missing = [one for one in missing if one not in heads]
     is_usual = any(map(_USUAL_LAYER.search, entries))
-    of_model = _names_of_base(config)
     is_certain = missing == wanted and (is_usual or not heads)
-    if not is_certain:
+    if missing and not is_certain:
         usual = _USUAL_MODULES.get(str(config.get("task_type")), ())
+        of_model = _names_of_base(config)
         missing = [one for one in missing if (is_usual and one in usual) or _has_module(one, of_model)]
     if missing:
         yield Problem(file, f"it lacks `{missing[0]}`, which `modules_to_save` in `{ADAPTER_CONFIG}` names")
@@ -480,4 +480,4 @@ def _some(names: Sequence[str]) -> str:
     """Name a tensor, and count the others."""
     if len(names) == 1:
         return f"`{names[0]}`"
-    return f"{len(names)} tensors, such as `{names[0]}`,".removesuffix(",")
+    return f"{len(names)} tensors, such as `{names[0]}`"

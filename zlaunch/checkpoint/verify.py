@@ -64,14 +64,13 @@ def verify(checkpoint: CheckpointFolder, complete: bool = False) -> list[Problem
     problems = list(_verified(checkpoint, complete))
     for file in checkpoint.files() if complete else ():
         problems += _read_whole(file)
-    folder = checkpoint.folder
-    of_model = model_problems(checkpoint, _trained_shapes(checkpoint))
+    weights = weight_files(checkpoint.folder)
+    of_model = model_problems(checkpoint, _trained_shapes(checkpoint) if weights else {})
     if complete:
         of_model += text_problems(checkpoint)
     if complete and not problems:
         of_model += damaged_numbers(checkpoint)
     if checkpoint.engine is not None:
-        weights = weight_files(folder)
         of_model = [replace(problem, of_model=True) for problem in of_model]
         problems = [replace(problem, of_model=problem.file in weights) for problem in problems]
     return list(dict.fromkeys((*problems, *of_model)))

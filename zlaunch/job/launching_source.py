@@ -197,7 +197,5 @@ def _started(call: ast.Call) -> str | None:
             return _MODULES[text]
     first = next(iter(texts), "")
     if command := _COMMANDS.match(first):
-        return {"deepspeed": "DeepSpeed's launcher", "accelerate": "accelerate launch"}.get(
-            command["name"], "torchrun"
-        )
+        return _NAMES[command["name"]]
     return None

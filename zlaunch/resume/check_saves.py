@@ -14,6 +14,7 @@ from zlaunch.files import shown, typed, why_not_writable
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.resume.training import PlannedTraining
+from zlaunch.units import listed
 
 
 def check_saves(training: PlannedTraining) -> Iterator[Finding]:
@@ -115,9 +116,7 @@ def _saved_over(training: PlannedTraining, saves: SavePlan) -> Iterator[Finding]
         elif checkpoint.saved_by is SavedBy.TRAINER:
             whole.append(checkpoint.folder)
     if whole:
-        names = ", ".join(str(shown(folder)) for folder in whole[:3])
-        if len(whole) > 3:
-            names += f" and {len(whole) - 3} more"
+        names = listed([shown(folder) for folder in whole], 3)
         yield Finding(
             "overwrites-checkpoints",
             f"this job will overwrite {names}",

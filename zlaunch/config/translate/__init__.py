@@ -268,13 +268,13 @@ def _instead(options: Sequence[str], words: Sequence[str], otherwise: str | None
     return f"`{line}`; `zlaunch config translate` explains what each flag becomes"
 
 
-def parse_command(words: Sequence[str], around: Around | None = None) -> Command:
+def parse_command(words: Sequence[str]) -> Command:
     """Parse a command line, as words or as one quoted string, or an accelerate config with a script."""
     if len(words) == 1 and not words[0].endswith(CONFIG_ENDINGS):
         words = next((command.words for command in shell.read(words[0]) if command.words), ())
     elif words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
-    return _with_script(read_command(words, around))
+    return _with_script(read_command(words))
 
 
 def _with_script(command: Command) -> Command:

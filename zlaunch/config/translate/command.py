@@ -56,9 +56,9 @@ def starts_ranks(word: str) -> bool:
     return word in {program.partition(" ")[0] for program in PROGRAMS} or bool(_PYTHON.fullmatch(word))
 
 
-def read_command(words: Sequence[str], around: Around | None = None) -> Command:
+def read_command(words: Sequence[str]) -> Command:
     """Parse a launcher's command line; raise WrongUsage where the launcher would fail."""
-    return read_wrapped(unwrap(words, starts_ranks), around or Around())
+    return read_wrapped(unwrap(words, starts_ranks), Around())
 
 
 def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
@@ -109,7 +109,7 @@ def _launcher(rest: deque[str]) -> LauncherSyntax:
     words = [*rest]
     program = ""
     if rest:
-        program = rest.popleft().rpartition("/")[2]
+        program = program_name(rest.popleft())
     known = PROGRAMS
     if _PYTHON.fullmatch(program):
         program, known = _module(rest), MODULES

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
-from zlaunch.config.translate.parts import Assignment, Note, Option, Piece, becomes, no_equivalent, not_needed
+from zlaunch.config.translate.parts import Note, Option, Piece, becomes, no_equivalent, not_needed, sets
 from zlaunch.config.translate.script import FORMATS, TranslatedScript, leaves_precision_open
 
 STAGE = "2"
@@ -226,8 +226,7 @@ def _open_precision(precision: GivenFlag, chooses: str) -> Iterator[Note]:
 def _sharded_init(given: GivenFlag, stage: str) -> Iterator[Piece]:
     if stage != "3" and given.place and given.value == "false":
         return  # as `accelerate config` writes it for every stage
-    note = Note(given.written, f"`{_INIT}=false` in front of the command")
-    yield from _at_stage_3(given, stage, [Assignment(_INIT, "false"), note])
+    yield from _at_stage_3(given, stage, sets(given, _INIT, "false"))
 
 
 def _at_stage_3(given: GivenFlag, stage: str, turned_off: Iterable[Piece]) -> Iterator[Piece]:

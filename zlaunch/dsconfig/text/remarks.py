@@ -21,8 +21,9 @@ class ParseRemarks:
     findings: list[Finding] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
     comments: list[Edit] = field(default_factory=list)
-    _reported: set[str] = field(default_factory=set)
     """The edits that delete comments."""
+    _reported: set[str] = field(default_factory=set)
+    """The codes of which a remark was made."""
 
     @cached_property
     def lines(self) -> Lines:

@@ -113,8 +113,8 @@ def answer_of(talk: Conversation, host: Host, reach: Reach) -> MachineFacts | No
     """Read the first answer of a host, or find out why there is none."""
     if not talk.has_reached:
         return _not_reached(talk, host, reach)
-    is_old = talk.code is None and bool(talk.answers)
-    if (talk.code is not None or is_old) and (other := own_code.why_other(talk.code)) is not None:
+    has_spoken = talk.code is not None or bool(talk.answers)
+    if has_spoken and (other := own_code.why_other(talk.code)) is not None:
         return NoAnswer("zlaunch", other, _same_everywhere(host))
     if not talk.answers:
         return _not_started(talk, host, reach)

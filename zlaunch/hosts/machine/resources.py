@@ -116,22 +116,24 @@ def has_fp16_kernels(cpuinfo: str, architecture: str) -> bool | None:
 
     DeepSpeed's CPU accelerator asks torch for these (`is_mkldnn_fp16_supported`), and refuses fp16 without.
     """
-    flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
-    if architecture != "x86_64" or flags is None:
-        return None
-    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags[1].split())
+    return _has_any(cpuinfo, architecture, {"x86_64": ("flags", {"avx512_fp16", "avx_ne_convert"})})
 
 
 def has_bf16_instructions(cpuinfo: str, architecture: str) -> bool | None:
     """Whether a CPU has instructions for bf16, by /proc/cpuinfo; None if that is unknown."""
-    name, wanted = {
-        "x86_64": ("flags", {"amx_bf16", "avx512_bf16", "avx_ne_convert"}),
-        "aarch64": ("Features", {"bf16"}),
-    }.get(architecture, ("", set[str]()))
-    line = re.search(rf"^{name}\s*:(.*)$", cpuinfo, re.MULTILINE)
-    if not wanted or line is None:
+    of_x86 = {"amx_bf16", "avx512_bf16", "avx_ne_convert"}
+    return _has_any(cpuinfo, architecture, {"x86_64": ("flags", of_x86), "aarch64": ("Features", {"bf16"})})
+
+
+def _has_any(cpuinfo: str, architecture: str, wanted: Mapping[str, tuple[str, Set[str]]]) -> bool | None:
+    """Whether a CPU has one of the flags that are wanted of its architecture; None if that is unknown."""
+    if architecture not in wanted:
         return None
-    return not wanted.isdisjoint(line[1].split())
+    name, flags = wanted[architecture]
+    line = re.search(rf"^{name}\s*:(.*)$", cpuinfo, re.MULTILINE)
+    if line is None:
+        return None
+    return not flags.isdisjoint(line[1].split())
 
 
 def local_names(hostname: str) -> frozenset[str]:

@@ -192,6 +192,9 @@ def main(run_dir: RunDir) -> int:
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     log = run_dir.rank_log(rank).open("a+b")  # stays open: its end is read if the directory is gone
     environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
+    buffer = buffer_of(rank, environment)
+    # Before the script starts, which may fill the disk: what is there can be overwritten even then.
+    record.add({"buffer": str(buffer)})
     try:
         child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
     except OSError as error:
@@ -200,8 +203,7 @@ def main(run_dir: RunDir) -> int:
         _tell(record, {"ended": time.time(), "returncode": 1, "stopped_by": None}, log)
         return 1
     killed_before = oom_kills()
-    buffer = buffer_of(rank, environment)
-    record.add({"pid": child.pid, "buffer": str(buffer)})
+    record.add({"pid": child.pid})
     attendant = _Attendant(child, run_dir, rank, job)
     returncode = child.wait(attendant)
     largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
@@ -218,10 +220,10 @@ def main(run_dir: RunDir) -> int:
         "group_oom_kills": killed.group,
         "machine_oom_kills": killed.machine,
     }
-    _tell(record, ending, log)
     delete([], [buffer])
     if job["over_ssh"] and _local_rank() == 0:
         delete(job["swap_dirs"], [])
+    _tell(record, ending, log)
     return returncode
 
 
@@ -231,7 +233,8 @@ def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
         words = ""
         if ending["returncode"] != 0:
             words = end_of(log, PRINTED_LOG_BYTES)
-        print(printed_line(unwritten, words), flush=True)
+        with contextlib.suppress(OSError):  # the launcher's log may be on the same full disk
+            print(printed_line(unwritten, words), flush=True)
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:

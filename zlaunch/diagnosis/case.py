@@ -91,9 +91,7 @@ class Case:
         """The phase in which the rank failed."""
         if self.rank is None:
             return None
-        if self.error is not None and self.error.phase:
-            return self.error.phase
-        return self.rank.phase or None
+        return self.rank.last_phase or None
 
     @property
     def who(self) -> str:

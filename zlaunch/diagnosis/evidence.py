@@ -71,6 +71,13 @@ class RankEvidence:
         return self.returncode == 0 and self.stopped_by is None
 
     @property
+    def last_phase(self) -> str:
+        """Where it was before it ended."""
+        if self.error is not None and self.error.phase:
+            return self.error.phase
+        return self.phase
+
+    @property
     def never_started(self) -> bool:
         """Whether it left no sign of itself."""
         return self.returncode is None and not (self.log or self.phase or self.heartbeat or self.stopped_by)

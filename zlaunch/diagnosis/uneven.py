@@ -35,7 +35,7 @@ def unevenness(evidence: Evidence) -> Unevenness | None:
             first,
         )
     place = "not at its end"
-    if phase := _phase(last):
+    if phase := last.last_phase:
         place = f"in `{phase}`"
     return Unevenness(
         f"{cause} {place}, and communicated with it",
@@ -46,11 +46,4 @@ def unevenness(evidence: Evidence) -> Unevenness | None:
 
 def _is_training(rank: RankEvidence) -> bool:
     is_over = rank.heartbeat.get("trained") or rank.heartbeat.get("steps") == rank.step
-    return _phase(rank) in phases.STEPS and not is_over
-
-
-def _phase(rank: RankEvidence) -> str:
-    """Return where a rank was before it ended."""
-    if rank.error is not None and rank.error.phase:
-        return rank.error.phase
-    return rank.phase
+    return rank.last_phase in phases.STEPS and not is_over

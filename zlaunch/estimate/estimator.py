@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.config.resolve.job import ResolvedConfig
-from zlaunch.dsconfig.text.document import Document
+from zlaunch.dsconfig.text.document import Document, located
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
@@ -228,9 +228,7 @@ def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
     package = next((name for name in ("transformers", "peft") if f"({name}/" in words), "DeepSpeed")
     message = f"{package} fails: {words}"
     finding = Finding("deepspeed-gives-up", message, hint, where=key, severity=Severity.FAILS_LATER)
-    if base is not None and key and base.has(key):
-        return base.locate(finding)
-    return finding
+    return located(finding, base)
 
 
 def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Speed | None:

@@ -21,7 +21,7 @@ from zlaunch.config.resolve.compose import compose
 from zlaunch.diagnosis.log_text import exception_in
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Refused, Unavailable, WrongUsage
-from zlaunch.files import PRIVATE, cache_directory, write_whole
+from zlaunch.files import PRIVATE, cache_directory, end_of, write_whole
 from zlaunch.hosts.cluster.topology import Topology
 from zlaunch.hosts.environment import asked_variables
 from zlaunch.hosts.machine.interpreter import Interpreter, stack_of
@@ -153,7 +153,8 @@ def _answer(
             if answer.get("ds_config") == str(ds_config):
                 answer["ds_config"] = None
             return answer
-        lines = _last_lines(log)
+        with log.open("rb") as printed:
+            lines = [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
     error = _error_of(lines)
     if returncode == 2:
         _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
@@ -239,13 +240,6 @@ def _first_rank(topology: Topology) -> dict[str, str]:
         "GROUP_WORLD_SIZE": str(len(topology.hosts)),
     }
     return {**ranks, **sizes, **hosts, "TORCHELASTIC_RUN_ID": "none"}
-
-
-def _last_lines(log: Path) -> list[str]:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - MOST_BYTES))
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    return [line.rstrip() for line in lines if line.strip()]
 
 
 def handed_config(job: JobSpec, script: Script, ds_config: Document | None) -> str | None:

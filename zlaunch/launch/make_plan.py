@@ -15,7 +15,7 @@ from zlaunch.config.resolve.values import AUTO, Values
 from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
-from zlaunch.dsconfig.text.document import dotted
+from zlaunch.dsconfig.text.document import dotted, located
 from zlaunch.errors import Finding, Severity, refuse_fatal
 from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine import op_cache
@@ -280,9 +280,7 @@ def _unused_methods(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding
             section,
             Severity.IGNORED,
         )
-        if facts.ds_config is not None and facts.ds_config.has(section):
-            finding = facts.ds_config.locate(finding)
-        yield finding
+        yield located(finding, facts.ds_config)
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
@@ -299,10 +297,7 @@ def _unused_settings(facts: JobFacts, config: ResolvedConfig) -> Iterator[Findin
     written = {path: leaf.value for path, leaf in config.written.leaves.items()}
     clipping = config.values[("gradient_clipping",)]
     for finding in unused_settings(facts.script.settings, written, clipping):
-        if facts.ds_config is None or not facts.ds_config.has(finding.where):
-            yield finding
-        else:
-            yield facts.ds_config.locate(finding)
+        yield located(finding, facts.ds_config)
 
 
 def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:

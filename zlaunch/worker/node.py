@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from zlaunch.files import write_whole
+from zlaunch.files import end_of, write_whole
 from zlaunch.hosts.agent.channel import Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import WrongSecret, connect
 from zlaunch.process import (
@@ -211,8 +211,7 @@ def main(channel: Channel) -> int:
         except OSError as error:
             channel.send({"failed": f"{error.strerror}: {error.filename}"})
             returncode = 1
-        log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
-        node.say_goodbye(returncode, log.read().decode("utf-8", "replace"))
+        node.say_goodbye(returncode, end_of(log, LOG_BYTES))
     return returncode
 
 

@@ -18,7 +18,7 @@ from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.keys.intended import intended
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.dsconfig.text.document import Document, KeyPath, dotted
+from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, located
 from zlaunch.errors import Finding, Refused, Severity, in_order, refuse_fatal
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
@@ -119,7 +119,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
 def _by_argument(config: DsConfig, context: Context, base: Document | None) -> Iterator[Finding]:
     for rule in BY_ARGUMENT:
         for finding in rule(Subject(config, context)):
-            yield _located(finding, base)
+            yield located(finding, base)
 
 
 def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
@@ -127,7 +127,7 @@ def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
     if given.interface is ConfigInterface.TRAINER:
         written = {path: leaf.value for path, leaf in values.leaves.items()}
         for finding in unused_arguments(written, given.args):
-            yield _located(finding, given.base)
+            yield located(finding, given.base)
 
 
 def _without_model_sizes(values: Values) -> Values:
@@ -196,17 +196,17 @@ def _judge(
     """
     checked = validate_value(values.config(), context)
     found = [finding for finding in checked.findings if not _is_expanded(finding, values)]
-    located = [_hint_for_set(_located(finding, base), values) for finding in found]
+    placed = [_hint_for_set(located(finding, base), values) for finding in found]
     if base is not None:
-        located = [*base.remarks, *located]
-    ignored = [finding for finding in located if finding.severity is Severity.IGNORED]
+        placed = [*base.remarks, *placed]
+    ignored = [finding for finding in placed if finding.severity is Severity.IGNORED]
     warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
-    wrong = [finding for finding in located if finding.is_refused]
+    wrong = [finding for finding in placed if finding.is_refused]
     wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:
-        raise Refused(sorted([*(_located(finding, base) for finding in others), *wrong], key=in_order))
+        raise Refused(sorted([*(located(finding, base) for finding in others), *wrong], key=in_order))
     return checked.config, tuple(warnings)
 
 
@@ -228,11 +228,4 @@ def _hint_for_set(finding: Finding, values: Values) -> Finding:
             value = leaf.value if isinstance(leaf.value, str) else json.dumps(leaf.value)
             option = f"--set {dotted((*meant, *key[len(path) :]))}={value}"
             return replace(finding, hint=f"did you mean `{option}`?")
-    return finding
-
-
-def _located(finding: Finding, base: Document | None) -> Finding:
-    """Add the place in the user's file, if the key is in it."""
-    if base is not None and base.has(finding.where):
-        return base.locate(finding)
     return finding

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.translate import accelerate, shell
-from zlaunch.config.translate.command import PROGRAMS, read_command, read_wrapped, starts_ranks
+from zlaunch.config.translate.command import FIRST_WORDS, read_command, read_wrapped, starts_ranks
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
     Around,
@@ -181,7 +181,7 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
     """Take off an unknown program in front of a launcher, such as `docker run IMAGE`."""
     if not _is_behind_another(wrapped.words):
         return wrapped
-    place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in _LAUNCHERS)
+    place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in FIRST_WORDS)
     starts = [at for at in range(1, place) if program_name(wrapped.words[at]) in STARTS_TASKS]
     parts = starmap(slice, pairwise([0, *starts, place]))
     front = (*wrapped.front, *(wrapped.words[part] for part in parts))
@@ -189,10 +189,7 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
 
 
 def _is_behind_another(words: Sequence[str]) -> bool:
-    return not _LAUNCHERS.isdisjoint(map(program_name, words[1:]))
-
-
-_LAUNCHERS = {name.partition(" ")[0] for name in PROGRAMS}
+    return not FIRST_WORDS.isdisjoint(map(program_name, words[1:]))
 
 
 def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Translation:
@@ -215,7 +212,7 @@ def _of_launcher(wrapped: Wrapped, around: Around) -> Translation:
         notes.append(Note("accelerate launch", f"reads {named}, and so does this"))
     config = None
     if named is not None:
-        config = read(Path(os.path.expandvars(shell.readable(named))))
+        config = read(shell.path_of(named))
     hostfile = command.launcher.hostfile
     if hostfile and not Path(hostfile).is_file():
         hostfile = None

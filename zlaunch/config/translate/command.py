@@ -46,6 +46,8 @@ MODULES: Mapping[str, str] = {
 }
 """Module → launcher."""
 
+FIRST_WORDS = frozenset(program.partition(" ")[0] for program in PROGRAMS)
+
 _PYTHON = re.compile(r"python[\d.]*")
 _MODULE = re.compile(r"-[A-Za-z]*m")
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
@@ -53,7 +55,7 @@ _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 
 def starts_ranks(word: str) -> bool:
     """Whether a program is one of the launchers, or Python, which may run one."""
-    return word in {program.partition(" ")[0] for program in PROGRAMS} or bool(_PYTHON.fullmatch(word))
+    return word in FIRST_WORDS or bool(_PYTHON.fullmatch(word))
 
 
 def read_command(words: Sequence[str]) -> Command:

@@ -1,11 +1,9 @@
 """Translate flags about hosts and devices, by how the launcher gets to the other hosts."""
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from pathlib import Path
 
 from zlaunch.config.translate.flags import Command, GivenFlag, Role, Roles, implied
 from zlaunch.config.translate.parts import (
@@ -17,7 +15,7 @@ from zlaunch.config.translate.parts import (
     not_needed,
     sets,
 )
-from zlaunch.config.translate.shell import is_open, readable
+from zlaunch.config.translate.shell import is_open, path_of, readable
 from zlaunch.config.translate.wrappers import hides_variables, starter_on_many
 from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
@@ -188,7 +186,7 @@ def _from_hostfile(command: Command, roles: Roles, way: Way) -> Iterator[Piece]:
     yield Option("--hostfile", name)
     if hostfile is not None:
         yield Note(hostfile.written, f"`--hostfile {name}`")
-        if not _path_of(name).exists():
+        if not path_of(name).exists():
             yield Note(
                 name, "is not here: DeepSpeed would train on this machine alone, and zlaunch would stop"
             )
@@ -230,14 +228,10 @@ def _number_of_host(roles: Roles, hostfile: str) -> Iterator[Piece]:
         yield not_needed(address, why)
 
 
-def _path_of(word: str) -> Path:
-    return Path(os.path.expandvars(readable(word))).expanduser()
-
-
 def _hosts_of(hostfile: str) -> tuple[Host, ...]:
     """Read a hostfile; nothing if it cannot be read here."""
     try:
-        lines = read_hostfile(_path_of(hostfile))
+        lines = read_hostfile(path_of(hostfile))
     except ZlaunchError:
         return ()
     return tuple(line.host for line in lines)

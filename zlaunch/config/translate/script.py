@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zlaunch.config.translate.flags import Command, Role
-from zlaunch.config.translate.shell import readable
+from zlaunch.config.translate.shell import path_of, readable
 from zlaunch.dsconfig.read import read
 from zlaunch.errors import ZlaunchError
 from zlaunch.job.args import ScriptArgs, ds_config_of
@@ -110,7 +110,7 @@ def read_script_of(command: Command) -> TranslatedScript:
 def leaves_precision_open(file: str) -> bool | None:
     """Whether a ds_config has "auto" for its precision; None if it cannot be read here."""
     try:
-        config = read(Path(os.path.expandvars(readable(file)))).value
+        config = read(path_of(file)).value
     except ZlaunchError:
         return None
     sections = [config.get(name) for name in (*FORMATS, "bfloat16")]
@@ -133,7 +133,7 @@ def _files(args: ScriptArgs) -> Iterable[str]:
 
 def _may_choose(file: str) -> bool:
     """Whether a file may say something about a precision."""
-    path = Path(os.path.expandvars(readable(file)))
+    path = path_of(file)
     try:
         return not path.is_file() or _PRECISION.search(path.read_text("utf-8", "replace")) is not None
     except OSError:

@@ -4,11 +4,13 @@ What the shell itself replaces in a word, such as `$RANK` or `*`, is kept there 
 area of Unicode, where nothing takes it for a number, a flag or a file. Each level of `bash -c` has its own.
 """
 
+import os
 import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 
 from zlaunch.errors import WrongUsage
 
@@ -91,6 +93,11 @@ def _quoted(kind: int, text: str) -> str:
 def readable(text: str) -> str:
     """Return a text with what the shell replaces as it was typed."""
     return "".join(map(_typed, text))
+
+
+def path_of(word: str) -> Path:
+    """Return the file that a word names, with the variables and the home directory of this shell."""
+    return Path(os.path.expandvars(readable(word))).expanduser()
 
 
 def is_open(word: str) -> bool:

@@ -100,6 +100,13 @@ class Document:
         return {dotted(path): path for path in self.spans if path}
 
 
+def located(finding: Finding, base: Document | None) -> Finding:
+    """Add the place in the user's file, if the key is in it."""
+    if base is not None and base.has(finding.where):
+        return base.locate(finding)
+    return finding
+
+
 def leaves(value: Mapping[str, object], above: KeyPath = ()) -> Iterator[tuple[KeyPath, object]]:
     """List the path and value of everything that is not an object with keys of its own."""
     for key, child in value.items():

@@ -114,6 +114,9 @@ PHASES = ("planning", "asking", "compiling", "starting", "training", "ending")
 LATEST = {"planning": 0.6, "starting": 4.0, "ending": 1.0}
 """Phase → the most seconds after its begin; the others last until the fault."""
 
+WITHIN_SECONDS = 10.0
+"""Until nothing may be left."""
+
 AT_ONCE = 0.3
 """Two faults within so many seconds may arrive in either order."""
 
@@ -321,7 +324,7 @@ KINDS = (
         "a second stop during the cleanup",
         *(12, ((STOP,),) * 2, ("ignores", "ignores", "sleeps", "reduces")),
         ("compiling", *("training",) * 4, "ending"),
-        (AT_ONCE, 6.0),
+        (AT_ONCE, 4.0),
     ),
     Kind(
         "a stop of a rank program in a collective",
@@ -444,7 +447,7 @@ def run(trial: Trial, bed: Hosts | None, keep: Path | None) -> Result:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(120)
             job.dies_now()
-        status, left, seconds = job.await_end(10.0)
+        status, left, seconds = job.await_end(WITHIN_SECONDS)
         litter = [*folder.glob("tmp/*"), *folder.glob("ops/*/lock")]
         result = _judge(trial, tuple(blows), job, (status, left + len(litter), seconds))
         if keep is not None and result.wrong:
@@ -513,6 +516,8 @@ def _judge(trial: Trial, blows: tuple[Blow, ...], job: Job, ended: tuple[int, in
     wrong = ""
     if left:
         wrong = f"left: {', '.join(' '.join(process.cmdline()) for process in job.left())}"
+    elif seconds > WITHIN_SECONDS:
+        wrong = "late"
     elif not is_killed and {status} != {status, *_statuses(ending), *_statuses(printed)}:
         wrong = f"recorded {_statuses(ending)}, printed {_statuses(printed)}"
     elif (status, how, code) not in right and not is_stumbled:
@@ -572,6 +577,13 @@ KILLED = {
 }
 """Kind of process → what comes of its SIGKILL; of all others, a launcher that was killed."""
 
+NO_RECORDS: Mapping[str, tuple[Sequence[signal.Signals], Sequence[str]]] = {
+    "run directory deleted": (KILLS, ["rank program"]),
+    "run directory moved": (KILLS, ["rank program"]),
+    "run directory immutable": ((*STOPS, *KILLS), ["rank program", "script"]),  # its logs are, too
+}
+"""Fault → signals, and kinds of processes whose end nobody can record or print after it."""
+
 OTHERS: Mapping[str, Outcomes] = {
     "no more processes": {(1, "failed", "too-many-processes")},
 }
@@ -587,6 +599,9 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
     for blow, expected in later:
         if blow.moment - first.moment < AT_ONCE or _forestalls(blow, first):
             right = right | expected
+    numbers, targets = NO_RECORDS.get(blows[0].target, ((), ()))
+    if first.number in numbers and first.target in targets:
+        right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
     if trial.phase == "ending":  # it came too late
         right = right | {FINISHED}
     return right

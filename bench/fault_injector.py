@@ -600,7 +600,7 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
         if blow.moment - first.moment < AT_ONCE or _forestalls(blow, first):
             right = right | expected
     numbers, targets = NO_RECORDS.get(blows[0].target, ((), ()))
-    if first.number in numbers and first.target in targets:
+    if first.number is not None and first.number in numbers and first.target in targets:
         right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
     if trial.phase == "ending":  # it came too late
         right = right | {FINISHED}

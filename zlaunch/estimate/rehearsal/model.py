@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -149,8 +150,12 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     name = "dtype"
     if is_before(transformers.__version__, "4.56"):
         name = "torch_dtype"
-    with _no_initialization():
-        model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    try:
+        with _no_initialization():
+            model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    except ImportError as error:
+        message = str(error).strip().splitlines()[0]
+        raise NotRehearsed(f"a package is missing in {sys.executable}: {message}") from None
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()  # a part of the initialization
     if workload.lora is not None:
@@ -180,7 +185,8 @@ def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch
     try:
         import peft
     except ModuleNotFoundError:
-        raise NotRehearsed("peft is not installed (`pip install peft`)") from None
+        python = sys.executable
+        raise NotRehearsed(f"peft is not installed in {python}: `{python} -m pip install peft`") from None
 
     modules = list(lora.modules) or "all-linear"
     kind = None

@@ -233,7 +233,7 @@ def test_a_batch_size_that_the_users_file_implies_is_passed_on() -> None:
 
 def test_an_auto_that_the_script_fills_in_is_left_with_its_reason() -> None:
     assert (
-        "the Trainer fills it in"
+        "filled in by the Trainer"
         in make_plan(replace(DEFAULTS, model=None)).left[f"{ZERO}.reduce_bucket_size"]
     )
 

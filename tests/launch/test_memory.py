@@ -63,6 +63,12 @@ def test_a_job_fits_only_if_the_length_of_its_sequences_is_known(
     assert ("sequences of more than 128 tokens" in str(told.verdict.reasons)) == (fit is Fit.UNKNOWN)
 
 
+def test_a_program_that_told_the_length_of_its_sequences_is_believed() -> None:
+    facts = prepared(stage=0)
+    told = check_memory(replace(facts, script=replace(facts.script, seq_len=512)), ROOMY)
+    assert (told.query.training.seq_len.value, told.fit) == (512, Fit.YES)
+
+
 def test_a_second_model_leaves_open_whether_a_job_fits() -> None:
     facts = prepared("--block_size", "512", source="trainer = DPOTrainer(model)", stage=0)
     assert "second model" in str(check_memory(facts, ROOMY).verdict.reasons)

@@ -18,7 +18,7 @@ from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.uncounted import Uncounted, in_arguments
 from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.model import ModelConfig
+from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
@@ -26,12 +26,6 @@ from zlaunch.job.trainer_args import Argument
 
 USUAL_SEQ_LEN: Final = 2048
 """Default sequence length, if the model takes that many tokens."""
-
-SEQ_LEN_FLAGS = (
-    *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
-    *("block_size", "cutoff_len", "model_max_length", "max_length", "max_source_length"),
-)
-"""Names that scripts give to the argument for the sequence length."""
 
 
 _DTYPES: Final[Mapping[str, Precision]] = {

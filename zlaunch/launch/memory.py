@@ -8,6 +8,7 @@ so.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zlaunch.config.resolve.values import Sourced
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
@@ -28,6 +29,7 @@ from zlaunch.estimate.uncounted import Effect, Uncounted, in_script
 from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.model import MODEL_FLAGS, model_flag
 from zlaunch.job.script import ConfigInterface, Script, setting_of
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
@@ -109,6 +111,9 @@ def _how_to_name_it(option: str, script: Script) -> str:
 
 def _with_script(training: Training, facts: JobFacts) -> Training:
     """Add what the script itself says about the training."""
+    if training.assumes_length and facts.script.seq_len is not None:
+        length = Sourced(facts.script.seq_len, Source(SourceKind.SCRIPT, "the script's own argument"))
+        training = replace(training, seq_len=length, assumes_length=False)
     if facts.model is not None and "auto_map" in facts.model.value and _trusts_code(facts):
         named = model_flag(facts.trainer_flags)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from zlaunch.errors import Finding, Place
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
 from zlaunch.job.trainer_releases import TrainerRelease, Value
@@ -142,6 +143,8 @@ class Script:
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
     seq_len: int | None = None
     """Tokens in each sequence, if it said so itself."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""
     """The argument from which alone it knows its local rank; empty if it reads the environment."""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.job.evaluating_source import untrained_evaluations
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.script import (
@@ -86,6 +87,7 @@ def read_script(path: Path) -> Script:
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
+        evaluations=untrained_evaluations(code.nodes),
         local_rank_flag=_local_rank_flag(code),
     )
 

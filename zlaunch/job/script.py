@@ -141,6 +141,8 @@ class Script:
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
+    seq_len: int | None = None
+    """Tokens in each sequence, if it said so itself."""
     evaluations: tuple[Evaluation, ...] = ()
     """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""

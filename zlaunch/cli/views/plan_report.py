@@ -140,5 +140,5 @@ def _write_config(result: SearchResult, output: Path | None) -> None:
     write_new(output, result.ds_config())
     command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}"
     if result.candidate.checkpointing:
-        command += " -- --activation_checkpointing"
+        command += " -- --gradient_checkpointing"
     console.say(f"wrote {output}; to train with it:", command)

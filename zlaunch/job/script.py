@@ -142,7 +142,7 @@ class Script:
     adapts_by_option: bool = False
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
     seq_len: int | None = None
-    """Tokens in each sequence, if it said so itself."""
+    """Tokens in each sequence, unless an argument says otherwise; by its source, or by its own answer."""
     evaluations: tuple[Evaluation, ...] = ()
     """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""

@@ -175,7 +175,7 @@ def _estimate(
     if not isinstance(rehearsed, Forecast):
         return Rejected(rehearsed)
     forecast = rehearsed.with_pool("shm", shared(workload))
-    remarks = tuple(remarks_on(forecast, query.cluster))
+    remarks = tuple(remarks_on(forecast, query))
     if query.training.resumes:
         forecast = forecast.resumed()
     if forecast.late_error is not None:

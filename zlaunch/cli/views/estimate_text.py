@@ -51,12 +51,19 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
 
 def _verdict_lines(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
-        text = "it fits"
+        text = f"it fits{for_length(estimate.query)}"
         if unchecked := unchecked_host(estimate):
             text += f"; it {unchecked}"
         yield from console.paragraph(text)
-    elif estimate.fit is not Fit.UNKNOWN:
-        yield from console.paragraph(f"{estimate.fit.value}: {'; '.join(estimate.verdict.reasons)}")
+    elif estimate.doubts or estimate.fit is not Fit.UNKNOWN:
+        yield from console.paragraph(f"{estimate.fit.words}: {'; '.join(estimate.verdict.reasons)}")
+
+
+def for_length(query: EstimateQuery) -> str:
+    """Say for which sequences a verdict holds, if nobody said how long they are."""
+    if not query.training.assumes_length:
+        return ""
+    return f" with sequences of up to {query.training.seq_len.value} tokens"
 
 
 def _hint_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
@@ -75,14 +82,16 @@ def unchecked_host(estimate: Estimate) -> str | None:
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
     """Write the memory check before a start; a job that cannot fit was refused."""
-    need, is_known = estimate.need, estimate.fit is not Fit.UNKNOWN
-    verdict = estimate.fit.value if is_known else "two steps could be rehearsed"
+    need, gpu = estimate.need, estimate.query.cluster.gpu
+    verdict = "two steps could be rehearsed"
+    if estimate.doubts or estimate.fit is not Fit.UNKNOWN:
+        verdict = estimate.fit.words
     yield "\nmemory check before the start"
     rows = [
         ("host", f"{memory(need.host)} each"),
         ("verdict", "; ".join([verdict, *estimate.verdict.reasons])),
     ]
-    if estimate.forecast.on_gpu and is_known:
+    if estimate.forecast.on_gpu and gpu is not None:
         phase = estimate.forecast.peak_phase("gpu")
         rows.insert(0, ("GPU", f"{memory(need.process[1])} each, peak in {phase}"))
     yield from console.table(rows)

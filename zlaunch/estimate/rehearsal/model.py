@@ -16,7 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
-from zlaunch.estimate.workload import LINEAR_LAYERS, Lora, Workload
+from zlaunch.estimate.workload import DEFAULT_MODULES, LINEAR_LAYERS, Lora, Workload
 from zlaunch.job.trainer_releases import is_before
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -188,7 +188,9 @@ def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch
         python = sys.executable
         raise NotRehearsed(f"peft is not installed in {python}: `{python} -m pip install peft`") from None
 
-    modules = list(lora.modules) or "all-linear"
+    modules: list[str] | str | None = list(lora.modules) or "all-linear"
+    if lora.modules == DEFAULT_MODULES:
+        modules = None
     kind = None
     if model.main_input_name == "input_ids" and model.can_generate():
         kind = peft.TaskType.CAUSAL_LM

@@ -200,6 +200,7 @@ class _Rank:
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
+                missing=self.inputs.missing,
             )
 
     def initialize(self) -> None:

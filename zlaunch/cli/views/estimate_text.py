@@ -275,7 +275,10 @@ def _part_lines(forecast: Forecast) -> Iterator[str]:
     for part, size in _large(parts):
         yield f"  {part:<20}{in_gib(size):>9}{size / total:>6.0%}"
     if (besides := forecast.peak("reserved") - total) > 0:
-        yield f"and up to {memory(besides)} of free memory in the cache of torch's allocator"
+        least = "up to"
+        if forecast.method != "rehearsal":
+            least = "about"
+        yield f"and {least} {memory(besides)} of free memory in the cache of torch's allocator"
 
 
 def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -1,11 +1,12 @@
 """What zlaunch hands over, the Trainer accepts: it compares a ds_config with its arguments."""
 
+import itertools
 from typing import Any
 
 import pytest
 
 from tests.contract.planned_side import planned
-from tests.contract.trainer_side import all_auto, trainer_fills
+from tests.contract.trainer_side import all_auto, formats_of_the_trainer, trainer_fills
 from tests.each import each
 from tests.making import WRITTEN
 from zlaunch.config.resolve.values import Values
@@ -121,3 +122,27 @@ def test_the_trainer_has_no_quarrel_with_a_plan(case: str) -> None:
         return
     rest, _ = plan.args.take_ds_config()
     assert trainer_fills(plan.values.config(), rest.words, world_size=2).mismatched == set()
+
+
+SECTIONS: list[dict[str, Any]] = [
+    {name: {"enabled": value} for name, value in zip(("bf16", "fp16"), values, strict=True) if value != "-"}
+    for values in itertools.product(("-", "auto", True, False), repeat=2)
+]
+FLAGS = ("--bf16", "--fp16", "--bf16_full_eval", "--fp16_full_eval")
+LINES = [" ".join(flags) for count in range(3) for flags in itertools.combinations(FLAGS, count)]
+
+
+@each("config, line", list(itertools.product(SECTIONS, LINES)))
+def test_formats_of_training_and_of_evaluation_are_refused_where_the_trainer_refuses_them(
+    config: dict[str, Any], line: str
+) -> None:
+    given = {"zero_optimization": {"stage": 2}, **config}
+    try:
+        plan = planned(config, line)
+    except Refused:
+        assert formats_of_the_trainer(given, line.split()) is None
+        return
+    rest, _ = plan.args.take_ds_config()
+    on = {name for name in ("bf16", "fp16") if plan.values[(name, "enabled")]}
+    assert formats_of_the_trainer(given, rest.words) == on
+    assert formats_of_the_trainer(plan.values.config(), rest.words) == on

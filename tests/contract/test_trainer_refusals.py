@@ -28,7 +28,7 @@ REFUSED = {
     "`--mixed_precision` arg cannot be set to `": "differs-from-argument",
     "For sweeps with deepspeed, `args.deepspeed` ": CODE,
     "Tried to use an already configured `Accelera": CODE,
-    "ZeRO inference only makes sense with ZeRO St": CODE,
+    "ZeRO inference only makes sense with ZeRO St": "inference-needs-stage-3",
     "trainer_config_process() wasn't called yet t": CODE,
     "'enabled' can only be set through calling 'A": CODE,
     "A `DeepSpeedPlugin` object must be enabled m": CODE,

@@ -86,6 +86,26 @@ def trainer_fills(
     return Filled(theirs.config, keys)
 
 
+def formats_of_the_trainer(config: dict[str, Any], argv: Sequence[str]) -> set[str] | None:
+    """Turn formats on as TrainingArguments, accelerate and DeepSpeed do; None where one of them refuses."""
+    from accelerate.utils import DeepSpeedPlugin
+    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+    try:
+        args = training_arguments(tuple(argv))
+        theirs = HfTrainerDeepSpeedConfig(copy.deepcopy(config))
+        theirs.trainer_config_process(args)
+        trained = [name for name in ("fp16", "bf16") if getattr(args, name)]
+        DeepSpeedPlugin(hf_ds_config=theirs).set_mixed_precision(next(iter(trained), "no"))
+    except ValueError:
+        return None
+    on = {name for name in ("fp16", "bf16") if theirs.config[name].get("enabled", False)}
+    differ = any("16.enabled=" in line for line in theirs.mismatches)
+    if differ or len(on) > 1:  # DeepSpeed asserts that only one of them is on
+        return None
+    return on
+
+
 def width_the_trainer_takes(model_config: Any) -> int | None:
     """Ask the Trainer which width it takes from a model; it writes ten times that number."""
     config = {"zero_optimization": {"stage": 3, SIZE_KEY: "auto"}}

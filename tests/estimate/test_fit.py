@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.asking import GIB, SITE, forecast
+from tests.asking import GIB, SITE, forecast, question
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.fit import Cluster, Fit, check_fit, memory_need
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, RESUME, Phase, Resume
 from zlaunch.estimate.query import remarks_on
+from zlaunch.estimate.uncounted import Effect, Uncounted
 
 LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else (0.0, 0.0)
 
@@ -14,10 +15,10 @@ LEAST, MOST = (size / GIB for size in SITE.gpu.usable_bytes(8)) if SITE.gpu else
 @pytest.mark.parametrize(
     ("gpu", "reserved", "fit"),
     [
-        (LEAST - 2, LEAST - 1, Fit.YES),
-        (LEAST - 2, LEAST + 1, Fit.TIGHT),
-        (MOST - 1, MOST + 9, Fit.TIGHT),
-        (MOST + 1, MOST + 2, Fit.NO),
+        (0.9 * LEAST, 0.95 * LEAST, Fit.YES),
+        (0.9 * LEAST, 0.96 * LEAST, Fit.TIGHT),
+        (1.02 * MOST, 1.2 * MOST, Fit.TIGHT),
+        (1.04 * MOST, 1.05 * MOST, Fit.NO),
     ],
 )
 def test_tensors_decide_what_cannot_fit_and_the_cache_what_is_safe(
@@ -27,10 +28,23 @@ def test_tensors_decide_what_cannot_fit_and_the_cache_what_is_safe(
 
 
 def test_an_answer_that_may_be_off_is_sure_of_less() -> None:
-    assert check_fit(forecast(LEAST - 1), SITE).fit is Fit.YES
-    assert check_fit(forecast(LEAST - 1, error=0.1), SITE).fit is Fit.TIGHT
-    assert check_fit(forecast(MOST + 1), SITE).fit is Fit.NO
-    assert check_fit(forecast(MOST + 1, error=0.1), SITE).fit is Fit.TIGHT
+    assert check_fit(forecast(0.95 * LEAST), SITE).fit is Fit.YES
+    assert check_fit(forecast(0.95 * LEAST, error=0.1), SITE).fit is Fit.TIGHT
+    assert check_fit(forecast(1.04 * MOST), SITE).fit is Fit.NO
+    assert check_fit(forecast(1.04 * MOST, error=0.1), SITE).fit is Fit.TIGHT
+
+
+def test_what_is_not_counted_leaves_open_what_it_could_change() -> None:
+    more, less = (Uncounted("`--flag`", "does something", one) for one in (Effect.MORE, Effect.LESS))
+    told = {"small": forecast(10), "large": forecast(200)}
+    judged = {(one.effect, size): check_fit(told[size], SITE, [one]) for one in (more, less) for size in told}
+    assert [verdict.fit for verdict in judged.values()] == [Fit.UNKNOWN, Fit.NO, Fit.YES, Fit.UNKNOWN]
+    at_least, *doubts = judged[Effect.MORE, "small"].reasons
+    assert (at_least[:17], doubts) == ("it takes at least", ["not counted: `--flag` does something"])
+
+
+def test_inputs_that_are_not_counted_leave_open_whether_a_job_fits() -> None:
+    assert check_fit(forecast(10, missing=("images",)), SITE).fit is Fit.UNKNOWN
 
 
 def test_what_may_be_off_by_a_factor_is_still_refused_beyond_it() -> None:
@@ -97,13 +111,13 @@ def resuming(gpu: float) -> Resume:
 
 
 def test_what_resuming_takes_decides_about_a_run_that_resumes_and_no_other() -> None:
-    one = forecast(LEAST - 2, resume=resuming(MOST + 1))
+    one = forecast(0.9 * LEAST, resume=resuming(1.1 * MOST))
     assert check_fit(one, SITE).fit is Fit.YES
     assert check_fit(one.resumed(), SITE).fit is Fit.NO
     assert sum(one.resumed().parts["gpu"].values()) == one.resumed().peak("gpu")
 
 
-@pytest.mark.parametrize(("gpu", "codes"), [(MOST + 1, ["cannot-resume"]), (LEAST - 3, [])])
+@pytest.mark.parametrize(("gpu", "codes"), [(1.1 * MOST, ["cannot-resume"]), (0.8 * LEAST, [])])
 def test_a_job_that_fits_says_whether_it_could_be_resumed(gpu: float, codes: list[str]) -> None:
-    found = remarks_on(forecast(LEAST - 2, resume=resuming(gpu)), SITE)
+    found = remarks_on(forecast(0.9 * LEAST, resume=resuming(gpu)), question())
     assert [one.code for one in found] == codes

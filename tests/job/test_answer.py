@@ -59,6 +59,10 @@ def test_an_argument_has_the_value_that_the_program_gave_it_and_names_its_class(
     assert not findings
 
 
+def test_the_length_of_its_sequences_is_what_it_read_itself() -> None:
+    assert answered(reached="Accelerator", seq_len=512).seq_len == 512
+
+
 def test_arguments_are_reported_as_flags_unless_they_are_the_trainers_defaults() -> None:
     assert trainer(learning_rate=3e-4, weight_decay=0.0).reported == ScriptArgs(("--learning_rate", "0.0003"))
 

@@ -42,6 +42,9 @@ def test_the_last_of_two_models_counts() -> None:
         ({"hidden_size": 64, "text_config": {"hidden_size": 32}}, 64),
         ({"hidden_size": None, "d_model": 64}, 64),
         ({"hidden_sizes": []}, None),
+        ({"model_type": "distilbert", "dim": 64}, 64),
+        ({"model_type": "perceiver", "d_model": 64}, None),
+        ({"model_type": "llava", "text_config": {"model_type": "llama"}}, 4096),
         ({}, None),
     ],
 )

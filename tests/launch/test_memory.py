@@ -11,6 +11,7 @@ from tests.making import CPU_MACHINE, TWO_GPUS, local, script
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
@@ -50,8 +51,27 @@ ROOMY = gpus_that_hold({0: 60, 1: 30, 2: 20, 3: 10})
 NARROW = gpus_that_hold({0: 600, 1: 300, 2: 30, 3: 10})
 
 
-def test_a_job_that_fits_may_start() -> None:
-    check_memory(prepared(stage=0), ROOMY)
+@pytest.mark.parametrize(
+    ("argv", "seq_len", "fit"),
+    [((), None, Fit.UNKNOWN), ((), 512, Fit.YES), (("--block_size", "512"), None, Fit.YES)],
+)
+def test_a_job_fits_only_if_the_length_of_its_sequences_is_known(
+    argv: tuple[str, ...], seq_len: int | None, fit: Fit
+) -> None:
+    told = check_memory(prepared(*argv, stage=0), ROOMY, seq_len)
+    assert told.fit is fit
+    assert ("sequences of more than 128 tokens" in str(told.verdict.reasons)) == (fit is Fit.UNKNOWN)
+
+
+def test_a_program_that_told_the_length_of_its_sequences_is_believed() -> None:
+    facts = prepared(stage=0)
+    told = check_memory(replace(facts, script=replace(facts.script, seq_len=512)), ROOMY)
+    assert (told.query.training.seq_len.value, told.fit) == (512, Fit.YES)
+
+
+def test_a_second_model_leaves_open_whether_a_job_fits() -> None:
+    facts = prepared("--block_size", "512", source="trainer = DPOTrainer(model)", stage=0)
+    assert "second model" in str(check_memory(facts, ROOMY).verdict.reasons)
 
 
 def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
@@ -60,7 +80,7 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     (finding,) = caught.value.findings
     assert finding.code == "does-not-fit"
     assert finding.hint is not None
-    assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
+    assert "`-- --gradient_checkpointing`, or with `--stage 2`" in finding.hint
     assert finding.hint.endswith("`--force` starts it anyway")
 
 
@@ -133,7 +153,7 @@ def test_the_code_of_a_model_runs_only_if_the_script_would_run_it(trusts: bool, 
 
 def test_auto_takes_the_first_strategy_that_fits() -> None:
     job, why = choose_stage(prepared(), NARROW)
-    assert why.startswith("`--stage 2` is the fastest that fits: 3")
+    assert why.startswith("`--stage 2` is the fastest that fits sequences of 2048 tokens (`--seq-len N`")
     assert (job.stage, job.offload) == (2, None)
 
 
@@ -189,5 +209,5 @@ def test_a_job_that_may_train_adapters_only_is_not_refused_for_what_all_of_it_wo
 ) -> None:
     adapted = prepared(*argv, source=source, stage=0)
     for judge_it in (lambda: check_memory(adapted, NARROW), lambda: choose_stage(adapted, NARROW)):
-        with pytest.raises(Unavailable, match="only adapters"):
+        with pytest.raises(Unavailable, match="cannot estimate this job"):
             judge_it()

@@ -19,6 +19,7 @@ from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
@@ -232,7 +233,7 @@ def test_a_batch_size_that_the_users_file_implies_is_passed_on() -> None:
 
 def test_an_auto_that_the_script_fills_in_is_left_with_its_reason() -> None:
     assert (
-        "the Trainer fills it in"
+        "filled in by the Trainer"
         in make_plan(replace(DEFAULTS, model=None)).left[f"{ZERO}.reduce_bucket_size"]
     )
 
@@ -565,3 +566,27 @@ def test_what_only_the_trainer_refuses_is_refused_before_the_start() -> None:
 def test_a_batch_is_refused_if_it_does_not_match_the_ranks() -> None:
     raw = replace(_with_file(UNEVEN), script=script("", ConfigInterface.DEEPSPEED))
     assert [one.code for one in _findings(raw)] == ["batch-equation"]
+
+
+_EVALUATES = script(evaluations=(Evaluation(7, "evaluate", "do_eval"),))
+
+
+@pytest.mark.parametrize(
+    ("argv", "asked", "is_refused"),
+    [
+        (["--do_eval"], {}, True),
+        (["--eval_strategy", "steps"], {}, True),
+        (["--do_eval"], {"stage": 3}, False),
+        (["--do_eval", "--do_train"], {}, False),
+        ([], {}, False),
+        (["all.json"], {}, False),
+    ],
+)
+def test_an_evaluation_before_any_training_is_refused_below_stage_3(
+    argv: list[str], asked: dict[str, Any], *, is_refused: bool
+) -> None:
+    job = replace(_asked(DEFAULTS, *argv, **asked), script=_EVALUATES)
+    if is_refused:
+        assert _codes(job) == ["inference-needs-stage-3"]
+    else:
+        make_plan(job)

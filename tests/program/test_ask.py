@@ -72,6 +72,15 @@ def test_a_program_that_wants_other_ranks_than_the_one_that_is_asked_is_not_refu
     assert (told.status, "cannot find out the arguments of train.py" in told.err) == (0, True)
 
 
+def test_a_program_tells_how_long_its_sequences_are(folder: Path) -> None:
+    parser = "import argparse\nparser = argparse.ArgumentParser()\n"
+    option = "parser.add_argument('--block_size', type=int, default=768)\nparser.parse_args()\n"
+    (folder / "mine.py").write_text(f"{parser}{option}{ENGINE}")
+    plan(folder, "train.py", env={"ZLAUNCH_CACHE": str(folder / "cache")})
+    (kept,) = (folder / "cache").glob("*.answer.json")
+    assert json.loads(kept.read_text())["answer"]["seq_len"] == 768
+
+
 ARGUMENTS = """
 import dataclasses
 

@@ -77,6 +77,7 @@ class ZeroOptions(ConfigOptions):
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="First run two steps of DeepSpeed on fake tensors.")
     ] = False
+    seq_len: options.SeqLen = None
     force: Annotated[
         bool, typer.Option("--force", help="Start even if memory or other resources are short.")
     ] = False

@@ -1,13 +1,19 @@
 """Whether a job fits: the need of its ranks, compared with the memory of GPUs and hosts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, HOST_POOLS, PROGRAM_BYTES, Forecast
+from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.gpu_catalog import GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
+
+ALLOCATED_ERROR: Final = 0.03
+RESERVED_ERROR: Final = 0.05
+"""How far off a rehearsal may be: the goals of docs/gpu.md, which no GPU has measured yet."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,13 @@ class Fit(Enum):
     UNKNOWN = "unknown"
 
     @property
+    def words(self) -> str:
+        """The beginning of a sentence with the reasons."""
+        if self is Fit.UNKNOWN:
+            return "cannot tell whether it fits"
+        return str(self.value)
+
+    @property
     def status(self) -> ExitStatus:
         """Exit status of the program."""
         return {Fit.YES: ExitStatus.OK, Fit.NO: ExitStatus.REFUSED}.get(self, ExitStatus.UNAVAILABLE)
@@ -88,14 +101,39 @@ def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
     )
 
 
-def check_fit(forecast: Forecast, cluster: Cluster) -> FitResult:
-    """Compare what a job needs with what its hosts have; the worst result counts."""
+def check_fit(forecast: Forecast, cluster: Cluster, uncounted: Iterable[Uncounted] = ()) -> FitResult:
+    """Compare what a job needs with what its hosts have; the worst result counts.
+
+    What is not counted may make a job fit that does not by its number, or the other way round.
+    """
     need = memory_need(forecast, cluster)
     verdicts = [*_on_the_gpu(forecast, need, cluster), *_on_the_host(forecast, need, cluster)]
+    result = FitResult(Fit.YES)
     for fit in (Fit.NO, Fit.UNKNOWN, Fit.TIGHT):
         if reasons := tuple(verdict.reasons[0] for verdict in verdicts if verdict.fit is fit):
-            return FitResult(fit, reasons)
-    return FitResult(Fit.YES)
+            result = FitResult(fit, reasons)
+            break
+    against = {Fit.YES: Effect.MORE, Fit.NO: Effect.LESS}.get(result.fit)
+    if against is None:
+        return result
+    doubts = [str(one) for one in left_out(forecast, uncounted) if against in one.effect]
+    if not doubts:
+        return result
+    counted = result.reasons or (f"it takes at least {_of_each(forecast, need)}",)
+    return FitResult(Fit.UNKNOWN, (*counted, *doubts))
+
+
+def left_out(forecast: Forecast, uncounted: Iterable[Uncounted]) -> Iterator[Uncounted]:
+    """List what a forecast of a job does not count."""
+    yield from uncounted
+    for name in forecast.missing:
+        yield Uncounted(name, "that the model is trained on", Effect.MORE)
+
+
+def _of_each(forecast: Forecast, need: MemoryNeed) -> str:
+    if forecast.on_gpu:
+        return f"{memory(need.process[0])} on each GPU"
+    return f"{memory(need.host)} on each host"
 
 
 def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Iterator[FitResult]:
@@ -108,14 +146,12 @@ def _on_the_gpu(forecast: Forecast, need: MemoryNeed, cluster: Cluster) -> Itera
     least, most = cluster.gpu.usable_bytes(cluster.world_size)
     room = f"{gib(max(0, least))} to {gib(max(0, most))}"
     available = f"{room} of {gib(cluster.gpu.total_bytes)} GiB are available"
-    most_reserved = forecast.bounds(need.reserved)[1]
-    if forecast.bounds(need.allocated)[0] > most:
+    most_reserved = int(need.reserved * (1 + max(forecast.error, RESERVED_ERROR)))
+    if need.allocated / (1 + max(forecast.error, ALLOCATED_ERROR)) > most:
         phase = forecast.peak_phase("gpu")
         yield FitResult(Fit.NO, (f"{memory(need.allocated)} of tensors in {phase}; {available}",))
     elif most_reserved > least:
-        takes = memory(need.reserved)
-        if forecast.error:
-            takes += f", perhaps {memory(most_reserved)},"
+        takes = f"{memory(need.reserved)}, perhaps {memory(most_reserved)},"
         yield FitResult(Fit.TIGHT, (f"{takes} for tensors and the allocator's cache; {available}",))
 
 

@@ -81,6 +81,8 @@ class Forecast:
     """Whether it comes from the cache."""
     notes: tuple[str, ...] = field(default=())
     """Notes on what is not counted, or counted in an unexpected way."""
+    missing: tuple[str, ...] = field(default=())
+    """Inputs that are not counted, such as images: more memory is needed."""
     resume: Resume | None = None
     """Memory of a run that resumes from this one's checkpoint; None if not rehearsed."""
 

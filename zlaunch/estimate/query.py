@@ -1,6 +1,6 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, get_args
@@ -9,14 +9,16 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
+from zlaunch.estimate.asked_adapters import adapters_of
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
-from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, memory_need
+from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, left_out, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
+from zlaunch.estimate.uncounted import Uncounted, in_arguments
 from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.model import ModelConfig
+from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
@@ -24,12 +26,6 @@ from zlaunch.job.trainer_args import Argument
 
 USUAL_SEQ_LEN: Final = 2048
 """Default sequence length, if the model takes that many tokens."""
-
-SEQ_LEN_FLAGS = (
-    *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
-    *("block_size", "cutoff_len", "model_max_length", "max_length", "max_source_length"),
-)
-"""Names that scripts give to the argument for the sequence length."""
 
 
 _DTYPES: Final[Mapping[str, Precision]] = {
@@ -54,6 +50,10 @@ class Training:
     """Whether it resumes from a checkpoint."""
     split: Split | None = None
     """What splits the model or its sequences, apart from the ds_config."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """What of it an estimate leaves out."""
+    assumes_length: bool = False
+    """Whether nothing says how long its sequences are."""
     partitioned_at_birth: bool = True
     """Whether stage 3 shards each layer as it is created, as transformers does."""
 
@@ -86,7 +86,8 @@ class EstimateQuery:
         if options.activation_checkpointing is not None:
             training = replace(training, activation_checkpointing=options.activation_checkpointing)
         if options.seq_len is not None:
-            training = replace(training, seq_len=Sourced(options.seq_len, Source.option("--seq-len")))
+            length = Sourced(options.seq_len, Source.option("--seq-len"))
+            training = replace(training, seq_len=length, assumes_length=False)
         args = self.given.args
         sizes = {
             "per_device_train_batch_size": (options.micro_batch, "--micro-batch"),
@@ -112,14 +113,18 @@ def training_of(
     attention: Attention = next((known for known in get_args(Attention) if known == named), "sdpa")
     resumed = arguments.get("resume_from_checkpoint", "false")
     checkpointing = options.activation_checkpointing or typed.is_on(*CHECKPOINTING_FLAGS)
+    lora = options.lora or adapters_of(typed)
+    given = _given_seq_len(arguments, options.seq_len)
     return Training(
-        seq_len=_given_seq_len(arguments, options.seq_len) or _usual_seq_len(model, usual_seq_len),
+        seq_len=given or _usual_seq_len(model, usual_seq_len),
         activation_checkpointing=bool(checkpointing),
         attention=options.attention or attention,
-        lora=options.lora,
+        lora=lora,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
+        assumes_length=given is None and model.first("vocab_size") is not None,
+        uncounted=tuple(in_arguments(typed, adapters_counted=lora is not None)),
     )
 
 
@@ -210,12 +215,17 @@ class Estimate:
     @cached_property
     def verdict(self) -> FitResult:
         """Whether it fits, and why."""
-        return check_fit(self.forecast, self.query.cluster)
+        return check_fit(self.forecast, self.query.cluster, self.query.training.uncounted)
 
     @property
     def fit(self) -> Fit:
         """Whether it fits."""
         return self.verdict.fit
+
+    @property
+    def doubts(self) -> bool:
+        """Whether what is not counted leaves open whether it fits, and not only the lack of a GPU."""
+        return self.fit is Fit.UNKNOWN and self.query.cluster.gpu is not None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -252,10 +262,12 @@ class Rejected:
         return (Finding("cannot-tell", self.error.message, self.error.hint, severity=Severity.ADVICE),)
 
 
-def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:
+def remarks_on(forecast: Forecast, query: EstimateQuery) -> Iterator[Finding]:
     """Report what a forecast does not count, and whether the run could resume from its checkpoint."""
+    cluster = query.cluster
     for note in forecast.notes:
         yield Finding("counted-otherwise", note, severity=Severity.ADVICE)
+    yield from not_counted(left_out(forecast, query.training.uncounted))
     resume = forecast.resume
     if resume is None:
         return
@@ -270,6 +282,12 @@ def remarks_on(forecast: Forecast, cluster: Cluster) -> Iterator[Finding]:
         if resumed.fit is not check_fit(forecast, cluster).fit:
             message = f"resuming takes more memory: {resumed.fit.value}: {'; '.join(resumed.reasons)}"
             yield Finding("cannot-resume", message, severity=Severity.ADVICE)
+
+
+def not_counted(uncounted: Iterable[Uncounted]) -> Iterator[Finding]:
+    """Report what an estimate leaves out."""
+    for one in uncounted:
+        yield Finding("not-counted", str(one), severity=Severity.ADVICE)
 
 
 def is_fit(result: Estimate | Rejected) -> bool:

@@ -35,6 +35,7 @@ from zlaunch.estimate.strategies import (
     fastest_first,
     is_as_fast,
 )
+from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.job.transformer import read_transformer
 from zlaunch.units import plural
 
@@ -67,6 +68,8 @@ class SearchResult:
     """Strategies not rehearsed because nothing fits by the closed form."""
     other: tuple[Candidate, float] | None
     """The fastest candidate of another strategy that fits, or may, and the seconds of its step."""
+    uncounted: tuple[Uncounted, ...] = ()
+    """What may make the job take less memory."""
 
     def misses(self) -> Iterator[tuple[Candidate, Estimate]]:
         """List the candidate of each strategy that is as fast and comes closest to fitting."""
@@ -95,31 +98,39 @@ class NothingFits:
 
     smallest: tuple[tuple[Candidate, Estimate], ...]
     refused: tuple[tuple[Strategy, Rejected], ...]
+    uncounted: tuple[Uncounted, ...] = ()
+    """What may make the job take less memory."""
 
     @property
     def fit(self) -> Fit:
-        """Whether it is close."""
-        if any(estimate.fit is Fit.TIGHT for _, estimate in self.smallest):
-            return Fit.TIGHT
-        return Fit.NO
+        """Whether it is close, or cannot be told."""
+        verdicts = {estimate.fit for _, estimate in self.smallest}
+        if self.uncounted and Fit.TIGHT not in verdicts:
+            return Fit.UNKNOWN
+        return next(fit for fit in (Fit.TIGHT, Fit.UNKNOWN, Fit.NO) if fit in {*verdicts, Fit.NO})
 
     @property
     def closest(self) -> tuple[Candidate, Estimate]:
         """The candidate that needs least GPU memory; if some are too close to tell, one of those."""
         close = [pair for pair in self.smallest if pair[1].fit is self.fit]
-        return min(close, key=lambda pair: pair[1].need.reserved)
+        return min(close or self.smallest, key=lambda pair: pair[1].need.reserved)
 
 
 def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -> SearchResult | NothingFits:
     """Find the fastest configuration for a global batch, by default the one of the Trainer's arguments.
 
-    Raise WrongUsage for a batch that the ranks cannot share, and Unavailable if there is no GPU to plan for
-    or the closed form does not know the model.
+    Raise WrongUsage for a batch that the ranks cannot share, and Unavailable if there is no GPU to plan for,
+    the closed form does not know the model, or the job takes more memory than can be counted.
     """
+    uncounted = query.training.uncounted
+    if more := [one for one in uncounted if Effect.MORE in one.effect]:
+        hint = "`zlaunch estimate` shows what the job takes at least"
+        raise Unavailable(f"cannot tell what fits; {more[0]}", hint)
+    query = replace(query, training=replace(query.training, uncounted=()))
     if query.cluster.gpu is None:
         raise Unavailable("no GPU found to plan for", "name the target GPUs: `--on 8xH100-80GB`")
     try:
-        return search(query, _per_rank(query, global_batch), estimator)
+        return replace(search(query, _per_rank(query, global_batch), estimator), uncounted=uncounted)
     except Unavailable:
         _check_known(query)
         raise

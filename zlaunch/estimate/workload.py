@@ -16,6 +16,10 @@ _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
+DEFAULT_MODULES = ("default",)
+"""Stands for the modules that `peft` chooses for a type of model where none are named."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lora:
     """Low-rank adapters: their rank, and the modules that get one (none named: every linear layer)."""

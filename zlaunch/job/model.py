@@ -4,24 +4,34 @@ import json
 import os
 import re
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, InputMissing, Place, Refused, ZlaunchError
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.transformer import with_default_sizes
 
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
 """Names of the flag for a model in training scripts."""
 
+LENGTHS = (
+    *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
+    *("block_size", "cutoff_len", "model_max_length", "max_source_length"),
+)
+"""Names that scripts give to the argument for the sequence length, and to nothing else."""
+
+SEQ_LEN_FLAGS = (*LENGTHS, "max_length")
+"""With the name that trl has for it, and that other programs have for what they generate."""
+
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 """The name of a model on the hub."""
 
-UNMAPPED = frozenset({"omdet-turbo"})
-"""Model types whose `d_model` transformers does not map to `hidden_size`."""
+FILE: Final = Path(__file__).with_name("hidden_sizes.json")
 
 
 @dataclass(frozen=True)
@@ -90,17 +100,19 @@ class ModelConfig:
     def hidden_size(self) -> int | None:
         """The width like `transformers.integrations.deepspeed`: of the model, then of its text model.
 
-        Older models name it `n_embd` or `d_model`, which transformers maps to `hidden_size`.
+        None if config.json does not have it; whether transformers has one then is `lacks_width`.
         """
-        keys = ["hidden_size", "hidden_sizes"]
-        if self.kind not in UNMAPPED:
-            keys += ["n_embd", "d_model"]
-        for section in self.sections:
-            for key in keys:
+        as_loaded = (with_default_sizes(section) for section in self.sections)  # they may be left out
+        for section in chain(self.sections, as_loaded):
+            for key in _width_keys(section):
                 if size := _largest(section.get(key)):
                     return size
-            keys = ["hidden_size", "hidden_sizes"]
         return None
+
+    @property
+    def lacks_width(self) -> bool:
+        """Whether transformers has no width for this model type, from which the Trainer fills in "auto"."""
+        return self.kind in _recorded()["none"] and self.hidden_size is None
 
     @property
     def largest_parameter(self) -> int | None:
@@ -153,6 +165,26 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
         problem = "the config of a model must be one JSON object", 1
     message, line = problem
     raise Refused([Finding("not-json", message, place=Place(file, line, 1))]) from None
+
+
+def _width_keys(section: Mapping[str, Any]) -> Sequence[str]:
+    kind, recorded = str(section.get("model_type")), _recorded()
+    if kind in recorded["none"]:
+        return ("hidden_size", "hidden_sizes")
+    if kind in recorded["keys"]:
+        return ("hidden_size", recorded["keys"][kind])
+    return ("hidden_size", "hidden_sizes", "n_embd", "d_model")
+
+
+@cache
+def _recorded() -> Mapping[str, Any]:
+    """Read where transformers has the width of a model, by its type.
+
+    `keys`: what it maps to `hidden_size`, if that is none of the usual keys; `none`: types that have
+    neither `hidden_size` nor `hidden_sizes` nor a `text_config` with one.
+    """
+    recorded: Mapping[str, Any] = json.loads(FILE.read_text("utf-8"))
+    return recorded
 
 
 def _largest(size: object) -> int | None:

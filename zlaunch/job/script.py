@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from zlaunch.errors import Finding, Place
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
 from zlaunch.job.trainer_releases import TrainerRelease, Value
@@ -140,6 +141,10 @@ class Script:
     """The argument of its own parser that takes the directory to save to; empty if there is none."""
     adapts_by_option: bool = False
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
+    seq_len: int | None = None
+    """Tokens in each sequence, unless an argument says otherwise; by its source, or by its own answer."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""
     """The argument from which alone it knows its local rank; empty if it reads the environment."""
 

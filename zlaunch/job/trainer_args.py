@@ -139,6 +139,7 @@ def rates_differ(value_at: Callable[[tuple[str, ...]], object]) -> bool:
 
 def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: TrainerArgs) -> Iterator[Mismatch]:
     """Find the keys whose values the Trainer rejects; `value_at` returns None for an absent key."""
+    yield from _formats_of_evaluation(value_at, args)
     for path, match in MATCHED.items():
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
@@ -148,6 +149,18 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: Trainer
         if path in RATES and rates_differ(value_at):
             remedy = ONE_RATE
         yield Mismatch(path, value, arguments, remedy)
+
+
+def _formats_of_evaluation(
+    value_at: Callable[[tuple[str, ...]], object], args: TrainerArgs
+) -> Iterator[Mismatch]:
+    """Find a section that the evaluation turns on beside the format of the training: accelerate fails."""
+    for trained, evaluated in (("bf16", "fp16"), ("fp16", "bf16")):
+        path, argument = (evaluated, "enabled"), f"{evaluated}_full_eval"
+        is_both = args.is_on(trained) and args.is_on(argument) and not args.is_on(evaluated)
+        if is_both and value_at(path) in ("auto", True):
+            said = f"`--{argument}` turns it on beside `--{trained}`"
+            yield Mismatch(path, value_at(path), said, f"delete the section `{evaluated}`")
 
 
 def _described(name: str, argument: Argument) -> str:

@@ -61,6 +61,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     refuse_fatal(fsdp)
     findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
     config = resolve_config(job, facts.context(args), findings)
+    refuse_fatal(_untrained_evaluation(facts, config))
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
@@ -239,6 +240,31 @@ def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
     is_own = script.mentions("create_optimizer") or script.mentions("optimizers") or script.has_other_modules
     if is_trainer and not is_own and not _has_optimizer_section(facts):
         yield from missing_package(args, facts.python, Severity.FAILS_LATER)
+
+
+def _untrained_evaluation(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find an evaluation before any training, which the Trainer refuses below stage 3."""
+    script, typed, stage = facts.script, facts.trainer_flags, config.values[(ZERO, "stage")]
+    is_trainer = script.interface is ConfigInterface.TRAINER and script.is_sure
+    if not is_trainer or script.handover is Handover.NOT or typed.is_on("do_train"):
+        return
+    if typed.words[:1] and typed.words[0].endswith((".json", ".yaml", ".yml")):
+        return  # which may have arguments
+    strategy = typed.value("eval_strategy") or typed.value("evaluation_strategy")
+    on = {"", *(name for name in ("do_eval", "do_predict") if typed.is_on(name))}
+    if strategy not in (None, "no"):
+        on.add("do_eval")
+    for evaluation in script.evaluations:
+        if evaluation.switch in on and stage in (0, 1, 2):
+            yield Finding(
+                "inference-needs-stage-3",
+                f"`{evaluation.method}` ({script.path.name}:{evaluation.line}) is called before any "
+                f"training, which the Trainer refuses at stage {stage}",
+                "`--stage 3`; or add `--do_train`, or evaluate without DeepSpeed",
+                where="zero_optimization.stage",
+                severity=Severity.FAILS_LATER,
+            )
+            return
 
 
 def _no_dummy(facts: JobFacts) -> Iterator[Finding]:

@@ -1,28 +1,39 @@
 """Memory checks before a start: whether the job fits, and which strategy to use.
 
-If the sequence length is unknown, a short one is assumed: a job that does not fit then never fits.
+If nothing says how long the sequences are, the check counts short ones: a job that does not fit then never
+fits, and none is said to fit. A strategy is then chosen for sequences of the usual length, and the plan says
+so.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from zlaunch.config.resolve.values import Sourced
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster, Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, training_of
+from zlaunch.estimate.query import (
+    USUAL_SEQ_LEN,
+    Estimate,
+    EstimateQuery,
+    Rejected,
+    Training,
+    training_of,
+)
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.splits import split_by_script
 from zlaunch.estimate.strategies import available, compare_strategies
+from zlaunch.estimate.uncounted import Effect, Uncounted, in_script
 from zlaunch.hosts.agent.python_of_host import python_here
-from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag
+from zlaunch.job.model import MODEL_FLAGS, model_flag
 from zlaunch.job.script import ConfigInterface, Script, setting_of
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.reporter import PlanReporter
-from zlaunch.launch.requirements import trains_all
 from zlaunch.units import memory
 
 SHORT_SEQ_LEN = 128
@@ -41,13 +52,13 @@ def with_memory(
     """
     with Estimator(python=python_here(facts.hostfile, facts.job.python)) as estimator:
         if options.auto_stage:
-            job, why = choose_stage(facts, estimator)
+            job, why = choose_stage(facts, estimator, options.seq_len)
             reporter.note(why, "stage")
             facts = replace(facts, job=job)
         if not must_fit:
             return facts
         try:
-            estimate = check_memory(facts, estimator)
+            estimate = check_memory(facts, estimator, options.seq_len)
         except Unavailable as error:
             if options.rehearse:
                 raise
@@ -57,8 +68,13 @@ def with_memory(
     return replace(facts, estimate=estimate)
 
 
-def query_for(facts: JobFacts) -> EstimateQuery | None:
-    """Describe a job that is about to start; None if its model is unknown."""
+def query_for(
+    facts: JobFacts, seq_len: int | None = None, usual_seq_len: int = SHORT_SEQ_LEN
+) -> EstimateQuery | None:
+    """Describe a job that is about to start; None if its model is unknown.
+
+    `usual_seq_len` is the sequence length where neither `seq_len` nor the script says it.
+    """
     model, hosts = facts.model, facts.topology.hosts
     if model is None:
         return None
@@ -66,17 +82,18 @@ def query_for(facts: JobFacts) -> EstimateQuery | None:
     gpu = smallest_gpu(list(facts.machines.values())) if facts.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
     cluster = Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes)
-    return EstimateQuery(facts.job, facts.context(args), model, _training(facts, model), cluster)
+    training = training_of(model, facts.trainer_flags, Options(seq_len=seq_len), usual_seq_len)
+    return EstimateQuery(facts.job, facts.context(args), model, _with_script(training, facts), cluster)
 
 
-def _query(option: str, facts: JobFacts) -> EstimateQuery:
+def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
-    query = query_for(facts)
+    query = query_for(facts, seq_len, usual_seq_len)
     if query is None:
         raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts.script))
-    if not trains_all(facts.script, facts.trainer_flags):
+    if less := [one for one in query.training.uncounted if Effect.LESS in one.effect]:
         raise Unavailable(
-            "cannot estimate this job: the script may train only adapters or nothing, or quantize the model",
+            f"cannot estimate this job: {less[0].setting} {less[0].does}",
             f"drop `{option}`; `zlaunch estimate MODEL --lora RANK` estimates adapters",
         )
     return query
@@ -92,16 +109,20 @@ def _how_to_name_it(option: str, script: Script) -> str:
     return f"drop `{option}`; `zlaunch plan DIR` compares stages for the config.json in a directory"
 
 
-def _training(facts: JobFacts, model: ModelConfig) -> Training:
-    training = training_of(model, facts.trainer_flags, Options(), SHORT_SEQ_LEN)
-    if "auto_map" in model.value and _trusts_code(facts):
+def _with_script(training: Training, facts: JobFacts) -> Training:
+    """Add what the script itself says about the training."""
+    if training.assumes_length and facts.script.seq_len is not None:
+        length = Sourced(facts.script.seq_len, Source(SourceKind.SCRIPT, "the script's own argument"))
+        training = replace(training, seq_len=length, assumes_length=False)
+    if facts.model is not None and "auto_map" in facts.model.value and _trusts_code(facts):
         named = model_flag(facts.trainer_flags)
         training = replace(training, remote_code=None if named is None else str(code_of(named)))
     partitioned = (
         facts.script.interface is not ConfigInterface.DEEPSPEED or "zero.Init" in facts.script.source
     )
     split = training.split or split_by_script(facts.script)
-    return replace(training, partitioned_at_birth=partitioned, split=split)
+    uncounted = (*training.uncounted, *in_script(facts.script))
+    return replace(training, partitioned_at_birth=partitioned, split=split, uncounted=uncounted)
 
 
 def _trusts_code(facts: JobFacts) -> bool:
@@ -110,9 +131,10 @@ def _trusts_code(facts: JobFacts) -> bool:
     return facts.script.trusts_code if typed is None else typed
 
 
-def check_memory(facts: JobFacts, estimator: Estimator) -> Estimate:
+def check_memory(facts: JobFacts, estimator: Estimator, seq_len: int | None = None) -> Estimate:
     """Rehearse a job; raise Refused if DeepSpeed gives up or the job cannot fit."""
-    (estimate,) = estimator.rehearse([_query("--rehearse", facts)])
+    query = _query("--rehearse", facts, seq_len, SHORT_SEQ_LEN)
+    (estimate,) = estimator.rehearse([query])
     if isinstance(estimate, Rejected):
         raise estimate.error
     if estimate.fit is Fit.NO:
@@ -120,22 +142,26 @@ def check_memory(facts: JobFacts, estimator: Estimator) -> Estimate:
         hint = _remedies_hint(estimate.query, fitting(try_changes(estimate, estimator)))
         hint += "; `--force` starts it anyway"
         raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
-    return estimate
+    if not query.training.assumes_length:
+        return estimate
+    longer = Uncounted("sequences", f"of more than {query.training.seq_len.value} tokens", Effect.MORE)
+    training = replace(query.training, uncounted=(*query.training.uncounted, longer))
+    return replace(estimate, query=replace(query, training=training))
 
 
-def choose_stage(facts: JobFacts, estimator: Estimator) -> tuple[JobSpec, str]:
+def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = None) -> tuple[JobSpec, str]:
     """Give a job the fastest strategy that fits, and say why.
 
     Raise Unavailable if that cannot be told, Refused if none fits.
     """
     if facts.job.offload is not None:
         raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
-    query = _query("--stage auto", facts)
+    query = _query("--stage auto", facts, seq_len, USUAL_SEQ_LEN)
     table = compare_strategies(query, estimator, available(query))
     if table.chosen is not None:
         strategy, estimate = table.chosen
         job = replace(estimate.query.job, is_chosen=True)
-        return job, f"`{strategy.options}` is the fastest that fits: {_need(estimate)}"
+        return job, f"`{strategy.options}` is the fastest that fits{_length(query)}: {_need(estimate)}"
     for _, outcome in table.rows:
         if isinstance(outcome, Rejected) and isinstance(outcome.error, Unavailable):
             raise outcome.error
@@ -145,6 +171,13 @@ def choose_stage(facts: JobFacts, estimator: Estimator) -> tuple[JobSpec, str]:
             raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
     hint = _remedies_hint(query, find_remedies(query, available(query), estimator))
     raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
+
+
+def _length(query: EstimateQuery) -> str:
+    """Say for which sequences it fits, if the length is only assumed."""
+    if not query.training.assumes_length:
+        return ""
+    return f" sequences of {query.training.seq_len.value} tokens (`--seq-len N` if they are longer)"
 
 
 def _need(estimate: Estimate) -> str:
@@ -159,4 +192,5 @@ def _remedies_hint(query: EstimateQuery, changes: Sequence[Options]) -> str:
     typed = [text for change in changes if (text := change.for_train(setting))][:MOST_HINTS]
     if not typed:
         return _ELSE[query.cluster.gpu is None]
-    return f"it fits with {', or with '.join(f'`{text}`' for text in typed)}"
+    fits = "may fit" if query.training.assumes_length else "fits"
+    return f"it {fits} with {', or with '.join(f'`{text}`' for text in typed)}"

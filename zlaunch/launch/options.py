@@ -18,6 +18,8 @@ class LaunchOptions:
     beside: Path = RUNS
     """Parent of the run directory, unless the user names one."""
     rehearse: bool = False
+    seq_len: int | None = None
+    """Tokens in each sequence, for the memory check."""
     force: bool = False
     dry_run: bool = False
     share: bool = False

@@ -18,6 +18,7 @@ from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.estimate.memory.model_states import MASTER_BYTES, model_states
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
+from zlaunch.estimate.uncounted import in_arguments, in_script, takes_less
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
 from zlaunch.hosts.machine.network import SOCKET_VARIABLES
@@ -28,10 +29,6 @@ from zlaunch.units import count, plural
 
 LEAST_PROGRAM_BYTES: Final = 320 << 20
 """Host memory of a CPU rank without a tensor: torch, transformers and DeepSpeed, measured, rounded down."""
-
-_ADAPTED = ("get_peft_model", "peft_config", "LoraConfig")
-_QUANTIZED = ("requires_grad", "requires_grad_", "BitsAndBytesConfig", "load_in_4bit", "load_in_8bit")
-"""Words in scripts that train adapters, and of those that freeze a part of a model or quantize it."""
 
 
 class _Job(NamedTuple):
@@ -111,15 +108,7 @@ def _is_countable(plan: LaunchPlan) -> bool:
 
 def trains_all(script: Script, args: ScriptArgs) -> bool:
     """Whether the whole model seems to be trained, neither adapters alone nor quantized."""
-    steps = script.mentions("backward") or script.mentions("train_batch") or script.has_other_modules
-    if script.interface is ConfigInterface.DEEPSPEED and not steps:  # its engine only computes
-        return False
-    words = ("lora", "peft", "4bit", "8bit", "freeze")
-    names = " ".join(flag.name for flag in args.flags)
-    telling: tuple[str, ...] = _QUANTIZED
-    if not script.adapts_by_option:
-        telling += _ADAPTED
-    return not any(word in names for word in words) and not any(map(script.mentions, telling))
+    return not takes_less((*in_arguments(args), *in_script(script)))
 
 
 def _on_each_gpu(job: _Job) -> int | None:

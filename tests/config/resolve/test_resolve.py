@@ -53,6 +53,35 @@ def test_a_model_that_is_known_gets_the_buffers_it_needs() -> None:
     assert values[PREFETCH] == 0
 
 
+WITHOUT_WIDTH = ModelConfig({"model_type": "t5gemma"}, "", "m/config.json")
+BUCKETS = ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
+
+
+@pytest.mark.parametrize("interface", [ConfigInterface.TRAINER, ConfigInterface.ACCELERATE])
+def test_a_preset_leaves_the_buckets_of_a_model_without_a_width_to_deepspeed(
+    interface: ConfigInterface,
+) -> None:
+    values = settled(WITHOUT_WIDTH, interface=interface, stage=3)
+    assert not any(values.has((ZERO, key)) for key in BUCKETS)
+
+
+def test_an_auto_that_the_trainer_cannot_fill_in_is_refused_at_its_line() -> None:
+    with pytest.raises(Refused) as refused:
+        settled(WITHOUT_WIDTH, file={ZERO: {"stage": 2, "reduce_bucket_size": "auto"}})
+    (finding,) = refused.value.findings
+    assert (finding.code, finding.hint) == (
+        "no-hidden-size",
+        "write a number: DeepSpeed's default is 500000000",
+    )
+    assert finding.place is not None
+
+
+def test_an_auto_that_only_zlaunch_cannot_fill_in_is_left_to_the_trainer() -> None:
+    unknown = ModelConfig({"model_type": "made-up"}, "", "m/config.json")
+    file = {ZERO: {"stage": 2, "reduce_bucket_size": "auto"}}
+    assert settled(unknown, file=file)[(ZERO, "reduce_bucket_size")] == "auto"
+
+
 def test_every_number_about_buffers_says_where_it_comes_from() -> None:
     values = settled(stage=3, **NVME)
     assert all("m/config.json" in str(values.leaves[path].source) for path in (COUNT, REUSE, SIZE))

@@ -6,6 +6,7 @@ import pytest
 from tests.making import CPU_MACHINE, TWO_GPUS, WRITTEN, gpu, machine
 from zlaunch.config.resolve.trainer_agreement import (
     TrainerAgreement,
+    leave_out_evaluation,
     reconcile_with_trainer,
     script_arguments,
 )
@@ -228,5 +229,22 @@ def test_a_parser_that_takes_no_ds_config_gets_none() -> None:
 
 
 def test_formats_that_exclude_each_other_are_named_as_they_were_typed() -> None:
-    (finding,) = _agree({}, "--bf16", "--fp16_full_eval").findings
-    assert finding.message == "`--bf16` and `--fp16_full_eval` exclude each other"
+    (finding,) = _agree({}, "--bf16_full_eval", "--fp16_full_eval").findings
+    assert finding.message == "`--bf16_full_eval` and `--fp16_full_eval` exclude each other"
+
+
+def test_a_section_that_the_evaluation_turns_on_beside_the_training_is_named() -> None:
+    (finding,) = _agree({"fp16": {"enabled": "auto"}}, "--bf16", "--fp16_full_eval").findings
+    assert (
+        finding.message
+        == "`fp16.enabled` is auto (ds.json:1), but `--fp16_full_eval` turns it on beside `--bf16`"
+    )
+
+
+@pytest.mark.parametrize(("argv", "precision"), [(["--bf16"], None), ([], "bf16"), ([], "fp32"), ([], None)])
+def test_a_preset_has_no_section_for_a_format_of_the_evaluation_alone(
+    argv: list[str], precision: str | None
+) -> None:
+    args, _ = read_arguments(ScriptArgs.of([*argv, "--fp16_full_eval"]))
+    values = Values.of(AUTO_FORMATS, Source(SourceKind.PRESET, "preset"))
+    assert leave_out_evaluation(values, args, precision, TWO_GPUS).config() == {"bf16": {"enabled": "auto"}}

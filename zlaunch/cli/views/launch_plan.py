@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
-from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.text.document import KeyPath
+from zlaunch.config.resolve.autos import OpenReason, ranks_of
+from zlaunch.dsconfig.batch import Size
+from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.files import shown
 from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import local_names
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
@@ -47,9 +49,10 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if (source := plan.facts.surroundings.source) is not None:
         yield "within", source
     yield "ranks", _ranks(plan)
-    yield from batch_rows(plan.values)
+    yield from batch_rows(plan.values, _data_ranks(plan))
     for who in dict.fromkeys(plan.left.values()):
-        yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
+        if who != OpenReason.DATA_LOADER:  # which the batch shows
+            yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     match plan.script.handover:
         case Handover.VARIABLE if "ZLAUNCH_DS_CONFIG" in plan.environment:  # a rerun has its record's
             yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
@@ -64,6 +67,13 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             waits += f" of {plan.debug.host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
     yield "run", os.path.relpath(plan.layout.root)
+
+
+def _data_ranks(plan: LaunchPlan) -> Size | None:
+    """Count the ranks that divide the global batch; None if only the script knows."""
+    if OpenReason.GROUPS in plan.left.values() or not plan.values.leaves:
+        return None
+    return ranks_of(plan.values, plan.facts.context(TrainerArgs()).context)
 
 
 def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
@@ -176,7 +186,7 @@ def _ranks(plan: LaunchPlan) -> str:
 def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.values.leaves:
         yield "\nds_config, with the source of each value"
-        yield from console.notes(list(_section_lines(plan.values, plan.values.config())))
+        yield from console.notes(list(_section_lines(plan, plan.values.config())))
     if plan.ds_config != plan.values:
         yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
     command = f"\ncommand for {plan.launcher}"
@@ -203,16 +213,19 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _section_lines(
-    values: Values, section: Mapping[str, Any], path: KeyPath = ()
+    plan: LaunchPlan, section: Mapping[str, Any], path: KeyPath = ()
 ) -> Iterator[tuple[str, str]]:
     for key, value in section.items():
-        leaf = values.leaves.get((*path, key))
+        leaf = plan.values.leaves.get((*path, key))
         indent = "  " * len(path)
         if leaf is not None:
-            yield f"{indent}{key} = {json.dumps(value)}", str(leaf.source)
+            yield (
+                f"{indent}{key} = {json.dumps(value)}",
+                plan.left.get(dotted((*path, key)), str(leaf.source)),
+            )
         else:
             yield f"{indent}{key}", ""
-            yield from _section_lines(values, value, (*path, key))
+            yield from _section_lines(plan, value, (*path, key))
 
 
 def attach_lines(plan: LaunchPlan, directory: str) -> Iterator[str]:

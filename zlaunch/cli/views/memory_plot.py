@@ -183,9 +183,9 @@ def _about(estimate: Estimate, *, with_stage: bool) -> str:
 def _verdict_sentence(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
         yield "It fits."
-    elif estimate.fit is not Fit.UNKNOWN:
+    elif estimate.doubts or estimate.fit is not Fit.UNKNOWN:
         reasons = "; ".join(estimate.verdict.reasons)
-        yield f"{estimate.fit.value.capitalize()}: {reasons}."
+        yield f"{estimate.fit.words.capitalize()}: {reasons}."
 
 
 def _fastest(table: StrategyTable) -> Iterator[str]:

@@ -9,14 +9,14 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
+from zlaunch.cli.views.estimate_text import job_rows, method, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.estimate.query import Estimate, EstimateQuery, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
@@ -43,7 +43,7 @@ def report(
         return result.fit.status
     if not as_json:
         console.data(*console.table([*job_rows(result.estimate), *_plan_rows(result)], indent=""))
-        console.say_findings(result.estimate.findings)
+        console.say_findings([*result.estimate.findings, *not_counted(result.uncounted)])
     if output is not None or not as_json:
         _write_config(result, output)
     return ExitStatus.OK
@@ -51,15 +51,22 @@ def report(
 
 def _show_nothing(result: NothingFits, query: EstimateQuery) -> None:
     candidate, estimate = result.closest
-    close = "too close to tell, even" if result.fit is Fit.TIGHT else "nothing fits, not even"
+    close = _CLOSE[result.fit]
     console.say(
         *console.paragraph(f"{close} with a micro-batch of 1 and activation checkpointing; {_tried(result)}"),
         *console.paragraph(f"the closest is `{candidate.options}`: {'; '.join(estimate.verdict.reasons)}"),
         *refused_lines(result.refused),
     )
-    console.say_findings(estimate.findings)
+    console.say_findings([*estimate.findings, *not_counted(result.uncounted)])
     if query.job.nvme_dir is None:
         console.say("hint: `--nvme DIR` also allows offload to a drive")
+
+
+_CLOSE: Final = {
+    Fit.TIGHT: "too close to tell, even",
+    Fit.UNKNOWN: "cannot tell what fits, even",
+    Fit.NO: "nothing fits, not even",
+}
 
 
 def _tried(result: NothingFits) -> str:
@@ -83,7 +90,7 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield "buckets", f"{count(bucket)} elements"
     if estimate.seconds is not None:
         yield "step", f"about {brief(estimate.seconds)}"
-    yield "method", origin(estimate.forecast)
+    yield "method", method(estimate.forecast)
 
 
 def _memory_text(estimate: Estimate) -> str:
@@ -133,5 +140,5 @@ def _write_config(result: SearchResult, output: Path | None) -> None:
     write_new(output, result.ds_config())
     command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}"
     if result.candidate.checkpointing:
-        command += " -- --activation_checkpointing"
+        command += " -- --gradient_checkpointing"
     console.say(f"wrote {output}; to train with it:", command)

@@ -1,14 +1,17 @@
 """Stage, offload and batch of a ds_config, as plans and estimates show them."""
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Final
 
-from zlaunch.config.resolve.autos import MICRO, equal_samples
-from zlaunch.config.resolve.values import Values
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, equal_samples
+from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.dsconfig.batch import Size
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.source import SourceKind
+from zlaunch.units import narrowed, plural, whole
 
 PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
 PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
@@ -43,14 +46,43 @@ def _moved(values: Values) -> Iterator[str]:
             yield f"{part} on {PLACES[device]}"
 
 
-def batch_rows(values: Values) -> Iterator[tuple[str, str]]:
-    """Write the global batch, if it is known."""
-    if (batch := values.leaves.get(("train_batch_size",))) is not None:
-        words = f"{batch.value} = {batch.source}{equal_samples(values, batch.value)}"
-        micro = values.leaves.get(MICRO)
-        if micro is not None and micro.source.kind is SourceKind.ZLAUNCH_DEFAULT:
-            words += (
-                f"; {micro.value} is {micro.source}: if the script feeds another number, give it with "
-                f"`--set {dotted(MICRO)}=N`"
-            )
+def batch_rows(values: Values, ranks: Size | None = None) -> Iterator[tuple[str, str]]:
+    """Write the global batch, as far as it is known; `ranks` are those that divide it."""
+    words, leaf = _batch(values, ranks), values.leaves.get(MICRO)
+    if words and leaf is not None and leaf.source.kind is SourceKind.ZLAUNCH_DEFAULT:
+        words += (
+            f"; {leaf.value} is {leaf.source}: if the script feeds another number, give it with "
+            f"`--set {dotted(MICRO)}=N`"
+        )
+    if words:
         yield "batch", words
+
+
+def _batch(values: Values, ranks: Size | None) -> str:
+    batch, micro, accumulation = values.leaves.get(TOTAL), whole(values[MICRO]), whole(values[ACCUMULATION])
+    if batch is None or batch.value == AUTO:
+        if ranks is None:
+            return ""
+        factors = _factors(micro, accumulation, ranks)
+        if micro and accumulation:
+            return f"{narrowed(micro * accumulation * ranks)} = {factors}"
+        return factors
+    same = equal_samples(values, batch.value)
+    if batch.source.kind is SourceKind.COMPUTED:
+        return f"{batch.value} = {batch.source}{same}"
+    total = whole(batch.value)
+    if total and micro and accumulation:
+        factors = _factors(micro, accumulation, Fraction(total, micro * accumulation))
+        return f"{total} = {factors} ({batch.source}){same}"
+    return f"{batch.value} ({batch.source}){same}"
+
+
+def _factors(micro: int | None, accumulation: int | None, ranks: Size) -> str:
+    """Write the factors of a global batch; those that are unknown are the script's own."""
+    factors = [f"{micro} per rank", f"{accumulation} accumulated", plural(ranks, "rank")]
+    if not accumulation:
+        factors[1] = "the script's accumulation"
+    if not micro:
+        factors[0] = "the script's batch size per rank"
+        factors[1] = factors[1].replace("the script's", "its")
+    return " x ".join(factors)

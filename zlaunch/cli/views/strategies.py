@@ -1,6 +1,7 @@
 """Compare all strategies for a job in a table, and name the fastest that fits."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.estimate_text import FITS, job_rows, origin, trained, unchecked_host
@@ -108,6 +109,8 @@ def _conclusion(table: StrategyTable) -> Iterator[str]:
             yield from console.paragraph(f"it {unchecked}")
     elif close := [strategy.options for strategy, estimate in table.estimates if estimate.fit is Fit.TIGHT]:
         yield from console.paragraph(f"too close to tell: `{close[0]}`")
+    elif doubts := [one for _, one in table.estimates if one.doubts]:
+        yield from console.paragraph(f"cannot tell what fits: {'; '.join(doubts[0].verdict.reasons)}")
 
 
 def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
@@ -134,10 +137,13 @@ def refused_lines(results: Iterable[tuple[Strategy, Estimate | Rejected]]) -> It
         yield from console.paragraph(f"{', '.join(names)} cannot work: {message}")
 
 
+_MISS: Final = {Fit.TIGHT: "too close to tell", Fit.NO: "does not fit", Fit.UNKNOWN: "may not fit"}
+
+
 def _why(table: StrategyTable, chosen: Strategy) -> str:
     preferred = table.rows[: [strategy for strategy, _ in table.rows].index(chosen)]
     misses = []
     for strategy, result in preferred:
         if isinstance(result, Estimate) and result.fit is not Fit.YES:
-            misses.append(f"`{strategy.options}` {result.fit.value}")
+            misses.append(f"`{strategy.options}` {_MISS[result.fit]}")
     return f": {', '.join(misses)}" if misses else ""

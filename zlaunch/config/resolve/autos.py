@@ -35,9 +35,9 @@ class OpenReason(str, Enum):
 
     DEEPSPEED = "stays as it is: DeepSpeed takes its own default"
     NEVER_FILLED = 'neither the Trainer nor accelerate fills in this "auto": write a value'
-    MODEL = "the Trainer fills it in from the hidden_size of the model"
-    DATASET = "the Trainer fills it in from the length of the dataset, or give `--max_steps`"
-    DATA_LOADER = "filled in when the job runs, from the script's own batch size"
+    MODEL = "filled in by the Trainer, from the hidden_size of the model"
+    DATASET = "filled in by the Trainer, from the length of the dataset, or give `--max_steps`"
+    DATA_LOADER = "filled in when the job runs, from the script's batch size and accumulation"
     OBJECTS = "filled in when the job runs, from the script's own optimizer and scheduler"
     SCRIPT = "filled in when the job runs, as the script sets it"
     GROUPS = "DeepSpeed computes it from the ranks that share a batch, which only the script knows"

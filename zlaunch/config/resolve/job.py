@@ -24,7 +24,7 @@ from zlaunch.hosts.machine.resources import Machine
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
-from zlaunch.job.source import Source
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
@@ -94,7 +94,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     composed = compose(job, given.base)
     _refuse_mistakes(job, given, composed, findings)
     composed = _converted(composed, context)
-    if given.base is None and given.interface is ConfigInterface.ACCELERATE and given.model is None:
+    if not _has_width(given):
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
     resolved = resolve_values(composed, context, given.machine, job.precision)
@@ -130,10 +130,17 @@ def _unused(values: Values, given: ResolveContext) -> Iterator[Finding]:
             yield located(finding, given.base)
 
 
+def _has_width(given: ResolveContext) -> bool:
+    """Whether bucket sizes can be computed from the width of the model, by zlaunch or by the Trainer."""
+    if given.model is None:
+        return given.interface is not ConfigInterface.ACCELERATE
+    return given.model.hidden_size is not None
+
+
 def _without_model_sizes(values: Values) -> Values:
-    """Leave bucket sizes to DeepSpeed: accelerate fails if it cannot find the width of a model."""
+    """Leave the bucket sizes of a preset to DeepSpeed: the Trainer and accelerate fail without a width."""
     for path in values.autos():
-        if FILLED.get(path) == "bucket":
+        if FILLED.get(path) == "bucket" and values.leaves[path].source.kind is SourceKind.PRESET:
             values = values.without(path)
     return values
 

@@ -18,7 +18,12 @@ from zlaunch.config.resolve.autos import (
     resolve_autos,
 )
 from zlaunch.config.resolve.compose import as_written
-from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, reconcile_with_trainer, write_formats
+from zlaunch.config.resolve.trainer_agreement import (
+    TrainerAgreement,
+    leave_out_evaluation,
+    reconcile_with_trainer,
+    write_formats,
+)
 from zlaunch.config.resolve.values import AUTO, Sourced, Values
 from zlaunch.config.rules.rule import Context
 from zlaunch.dsconfig.batch import BatchSizes
@@ -68,6 +73,8 @@ def resolve_values(
     """
     args, values = context.args or TrainerArgs(release=context.trainer), written
     values = derive_batch(values, args, context)
+    if context.interface is ConfigInterface.TRAINER:
+        values = leave_out_evaluation(values, args, precision, machine)
     may_add = context.handover is Handover.ARGUMENTS
     agreement = reconcile_with_trainer(values, args, precision, machine, context.interface, may_add=may_add)
     values = write_formats(values, agreement.args)

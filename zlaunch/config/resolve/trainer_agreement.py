@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PRECISIONS = ("bf16", "fp16")
 FORMATS = tuple(f"{name}.enabled" for name in PRECISIONS)
+_BOTH = "both-precisions"
+_PRECISION = Source.option("--precision")
 
 
 class TrainerAgreement(NamedTuple):
@@ -47,10 +49,13 @@ def reconcile_with_trainer(
     Without `may_add`, the program gets no further arguments.
     """
     is_trainer = interface is ConfigInterface.TRAINER
-    findings = list(precision_conflicts(args, precision)) if is_trainer else []
-    if _formats_on(args) == list(PRECISIONS):  # reported already; do not report what follows from it
+    conflicts = list(precision_conflicts(args, precision))
+    if any(finding.code == _BOTH for finding in conflicts):  # do not report what follows from it
         for name in ("fp16", "fp16_full_eval"):
             args = args.over(name, Argument(False, Source.argument("bf16")))
+    findings: list[Finding] = []
+    if is_trainer:
+        findings += conflicts
     added: dict[str, Argument] = {}
     if interface is ConfigInterface.DEEPSPEED or (is_trainer and may_add):
         added |= _precision_arguments(values, args, precision, machine)
@@ -64,14 +69,42 @@ def reconcile_with_trainer(
     if is_trainer:
         differences = _differences(values, args, may_add)
         findings += [finding for finding in differences if not findings or finding.where not in FORMATS]
+        for name in _evaluated_in(args, precision):  # reported already, if it is a mistake
+            args = args.over(f"{name}_full_eval", Argument(False, Source.argument(name)))
     if not is_trainer:
         words = []
     return TrainerAgreement(args, tuple(words), tuple(findings))
 
 
+def leave_out_evaluation(
+    values: Values, args: TrainerArgs, precision: str | None, machine: "Machine | None"
+) -> Values:
+    """Leave out a section of zlaunch's own for a format in which the Trainer only evaluates.
+
+    The argument for the evaluation would turn it on for the training.
+    """
+    if precision is None and machine is not None and not any(args.is_on(name) for name in PRECISIONS):
+        precision = machine.best_precision
+    for name in _evaluated_in(args, precision):
+        leaf = values.leaves.get((name, "enabled"))
+        if leaf is not None and (leaf.source.kind is SourceKind.PRESET or leaf.source == _PRECISION):
+            values = values.without((name,))
+    return values
+
+
+def _evaluated_in(args: TrainerArgs, precision: str | None = None) -> list[str]:
+    """List the formats in which the Trainer evaluates and does not train."""
+    trained = [name for name in PRECISIONS if args.is_on(name)]
+    if precision is not None:
+        trained = [precision]
+    return [
+        name for name in PRECISIONS if trained and name not in trained and args.is_on(f"{name}_full_eval")
+    ]
+
+
 def write_formats(values: Values, args: TrainerArgs) -> Values:
     """Write the section that accelerate adds for a precision that the config does not mention."""
-    for name in _formats_on(args):
+    for name in (name for name in PRECISIONS if args.is_on(name)):
         old = "bfloat16" if name == "bf16" else name
         if not (values.has((name,)) or values.has((old,))):
             values = values.put((name, "enabled"), True, args[name].source)
@@ -115,15 +148,18 @@ def _precision_arguments(
     values: Values, args: TrainerArgs, precision: str | None, machine: "Machine | None"
 ) -> dict[str, Argument]:
     """Switch on the precision that an option, the config or the machine decides, if no argument does."""
-    on = _formats_on(args)
+    trained = [name for name in PRECISIONS if args.is_on(name)]
     if precision is not None:
-        wanted = {name: name == precision for name in PRECISIONS if (name == precision) != (name in on)}
-        return {name: Argument(value, Source.option("--precision")) for name, value in wanted.items()}
-    if on or any(args[name].given for name in PRECISIONS):
+        wanted = {name: name == precision for name in PRECISIONS if (name == precision) != (name in trained)}
+        return {name: Argument(value, _PRECISION) for name, value in wanted.items()}
+    if trained or any(args[name].given for name in PRECISIONS):
         return {}
     if written := [name for name in PRECISIONS if values[(name, "enabled")] is True]:
         return {written[0]: Argument(True, _in_the_config(f"{written[0]}.enabled"))}
-    if machine is None:
+    by_evaluation = [
+        name for name in PRECISIONS if args.is_on(f"{name}_full_eval") and values[(name, "enabled")] == AUTO
+    ]
+    if machine is None or by_evaluation:
         return {}
     best, why = machine.best_precision, f"the best format of {machine.device}"
     if best not in PRECISIONS:
@@ -146,36 +182,28 @@ def _differences(values: Values, args: TrainerArgs, may_add: bool) -> Iterator[F
         )
 
 
-def _formats_on(args: TrainerArgs) -> list[str]:
-    return [name for name in PRECISIONS if args.is_on(name, f"{name}_full_eval")]
-
-
-def _switched_on(precision: str, args: TrainerArgs) -> str:
-    """Name the argument that turns a precision on."""
-    if args.is_on(precision):
-        return precision
-    return f"{precision}_full_eval"
-
-
-def _is_typed(name: str, args: TrainerArgs) -> bool:
-    both = (args[name], args[f"{name}_full_eval"])
-    return any(argument.value and argument.source.kind is SourceKind.ARGUMENT for argument in both)
-
-
 def precision_conflicts(args: TrainerArgs, precision: str | None = None) -> Iterator[Finding]:
-    """Find precisions on the command line that exclude each other."""
-    given = _formats_on(args)
-    typed = [name for name in given if _is_typed(name, args)]
-    if len(given) == len(PRECISIONS):
-        names = [_switched_on(name, args) for name in given]
-        message = f"`--{names[0]}` and `--{names[1]}` exclude each other"
-        yield Finding("both-precisions", message, hint="keep one of them")
-    elif typed and precision not in (None, *typed):
+    """Find precisions on the command line that exclude each other.
+
+    A training may evaluate in another format than its own.
+    """
+    for purpose in ("", "_full_eval"):
+        names = [f"{name}{purpose}" for name in PRECISIONS if args.is_on(f"{name}{purpose}")]
+        if len(names) == len(PRECISIONS):
+            message = f"`--{names[0]}` and `--{names[1]}` exclude each other"
+            yield Finding(_BOTH, message, hint="keep one of them")
+            return
+    typed = [name for name in PRECISIONS if args.is_on(name) and _is_typed(args[name])]
+    if typed and precision not in (None, *typed):
         yield Finding(
             "differs-from-argument",
-            f"`--precision {precision}` and `--{_switched_on(typed[0], args)}` exclude each other",
+            f"`--precision {precision}` and `--{typed[0]}` exclude each other",
             hint="keep one of them",
         )
+
+
+def _is_typed(argument: Argument) -> bool:
+    return argument.source.kind is SourceKind.ARGUMENT
 
 
 def fsdp_conflict(typed: ScriptArgs, severity: Severity = Severity.FAILS_LATER) -> Iterator[Finding]:

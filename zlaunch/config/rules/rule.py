@@ -177,8 +177,10 @@ class Subject:
             return section.enabled
         if self.context.interface is ConfigInterface.DEEPSPEED:
             return False
-        if self.context.args is not None:
+        if self.context.args is not None and section.enabled == "auto":
             return self.context.args.is_on(name, f"{name}_full_eval")
+        if self.context.args is not None:
+            return self.context.args.is_on(name)
         if self.autos:
             return None
         return False

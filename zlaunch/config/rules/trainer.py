@@ -16,6 +16,7 @@ from zlaunch.config.rules.rule import (
 )
 from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema.zero import Zero
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import Fix, FixKind
 from zlaunch.job.model import ModelConfig
@@ -190,7 +191,7 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             "activation_checkpointing",
             "the Trainer ignores `activation_checkpointing`",
-            "delete it, and give `--activation_checkpointing` to the script",
+            "delete it, and give `--gradient_checkpointing` to the script",
         )
 
 
@@ -292,20 +293,21 @@ def no_gathered_weights(subject: Subject) -> Iterator[Violation]:
         "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"},
     },
     {zero("reduce_bucket_size"): 500_000_000},
-    Context(model=ModelConfig({}, "", "config.json")),
+    Context(model=ModelConfig({"model_type": "t5gemma"}, "", "config.json")),
 )
 def no_hidden_size(subject: Subject) -> Iterator[Violation]:
     """The Trainer derives bucket sizes from `hidden_size`, and fails if the model's config has none."""
     model = subject.context.model
-    if not subject.for_trainer or model is None or model.hidden_size is not None:
+    if not subject.for_trainer or model is None or not model.lacks_width:
         return
     for *section, key in subject.autos:
         is_made = section == [ZERO] and key.endswith(("bucket_size", "threshold"))
         if is_made and subject.stage in stages_reading(key):
             yield Violation(
                 zero(key),
-                f'{model.source} has no `hidden_size` from which to fill in "auto"',
-                "write a number",
+                f'the Trainer cannot fill in "auto": {model.source} (`{model.kind}`) has neither '
+                "`hidden_size` nor `hidden_sizes`",
+                f"write a number: DeepSpeed's default is {Zero.model_fields[key].default}",
             )
 
 

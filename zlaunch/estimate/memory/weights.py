@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import Final
 
-from zlaunch.estimate.workload import Lora
+from zlaunch.estimate.workload import DEFAULT_MODULES, Lora
 from zlaunch.job.model_families import LINEAR
 from zlaunch.job.transformer import Stack, Transformer, Weight
 
@@ -84,12 +85,21 @@ def adapts_experts(model: Transformer, lora: Lora | None) -> bool:
     return not names.isdisjoint(("experts_up", "experts_down"))
 
 
+_CHOSEN_BY_PEFT: Final = (
+    *("q_proj", "v_proj", "q", "v", "query", "value", "q_lin", "v_lin"),
+    *("query_key_value", "c_attn", "qkv_proj", "Wqkv", "in_proj"),
+)
+"""Modules that get an adapter in nearly all types of models, from the table of peft 0.17 to 0.19."""
+
+
 def _adapted(model: Transformer, stack: Stack, lora: Lora) -> Iterator[Weight]:
     """List the weights of a layer that get an adapter: those of the named modules, or all possible ones."""
-    names = dict((*model.family.module_names, *model.family.expert_names))
+    names, modules = dict((*model.family.module_names, *model.family.expert_names)), lora.modules
+    if modules == DEFAULT_MODULES:
+        modules = _CHOSEN_BY_PEFT
     experts = {name for name, _ in model.family.expert_names}
     for weight in stack.weights:
-        if weight.name in LINEAR | experts and (not lora.modules or names.get(weight.name) in lora.modules):
+        if weight.name in LINEAR | experts and (not modules or names.get(weight.name) in modules):
             yield weight
 
 

@@ -34,6 +34,8 @@ class ModelInputs:
     """Other keyword arguments of `forward`."""
     notes: tuple[str, ...] = ()
     """Assumptions that the user should know."""
+    missing: tuple[str, ...] = ()
+    """Inputs of the model that are left out."""
     has_images: bool = False
     """Whether a text model also gets images."""
 
@@ -70,12 +72,15 @@ def inputs_of(
     if main_inputs is None:
         raise CannotTell(f"zlaunch has no training inputs for `{name}`: it takes `{base.main_input_name}`")
     shapes, notes = main_inputs(workload, config, count)
-    has_images = False
+    has_images, missing = False, list[str]()
     if base.main_input_name == "input_ids":
         if _is_for_task(name, ("MULTIPLE_CHOICE",)):
             shapes = {"input_ids": (count, _NUM_CHOICES, workload.seq_len)}
         images, image_notes = _images(workload, config, arguments, count)
         shapes, notes, has_images = {**shapes, **images}, (*notes, *image_notes), bool(images)
+        missing = _modalities(config)
+        if has_images:
+            missing.remove(_MODALITIES["vision_config"])
     if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected
     shapes |= _labels(name, arguments, (count, workload.seq_len))
@@ -84,7 +89,7 @@ def inputs_of(
         flags["return_loss"] = True
     if "use_cache" in arguments and not config.is_encoder_decoder:
         flags["use_cache"] = False
-    return ModelInputs(shapes, flags, notes, has_images)
+    return ModelInputs(shapes, flags, notes, tuple(missing), has_images)
 
 
 def _tokens(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
@@ -144,8 +149,7 @@ def _images(
     if "pixel_values" in arguments:
         image = _image_shape(getattr(config, "vision_config", None))
     if image is None or not workload.images:
-        missing = "the memory for training on them is not included"
-        return {}, tuple(f"counted without {what}: {missing}" for what in _modalities(config))
+        return {}, ()
     note = f"counted with one image of {image[1]} x {image[2]} in each sequence, its tokens included"
     return {"pixel_values": (count, *image)}, (note,)
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
-from zlaunch.estimate.workload import LINEAR_LAYERS, Lora, Workload
+from zlaunch.estimate.workload import DEFAULT_MODULES, LINEAR_LAYERS, Lora, Workload
 from zlaunch.job.trainer_releases import is_before
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -149,8 +150,12 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     name = "dtype"
     if is_before(transformers.__version__, "4.56"):
         name = "torch_dtype"
-    with _no_initialization():
-        model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    try:
+        with _no_initialization():
+            model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    except ImportError as error:
+        message = str(error).strip().splitlines()[0]
+        raise NotRehearsed(f"a package is missing in {sys.executable}: {message}") from None
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()  # a part of the initialization
     if workload.lora is not None:
@@ -180,9 +185,12 @@ def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch
     try:
         import peft
     except ModuleNotFoundError:
-        raise NotRehearsed("peft is not installed (`pip install peft`)") from None
+        python = sys.executable
+        raise NotRehearsed(f"peft is not installed in {python}: `{python} -m pip install peft`") from None
 
-    modules = list(lora.modules) or "all-linear"
+    modules: list[str] | str | None = list(lora.modules) or "all-linear"
+    if lora.modules == DEFAULT_MODULES:
+        modules = None
     kind = None
     if model.main_input_name == "input_ids" and model.can_generate():
         kind = peft.TaskType.CAUSAL_LM

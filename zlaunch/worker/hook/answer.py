@@ -94,7 +94,7 @@ class _Answer:
     def give(self, make: "_Make", given: Mapping[str, object]) -> NoReturn:
         """Write the answer, and leave without running anything else."""
         with _leaving():
-            answer = {**plain(make(given)), "files": self._files()}
+            answer = {**plain(make(given)), "files": self._files(), "seq_len": _seq_len()}
         self._remove_empty()
         with _leaving():
             write_record(self._file, answer, indent=None)  # this process may be killed from here on
@@ -254,6 +254,21 @@ def _model_name(known: Mapping[str, object]) -> str | None:
     return None
 
 
+def _seq_len() -> int | None:
+    """Find the sequence length among what the program's parsers have read."""
+    from zlaunch.job.model import LENGTHS
+
+    parser = _frame_of(_PARSERS)
+    if parser is not None:
+        _PARSED.extend(outputs if isinstance(outputs := parser.f_locals.get("outputs"), list) else ())
+    for name in LENGTHS:
+        for parsed in reversed(_PARSED):
+            value = getattr(parsed, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+    return None
+
+
 def _accelerator(given: Mapping[str, object]) -> "AnswerRecord":
     if given.get("cpu"):
         return {"reached": "Accelerator(cpu=True)"}
@@ -338,6 +353,9 @@ def _dict_or_path(config: object) -> dict[str, object] | str | None:
 _OPTIONS: dict[str, "argparse.Action"] = {}
 """The options of the program's parsers, by flag."""
 
+_PARSED: list[object] = []
+"""What its parsers have read, the last one at the end."""
+
 
 _depth = 0
 """How many calls of a parser are running: one calls another."""
@@ -359,6 +377,7 @@ def _parsing(parse: Callable[..., object], make: _Make, answer: _Answer) -> Call
             parsed = parse(parser, *args, **kwargs)
         finally:
             _depth -= 1
+        _PARSED.append(parsed[0] if isinstance(parsed, tuple) else parsed)
         is_last = not _depth and not hasattr(parser, "parse_args_into_dataclasses")
         if is_last and os.environ.get("ZLAUNCH_ANSWER_AT") == "parser":
             answer.give(make, {})

@@ -149,6 +149,12 @@ def test_a_rank_that_the_kernel_killed_before_a_stop_is_the_cause() -> None:
     assert diagnose(evidence).code == "host-out-of-memory"
 
 
+@pytest.mark.parametrize(("since", "code"), [(9.0, "launcher-killed"), (9.9, "stopped"), (10.1, "stopped")])
+def test_a_launcher_that_was_killed_before_a_stop_is_the_cause(since: float, code: str) -> None:
+    ranks = (replace(stopped(rank), stopped_at=since) for rank in (0, 1))
+    assert diagnose(run(*ranks, launcher_returncode=-9, **CTRL_C)).code == code
+
+
 def test_a_rank_that_times_out_after_a_stop_follows_from_it() -> None:
     late, early = (at(raised("RuntimeError", GLOO_TIMEOUT), 0, 10.0 + seconds) for seconds in (5.0, -5.0))
     codes = [diagnose(run(rank, stopped(1), **CTRL_C)).code for rank in (late, early)]

@@ -75,7 +75,7 @@ def _not_saved(save: SaveEvidence) -> str:
 def stopped(case: Case) -> Reading | None:
     """A user or the system stopped the job."""
     number = case.evidence.stopped_by
-    if number is None or _failed_before_stop(case) or _lost_launcher_before_stop(case.evidence):
+    if number is None or _failed_before_stop(case):
         return None
     step = max((rank.step for rank in case.evidence.ranks), default=0)
     who = "a user" if number == signal.SIGINT else "a user or the system"
@@ -96,16 +96,18 @@ def stopped(case: Case) -> Reading | None:
 
 def _failed_before_stop(case: Case) -> bool:
     if case.rank is None:
-        return False
+        return case.evidence.launcher_returncode < 0 and _was_ending_before_stop(case.evidence)
     role = role_of(case.rank, case.evidence)
+    if role is RankRole.LOST:
+        return _was_ending_before_stop(case.evidence)
     return role is RankRole.FAILED or (role is RankRole.DRAGGED and precedes_stop(case.rank, case.evidence))
 
 
-def _lost_launcher_before_stop(evidence: Evidence) -> bool:
-    """Whether ranks were ending already when the job was stopped, because their launcher was killed."""
+def _was_ending_before_stop(evidence: Evidence) -> bool:
+    """Whether ranks on the same host had been told to stop for a while when somebody stopped the job."""
     since = [rank.stopped_at for rank in evidence.ranks if rank.host == evidence.stopped_on]
     first = min((moment for moment in since if moment is not None), default=math.inf)
-    return evidence.launcher_returncode < 0 and first < (evidence.stopped_at or 0.0) - TICK_SECONDS
+    return first < (evidence.stopped_at or 0.0) - TICK_SECONDS
 
 
 @signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")

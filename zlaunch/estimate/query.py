@@ -15,7 +15,7 @@ from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit,
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
-from zlaunch.estimate.uncounted import Uncounted, in_arguments
+from zlaunch.estimate.uncounted import LIGER_FLAGS, Uncounted, in_arguments
 from zlaunch.estimate.workload import Attention, Lora, Workload
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
@@ -44,6 +44,7 @@ class Training:
     activation_checkpointing: bool = False
     attention: Attention = "sdpa"
     lora: Lora | None = None
+    liger: bool = False
     load_dtype: Precision = "fp32"
     remote_code: str | None = None
     resumes: bool = False
@@ -120,6 +121,7 @@ def training_of(
         activation_checkpointing=bool(checkpointing),
         attention=options.attention or attention,
         lora=lora,
+        liger=bool(typed.is_on(*LIGER_FLAGS)),
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
@@ -162,6 +164,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         zero_init=stage == 3 and training.partitioned_at_birth,
         activation_checkpointing=training.activation_checkpointing,
         lora=training.lora,
+        liger=training.liger,
         attention=training.attention,
         accelerator=accelerator,
         remote_code=training.remote_code,

@@ -37,17 +37,16 @@ class Uncounted:
         return f"not counted: {self.setting} {self.does}"
 
 
+LIGER_FLAGS: Final = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "enable_liger")
+"""Names of the Trainer, of LLaMA-Factory and of older releases for the switch of Liger's kernels."""
+
 _ON: Final = r"(?!(false|no|off|none|0)$).*"
 """Any value but these."""
 ADAPTED: Final = "trains adapters instead of the model"
 _REFERENCE = "keeps a second model to compare with"
 
 _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
-    (
-        Effect.LESS,
-        "computes the loss in parts",
-        {r"(use|enable)_liger(_kernel)?|liger_kernel": _ON, "loss_type": "chunked_nll"},
-    ),
+    (Effect.LESS, "computes the loss in parts", {"loss_type": "chunked_nll"}),
     (
         Effect.LESS,
         "loads quantized weights",

@@ -61,6 +61,8 @@ class Workload:
     """Whether the model is made inside `deepspeed.zero.Init`, as transformers does for stage 3."""
     activation_checkpointing: bool = False
     lora: Lora | None = None
+    liger: bool = False
+    """Whether the Trainer replaces parts of the model by kernels of Liger."""
     attention: Attention = "sdpa"
     """Anything but "eager" is the best that the model has; flash attention is torch's own."""
     accelerator: Literal["cuda", "cpu"] = "cuda"

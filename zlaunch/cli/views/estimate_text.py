@@ -127,6 +127,8 @@ def trained(query: EstimateQuery) -> Iterator[str]:
         yield f"{training.attention} attention"
     if training.lora is not None:
         yield f"LoRA of rank {training.lora.rank}"
+    if training.liger:
+        yield "kernels of Liger"
 
 
 def _method(forecast: Forecast) -> str:

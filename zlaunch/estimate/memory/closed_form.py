@@ -84,6 +84,7 @@ def forecast(workload: Workload) -> Forecast:
         error=error,
         flops=flops * job.settings.accumulation,
         notes=notes,
+        unsaved=("kernels of Liger",) if workload.liger else (),
     )
 
 

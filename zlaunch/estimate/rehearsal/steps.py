@@ -22,13 +22,14 @@ from zlaunch.estimate.rehearsal import (
     cuda_semantics,
     device,
     fake_tensors,
+    liger,
     model,
     patches,
     training,
 )
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
 from zlaunch.estimate.workload import Workload
 
@@ -193,6 +194,7 @@ class _Rank:
             self.model = model.build(self.workload, config, chosen)
             del stage3
             self.inputs = inputs_of(self.workload, self.model, config)
+            is_all = not self.workload.liger or liger.apply(base_of(self.model), config.model_type)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
             numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
@@ -201,6 +203,7 @@ class _Rank:
                 trainable=sum(numel for numel, trained in numels if trained),
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
                 missing=self.inputs.missing,
+                unsaved=() if is_all else (f"kernels of Liger for `{config.model_type}`",),
             )
 
     def initialize(self) -> None:

@@ -201,6 +201,17 @@ print(signal.getsignal(signal.SIGTERM) is before)
     assert told(PLAIN, body) == "True"
 
 
+def test_a_signal_after_a_final_result_does_not_change_the_exit_status() -> None:
+    body = """
+with process.signals_as_exceptions(is_final=True):
+    process.defer_signals()
+    os.kill(os.getpid(), signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+print("the same")
+"""
+    assert told(PLAIN, body) == "the same"
+
+
 def test_an_end_that_takes_too_long_is_not_waited_for() -> None:
     body = """
 child = start(Child, 60.0)

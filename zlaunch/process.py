@@ -236,12 +236,17 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def signals_as_exceptions() -> Iterator[None]:
-    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that."""
+def signals_as_exceptions(*, is_final: bool = False) -> Iterator[None]:
+    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that.
+
+    If a result `is_final`, signals that come after it stay deferred: they would change the exit status.
+    """
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     handlers = _handle(_raise_stopped, (*RELAYED, SAVES))
     try:
         yield
+        if is_final:
+            mask = {*mask, *RELAYED, SAVES}
     finally:
         _restore(handlers)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

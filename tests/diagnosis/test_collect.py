@@ -187,6 +187,20 @@ def test_a_rank_prints_the_record_that_it_cannot_write_and_the_exception_of_its_
     assert (verdict.code, verdict.rank, evidence.launcher_log) == ("script-exception", 1, "other words\n")
 
 
+@pytest.mark.parametrize(("host", "code"), [("w0", "rank-lost"), ("w1", "launcher-failed")])
+def test_a_rank_that_printed_no_record_where_another_one_did_is_lost(
+    host: str, code: str, tmp_path: Path
+) -> None:
+    """The directory is read-only now; from other hosts comes only a part of what is printed."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank-1.log").write_text("step 1")
+    ranks = [{"rank": 0, "host": "w0"}, {"rank": 1, "host": host}]
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "ranks": ranks, "launcher": "torchrun"}))
+    said = printed_line({"rank": 0, "returncode": -15, "stopped_by": 15}, "")
+    evidence = collect_evidence(RunFiles(tmp_path), LauncherEnd(1, log=f"{said}\n"))
+    assert diagnose(evidence).code == code
+
+
 def test_a_rank_that_prints_that_it_was_stopped_did_not_finish(tmp_path: Path) -> None:
     said = f"{printed_line({'rank': 1, 'returncode': -15, 'stopped_by': 15}, '')}\n{SUCCEEDS}"
     evidence = after_the_directory_is_gone(tmp_path, "deepspeed", 0, said)

@@ -14,7 +14,7 @@ from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.model import read_model
 
 pytestmark = pytest.mark.job
@@ -173,6 +173,17 @@ def test_what_torch_refuses_to_deepspeed_while_a_model_is_loaded_ends_the_job(
 ) -> None:
     words = refused[kind].late_error or ""
     assert [part for part in REFUSED[kind][1] if part not in words] == []
+
+
+def test_adapters_without_peft_are_not_rehearsed_and_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peft.py").write_text("raise ModuleNotFoundError(name='peft')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (forecast,) = rehearse([replace(of(LLAMA), lora=Lora(4))])
+    python = sys.executable
+    why = f"peft is not installed in {python}: `{python} -m pip install peft`"
+    assert (forecast.method, forecast.why_not_rehearsed) == ("closed form", why)
 
 
 REAL = """

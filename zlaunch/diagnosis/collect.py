@@ -104,8 +104,13 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,
-        takes_records=end.log is None or run.paths.takes_records,
+        takes_records=end.log is None or run.paths.takes_records or (bool(printed) and not _is_remote(run)),
     )
+
+
+def _is_remote(run: RunFiles) -> bool:
+    """Whether ranks are on other hosts, from which only the last part of a log arrives."""
+    return len({slot.get("host") for slot in run.job.get("ranks", ())}) > 1
 
 
 def _proves_success(run: RunFiles, launcher_log: str) -> bool:

@@ -215,7 +215,7 @@ class Evidence:
     save: SaveEvidence | None = None
     """The request to save and stop, if there was one."""
     takes_records: bool = True
-    """Whether ranks could write records to the end: otherwise a missing one says nothing."""
+    """Whether ranks could write or print records to the end: otherwise a missing one says nothing."""
 
     @property
     def was_ended(self) -> bool:

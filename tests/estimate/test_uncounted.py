@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from tests.making import script
-from zlaunch.estimate.asked_adapters import adapters_of
-from zlaunch.estimate.uncounted import Effect, in_arguments, in_script
+from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of
+from zlaunch.estimate.uncounted import ADAPTED, QUANTIZED, Effect, in_arguments, in_script
 from zlaunch.estimate.workload import DEFAULT_MODULES, Lora
 from zlaunch.job.args import ScriptArgs
 
@@ -83,4 +83,20 @@ def test_adapters_are_read_from_the_arguments_of_common_programs(line: str, expe
 
 def test_adapters_that_are_counted_are_not_left_out() -> None:
     args = ScriptArgs.of(["--use_peft", "--lora_r", "16", "--load_in_4bit"])
-    assert [one.does for one in in_arguments(args, adapters_counted=True)] == ["loads quantized weights"]
+    assert [one.does for one in in_arguments(args, {ADAPTED})] == [QUANTIZED]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--load_in_4bit", "nf4"),
+        ("--load_in_4bit --use_bnb_nested_quant", "nf4 nested"),
+        ("--quantization_bit 4", "nf4 nested"),
+        ("--quantization_bit 4 --quantization_method hqq", None),
+        ("--quantization_bit 8", None),
+        ("--bits 4", "nf4 nested"),
+        ("--load_in_4bit false", None),
+    ],
+)
+def test_weights_of_four_bits_are_read_from_the_arguments(line: str, expected: str | None) -> None:
+    assert four_bits_of(ScriptArgs.of(shlex.split(line))) == expected

@@ -1,4 +1,4 @@
-"""What Liger's kernels save, against the sizes that its source gives."""
+"""What kernels and quantized weights save, against the sizes that their sources give."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import FourBits, Lora, Workload
 
 pytestmark = pytest.mark.job
 
@@ -32,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt2": GPT2,
 }
 
-Told = dict[tuple[str, bool], Forecast]
+Told = dict[tuple[str, object], Forecast]
 """Model, and whether Liger is used → its forecast."""
 
 
@@ -40,10 +40,27 @@ def of(name: str, liger: bool) -> Workload:
     return replace(workload(2, save=False), model=MODELS[name], liger=liger)
 
 
+def below_adapters(four_bits: FourBits | None, stage: int = 2) -> Workload:
+    one = workload(stage, save=False, lora=Lora(4), four_bits=four_bits)
+    return replace(one, model=MODELS["4 layers"], load_dtype="bf16")
+
+
+QUANTIZED = {
+    "bf16": below_adapters(None),
+    "nf4": below_adapters("nf4"),
+    "nested": below_adapters("nf4 nested"),
+}
+AT_STAGE_3 = below_adapters("nf4", stage=3)
+
+
 @pytest.fixture(scope="module")
 def told() -> Told:
-    asked = [(name, liger) for name in MODELS for liger in (False, True)]
-    return dict(zip(asked, rehearse([of(*one) for one in asked]), strict=True))
+    asked: dict[tuple[str, object], Workload] = {
+        (name, liger): of(name, liger) for name in MODELS for liger in (False, True)
+    }
+    asked |= {("adapters", name): one for name, one in QUANTIZED.items()}
+    asked["adapters", "stage 3"] = AT_STAGE_3
+    return dict(zip(asked, rehearse([*asked.values()]), strict=True))
 
 
 def forward(one: Forecast) -> tuple[int, int]:
@@ -83,3 +100,24 @@ def test_a_type_with_kernels_that_are_not_counted_may_take_less(told: Told) -> N
 def test_a_type_without_kernels_is_left_as_it_is(told: Told) -> None:
     plain, fused = told["gpt2", False], told["gpt2", True]
     assert (plain.phases, fused.unsaved) == (fused.phases, ())
+
+
+def test_a_quantized_weight_takes_half_a_byte_and_a_scale_for_each_block(told: Told) -> None:
+    def after_start(name: str) -> int:
+        (phase,) = (phase for phase in told["adapters", name].phases if phase.name == "initialize")
+        return phase.end["gpu"]
+
+    # Of 4 heads, 2 have keys and values of their own.
+    numel = 4 * (3 * HIDDEN * HIDDEN + 3 * HIDDEN * INNER)
+    for name, of_scales in (("nf4", 4), ("nested", 1 + 4 / 256)):
+        less = numel * 2 - numel // 2 - numel / 64 * of_scales
+        assert after_start("bf16") - after_start(name) == pytest.approx(less, rel=5e-3)
+
+
+def test_the_parameters_of_a_quantized_model_are_all_counted(told: Told) -> None:
+    whole, quantized = told["adapters", "bf16"], told["adapters", "nf4"]
+    assert (whole.parameters, whole.trainable) == (quantized.parameters, quantized.trainable)
+
+
+def test_weights_of_four_bits_are_not_counted_at_stage_3(told: Told) -> None:
+    assert told["adapters", "stage 3"].unsaved == ("weights of four bits at stage 3",)

@@ -599,6 +599,8 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
     for blow, expected in later:
         if blow.moment - first.moment < AT_ONCE or _forestalls(blow, first):
             right = right | expected
+        if blow.target == "zlaunch" and blow.number in STOPS:  # nothing is restarted, whatever the cause
+            right = right | {(128 + blow.number, "stopped", code) for _, _, code in right}
     numbers, targets = NO_RECORDS.get(blows[0].target, ((), ()))
     if first.number is not None and first.number in numbers and first.target in targets:
         right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}

@@ -91,6 +91,8 @@ def _job_members(query: EstimateQuery) -> Json:
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
         "lora": training.lora,
+        "liger": training.liger,
+        "four_bits": training.four_bits,
         "load_dtype": training.load_dtype,
         "hosts": cluster.num_hosts,
         "ranks_per_host": cluster.ranks_per_host,

@@ -5,7 +5,7 @@ was measured on many architectures (docs/closed-form.md); the stated error is la
 states of dropout, ZeRO++, MiCS, tensor and sequence parallelism. The allocator's cache is the usual share.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
@@ -97,6 +97,7 @@ def forecast(workload: Workload) -> Forecast:
         error=error,
         flops=flops * job.settings.accumulation,
         notes=notes,
+        unsaved=tuple(_not_counted(workload)),
     )
 
 
@@ -112,6 +113,13 @@ def _cache_of(job: TrainingJob) -> tuple[float, str]:
         f"of such jobs have {low:.0%} to {high:.0%}"
     )
     return usual, words
+
+
+def _not_counted(workload: Workload) -> Iterator[str]:
+    if workload.liger:
+        yield "kernels of Liger"
+    if workload.four_bits is not None:
+        yield "weights of four bits"
 
 
 def _passes_of(job: TrainingJob) -> _Passes:

@@ -16,6 +16,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
+from zlaunch.estimate.rehearsal.quantized import quantize
 from zlaunch.estimate.workload import DEFAULT_MODULES, LINEAR_LAYERS, Lora, Workload
 from zlaunch.job.trainer_releases import is_before
 
@@ -158,6 +159,8 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
         raise NotRehearsed(f"a package is missing in {sys.executable}: {message}") from None
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()  # a part of the initialization
+    if workload.four_bits is not None and not workload.zero_init:
+        quantize(model, nested=workload.four_bits == "nf4 nested")
     if workload.lora is not None:
         model = _with_adapters(model, workload.lora, stage3=workload.zero_init)
     model.train()

@@ -22,14 +22,16 @@ from zlaunch.estimate.rehearsal import (
     cuda_semantics,
     device,
     fake_tensors,
+    liger,
     model,
     patches,
     training,
 )
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
+from zlaunch.estimate.rehearsal.quantized import numel_of
 from zlaunch.estimate.workload import Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
@@ -195,13 +197,21 @@ class _Rank:
             self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
-            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
+            numels = [(numel_of(p), p.requires_grad) for p in self.model.parameters()]
             self.rehearsal.add(
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
                 missing=self.inputs.missing,
+                unsaved=tuple(self._unsaved(config.model_type)),
             )
+
+    def _unsaved(self, kind: str) -> Iterator[str]:
+        """Apply the kernels of Liger; name what would save memory, and is not rehearsed."""
+        if self.workload.liger and not liger.apply(base_of(self.model), kind):
+            yield f"kernels of Liger for `{kind}`"
+        if self.workload.four_bits is not None and self.workload.zero_init:
+            yield "weights of four bits at stage 3"
 
     def initialize(self) -> None:
         with self.phase("initialize"):

@@ -469,8 +469,12 @@ def _begin(begin: Callable[[], None], shielded: bool) -> None:
 class LauncherProcess(Child):
     """A program that starts ranks: they get the grace period even if the program itself ended at once."""
 
+    left_ranks = False
+    """Whether ranks were running when the program itself had ended."""
+
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
         assert self._process is not None
+        self.left_ranks = any(map(_is_rank, descendants()))
         self._deadline = min(self._deadline, time.monotonic() + self._grace)
         # A launcher that is killed tells nobody, and DeepSpeed's runner leaves its node launcher behind.
         are_told = self._process.returncode >= 0 or self.stopped_by is not None

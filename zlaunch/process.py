@@ -479,13 +479,21 @@ class LauncherProcess(Child):
         # A launcher that is killed tells nobody, and DeepSpeed's runner leaves its node launcher behind.
         are_told = self._process.returncode >= 0 or self.stopped_by is not None
         while time.monotonic() < self._deadline and (left := descendants()):
-            if self.stopped_by is None and not any(map(_is_rank, left)):
+            if not any(map(self._is_awaited, left)):
                 return
             if not are_told:
                 self._deliver(signal.SIGTERM)
                 are_told = True
             tick()
             time.sleep(TICK_SECONDS)
+
+    def _is_awaited(self, process: "psutil.Process") -> bool:
+        """Whether a process gets time to end: a rank, and of a stopped program what shares its session."""
+        if _is_rank(process):
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            return self.stopped_by is not None and os.getsid(process.pid) == self.pid
+        return False
 
 
 class Foreground(LauncherProcess):

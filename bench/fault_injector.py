@@ -577,13 +577,6 @@ KILLED = {
 }
 """Kind of process → what comes of its SIGKILL; of all others, a launcher that was killed."""
 
-NO_RECORDS: Mapping[str, tuple[Sequence[signal.Signals], Sequence[str]]] = {
-    "run directory deleted": (KILLS, ["rank program"]),
-    "run directory moved": (KILLS, ["rank program"]),
-    "run directory immutable": ((*STOPS, *KILLS), ["rank program", "script"]),  # its logs are, too
-}
-"""Fault → signals, and kinds of processes whose end nobody can record or print after it."""
-
 OTHERS: Mapping[str, Outcomes] = {
     "no more processes": {(1, "failed", "too-many-processes")},
 }
@@ -601,8 +594,10 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
             right = right | expected
         if blow.target == "zlaunch" and blow.number in STOPS:  # nothing is restarted, whatever the cause
             right = right | {(128 + blow.number, "stopped", code) for _, _, code in right}
-    numbers, targets = NO_RECORDS.get(blows[0].target, ((), ()))
-    if first.number is not None and first.number in numbers and first.target in targets:
+    if blows[0].target == "run directory immutable" and first.target in {"rank program", "script"}:
+        assert (
+            first.number is not None
+        )  # nobody can record or print how it ended: its logs are immutable, too
         right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
     if trial.phase == "ending":  # it came too late
         right = right | {FINISHED}

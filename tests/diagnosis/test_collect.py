@@ -15,7 +15,7 @@ from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.outcome import judge_outcome
 from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, RankRecord
 from zlaunch.rundir.run_files import RunFiles
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
@@ -191,13 +191,12 @@ def test_a_rank_prints_the_record_that_it_cannot_write_and_the_exception_of_its_
 def test_a_rank_that_printed_no_record_where_another_one_did_is_lost(
     host: str, code: str, tmp_path: Path
 ) -> None:
-    """The directory is read-only now; from other hosts comes only a part of what is printed."""
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-1.log").write_text("step 1")
+    """The directory is gone, and from other hosts comes only a part of what is printed."""
     ranks = [{"rank": 0, "host": "w0"}, {"rank": 1, "host": host}]
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "ranks": ranks, "launcher": "torchrun"}))
     said = printed_line({"rank": 0, "returncode": -15, "stopped_by": 15}, "")
-    evidence = collect_evidence(RunFiles(tmp_path), LauncherEnd(1, log=f"{said}\n"))
+    started: dict[int, RankRecord] = {rank: {"rank": rank, "host": "w0", "pid": 7} for rank in (0, 1)}
+    evidence = collect_evidence(RunFiles(tmp_path), LauncherEnd(1, log=f"{said}\n", started=started))
     assert diagnose(evidence).code == code
 
 

@@ -4,7 +4,7 @@ import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -70,10 +70,13 @@ class LauncherEnd:
     """Those of this host during the whole job: lost ranks cannot count theirs."""
     log: str | None = None
     """The end of the launcher's log, which may be all that is left; None if it is read from the run."""
+    started: Mapping[int, RankRecord] = field(default_factory=dict)
+    """The records that ranks wrote when they started."""
 
 
 def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     """Collect all that is known; what cannot be read is left out."""
+    run = run.holding(ranks={**end.started, **run.ranks})
     launcher_log = tail(run.paths.launcher_log, LAUNCHER_LOG_BYTES) if end.log is None else end.log
     stopped_by = end.stopped_by
     is_open = stopped_by is None and end.stall is None and not end.is_diverged
@@ -269,6 +272,7 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) ->
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
+        has_started="pid" in record,
         returncode=record.get("returncode"),
         stopped_by=stopped_by,
         stopped_at=record.get("stopped_at"),

@@ -55,6 +55,7 @@ def of(config: dict[str, Any], *architectures: str, **changed: Any) -> Workload:
 
 KINDS = {
     "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
+    "a type with two classes for its task": of({"model_type": "deit", **VISION}),
     "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
     "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
     "answers found in a text": of(BERT, "BertForQuestionAnswering"),

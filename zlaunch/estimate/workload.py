@@ -64,6 +64,8 @@ class Workload:
     """Whether the model is made inside `deepspeed.zero.Init`, as transformers does for stage 3."""
     activation_checkpointing: bool = False
     lora: Lora | None = None
+    frozen: str | None = None
+    """Pattern of the names of parameters that are not trained."""
     liger: bool = False
     """Whether the Trainer replaces parts of the model by kernels of Liger."""
     four_bits: FourBits | None = None

@@ -134,6 +134,8 @@ def trained(query: EstimateQuery) -> Iterator[str]:
         yield f"{training.attention} attention"
     if training.lora is not None:
         yield f"LoRA of rank {training.lora.rank}"
+    if training.frozen is not None:
+        yield f"`{training.frozen}` frozen"
     if training.four_bits is not None:
         yield "weights of four bits"
     if training.liger:

@@ -439,10 +439,10 @@ class MarkedJob(Job):
 
     def buffers(self) -> list[Path]:
         """List what lies of the job in shared memory."""
-        found = []
+        found, words = [], os.fsencode(self.folder)
         for file in Path(BUFFERS).parent.glob(f"{Path(BUFFERS).name}*"):
             with contextlib.suppress(OSError):
-                if file.read_bytes() == os.fsencode(self.folder):
+                if file.stat().st_size == len(words) and file.read_bytes() == words:
                     found.append(file)
         return found
 

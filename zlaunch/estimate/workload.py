@@ -13,6 +13,7 @@ LINEAR_LAYERS = "linear_layers"
 
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
+Accelerator = Literal["cuda", "cpu"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 
 
@@ -63,7 +64,7 @@ class Workload:
     lora: Lora | None = None
     attention: Attention = "sdpa"
     """Anything but "eager" is the best that the model has; flash attention is torch's own."""
-    accelerator: Literal["cuda", "cpu"] = "cuda"
+    accelerator: Accelerator = "cuda"
     steps: int = 2
     save: bool = True
     """Whether saving a checkpoint is looked at too."""

@@ -30,7 +30,7 @@ from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Accelerator, Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
@@ -74,12 +74,17 @@ def is_raised_by(error: BaseException, packages: Sequence[str] = _JOB_PACKAGES) 
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
     """Patch the process for rehearsals; `fast` includes what only saves time."""
+    prepare_for(workload.accelerator, fast=fast)
+
+
+def prepare_for(accelerator: Accelerator, *, fast: bool = True) -> None:
+    """Patch the process for rehearsals on a GPU, or on a CPU."""
     device.register()
     fake_tensors.patch_fake_tensor()
-    fake_tensors.share_dispatch_keys(_device(workload))
+    fake_tensors.share_dispatch_keys(device_of(accelerator))
     fake_tensors.FakeGpuMode.fast = fast
     patches.apply(fast)
-    if workload.accelerator == "cuda":
+    if accelerator == "cuda":
         cuda_semantics.apply()
 
 
@@ -159,7 +164,7 @@ class _Rank:
             phase = partial(self.phase, "second step")
         training.take_step(
             self.engine,
-            partial(self.inputs.make, _device(self.workload), dtype),
+            partial(self.inputs.make, device_of(self.workload.accelerator), dtype),
             phase,
             int(self.workload.ds_config.get("gradient_accumulation_steps", 1)),
         )
@@ -182,7 +187,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         attribution = Attribution(vocab_size, is_half=is_half)
         mode = fake_tensors.FakeGpuMode(
-            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
+            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, device_of(workload.accelerator)
         )
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":
@@ -208,7 +213,8 @@ def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any
     return {**ds_config, "zero_optimization": zero}
 
 
-def _device(workload: Workload) -> torch.device:
-    if workload.accelerator == "cuda":
+def device_of(accelerator: Accelerator) -> torch.device:
+    """Return the device of a rank's tensors."""
+    if accelerator == "cuda":
         return torch.device(device.NAME, 0)
     return torch.device("cpu")

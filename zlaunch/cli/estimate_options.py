@@ -92,6 +92,11 @@ class EstimateOptions:
         return [replace(panel, names=[name for name in panel.names if name not in names])]
 
 
+def is_program(name: str) -> bool:
+    """Whether what is to be estimated is a training script instead of a model."""
+    return name.endswith(".py")
+
+
 def request_of(
     model: str, args: ScriptArgs, ds_config: Path | None, given: Mapping[str, Any]
 ) -> EstimateRequest:

@@ -71,6 +71,8 @@ class ProgramResult:
     """That of the engine that trains, as the engine got it."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """The config.json of the model that trains, if it is one of transformers."""
+    accumulated: int = 1
+    """Micro-batches of a step; at most two of them were rehearsed."""
     error: str | None = None
     """The error that ended it."""
     place: str | None = None

@@ -105,7 +105,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
     rows.append(("ranks", _ranks_text(query.cluster)))
-    rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    if query.training.batch is None:
+        rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    else:
+        rows.append(("inputs", query.training.batch))
     return rows
 
 

@@ -178,7 +178,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
     The rehearsal therefore uses a temporary directory.
     """
     with tempfile.TemporaryDirectory() as nvme:
-        workload = replace(workload, ds_config=_with_nvme_path(nvme, workload.ds_config))
+        workload = replace(workload, ds_config=with_nvme_path(nvme, workload.ds_config))
         config = model.read_config(workload)
         chosen = model.choose_class(config, workload.remote_code)
         rehearsal.is_text = is_text(chosen.type, config)
@@ -202,7 +202,8 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
             yield rank
 
 
-def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let DeepSpeed swap to another directory, whose contents it deletes."""
     zero = dict(ds_config.get("zero_optimization", {}))
     for name in ("offload_optimizer", "offload_param"):
         section = zero.get(name) or {}

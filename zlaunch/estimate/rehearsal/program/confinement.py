@@ -29,7 +29,8 @@ class Confinement:
     def __init__(self, folder: Path) -> None:
         """Put files that it writes elsewhere into a temporary directory."""
         caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
-        roots = [folder, tempfile.gettempdir(), "/dev", "/proc", Path("~/.cache").expanduser(), *caches]
+        roots = [*caches, str(folder), tempfile.gettempdir(), os.path.expanduser("~/.cache")]  # noqa: PTH111
+        roots += ["/dev", "/proc"]
         self._free = tuple(os.path.realpath(root) for root in roots)
         self._folder = folder
         self._written: dict[str, str] = {}
@@ -55,7 +56,7 @@ class Confinement:
         self._is_on = False
         for made in reversed(self._made):
             with contextlib.suppress(OSError):
-                os.rmdir(made)
+                Path(made).rmdir()
 
     def _is_free(self, path: str) -> bool:
         return any(path == root or path.startswith(root + os.sep) for root in self._free)

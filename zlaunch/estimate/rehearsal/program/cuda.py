@@ -23,9 +23,9 @@ def apply(log: AllocationLog, num_devices: int, gpu_bytes: int) -> None:
     for module in (torch.cuda, torch.cuda.random):
         for name in ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state"):
             setattr(module, name, _always(None))
-        module.set_rng_state_all = _always(None)  # type: ignore[attr-defined]
-        module.get_rng_state = lambda *_: torch.get_rng_state()  # type: ignore[attr-defined]
-        module.get_rng_state_all = lambda: [torch.get_rng_state()]  # type: ignore[attr-defined]
+        module.set_rng_state_all = _always(None)
+        module.get_rng_state = lambda *_: torch.get_rng_state()
+        module.get_rng_state_all = lambda: [torch.get_rng_state()]
     torch.version.cuda = _RELEASE
     _map_devices()
 
@@ -36,7 +36,11 @@ def _always(answer: object) -> Callable[..., Any]:
 
 def _answers(log: AllocationLog, num_devices: int, gpu_bytes: int) -> dict[str, Any]:
     properties = SimpleNamespace(
-        name="GPU", major=_CAPABILITY[0], minor=_CAPABILITY[1], total_memory=gpu_bytes, multi_processor_count=132
+        name="GPU",
+        major=_CAPABILITY[0],
+        minor=_CAPABILITY[1],
+        total_memory=gpu_bytes,
+        multi_processor_count=132,
     )
     constant: dict[str, object] = {
         "is_available": True,
@@ -78,10 +82,14 @@ def _map_devices() -> None:
     tensor_to, module_to = torch.Tensor.to, torch.nn.Module.to
 
     def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return tensor_to(self, *map(_mapped, args), **{name: _mapped(value) for name, value in kwargs.items()})
+        return tensor_to(
+            self, *map(_mapped, args), **{name: _mapped(value) for name, value in kwargs.items()}
+        )
 
     def move(self: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
-        return module_to(self, *map(_mapped, args), **{name: _mapped(value) for name, value in kwargs.items()})
+        return module_to(
+            self, *map(_mapped, args), **{name: _mapped(value) for name, value in kwargs.items()}
+        )
 
     def to_gpu(self: Any, *_: object, **__: object) -> Any:
         return self.to(torch.device(NAME, 0))

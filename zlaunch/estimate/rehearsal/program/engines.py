@@ -1,6 +1,7 @@
 """The engines of a program: which phase it is in, and when each has taken two steps."""
 
 import gc
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +14,7 @@ from zlaunch.estimate.program import EngineFacts
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal.program.settings import Settings
 
 STEPS: Final = 2
 """Optimizer steps after which a program is left."""
@@ -60,24 +62,36 @@ class EngineWatch:
 
     phases: Phases
     leave: Callable[[], None]
-    swap: str
-    """A directory in place of the one that DeepSpeed swaps to, whose contents it deletes."""
+    settings: Settings
     engines: dict[int, Engine] = field(default_factory=dict)
     flops: float = 0.0
 
     def install(self) -> None:
         """Wrap what creates engines, and their methods."""
         initialize = deepspeed.initialize
+        signature = inspect.signature(initialize)
 
         def initialized(*args: Any, **kwargs: Any) -> Any:
             self.phases.enter("initialize")
-            engine, *rest = initialize(*args, **kwargs)
+            given = signature.bind(*args, **kwargs)
+            self._replace_config(given.arguments)
+            engine, *rest = initialize(*given.args, **given.kwargs)
             self._add(engine)
             return (engine, *rest)
 
         deepspeed.initialize = initialized
         for name in ("forward", "backward", "step"):
             setattr(DeepSpeedEngine, name, self._watched(name, getattr(DeepSpeedEngine, name)))
+
+    def _replace_config(self, given: dict[str, Any]) -> None:
+        args = given.get("args")
+        for name in ("config", "config_params"):
+            if given.get(name) is not None:
+                given[name] = self.settings.ds_config(given[name])
+                return
+        if args is not None and (file := getattr(args, "deepspeed_config", None)) is not None:
+            args.deepspeed_config = None
+            given["config"] = self.settings.ds_config(file)
 
     def is_training(self) -> bool:
         """Whether an engine would train on what is read now."""
@@ -135,7 +149,7 @@ class EngineWatch:
 
 def vocab_size(model: torch.nn.Module) -> int | None:
     """Return the size of the vocabulary of a model of transformers."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "get_text_config"):
         config = config.get_text_config()
     size = getattr(config, "vocab_size", None)
@@ -146,7 +160,7 @@ def vocab_size(model: torch.nn.Module) -> int | None:
 
 def config_of(model: torch.nn.Module) -> Mapping[str, Any]:
     """Return the config.json of a model of transformers; empty for any other."""
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "to_dict"):
         written: Mapping[str, Any] = config.to_dict()
         return written

@@ -48,13 +48,15 @@ def _gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: ob
         _all_gather_object(object_gather_list, obj)
 
 
-def _scatter_object_list(output: list[Any], objects: list[Any] | None = None, *_: object, **__: object) -> None:
+def _scatter_object_list(
+    output: list[Any], objects: list[Any] | None = None, *_: object, **__: object
+) -> None:
     if objects:
         output[0] = objects[distributed.get_rank()]
 
 
 def _keep_generators() -> None:
-    """accelerate sends the state of a generator over the GPU, which has no data here."""
+    """Accelerate sends the state of a generator over the GPU, which has no data here."""
     with contextlib.suppress(ImportError):
         import accelerate.data_loader
         import accelerate.utils.random

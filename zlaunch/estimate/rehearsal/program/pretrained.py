@@ -15,7 +15,15 @@ from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.job.trainer_releases import is_before
 
 _OF_FILES: Final = (
-    *("cache_dir", "force_download", "local_files_only", "token", "use_auth_token", "revision", "code_revision"),
+    *(
+        "cache_dir",
+        "force_download",
+        "local_files_only",
+        "token",
+        "use_auth_token",
+        "revision",
+        "code_revision",
+    ),
     *("subfolder", "proxies", "trust_remote_code", "_from_auto", "_from_pipeline", "_commit_hash"),
 )
 """Arguments about where the files of a model are."""
@@ -31,7 +39,7 @@ _DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.flo
 
 def apply() -> None:
     """Let transformers make models where it would load them."""
-    PreTrainedModel.from_pretrained = classmethod(_from_pretrained)
+    PreTrainedModel.from_pretrained = classmethod(_from_pretrained)  # type: ignore[arg-type]
     implement = PreTrainedModel._check_and_adjust_attn_implementation
 
     def adjusted(self: PreTrainedModel, wanted: str | None, *args: Any, **kwargs: Any) -> Any:
@@ -89,7 +97,7 @@ def _dtype(wanted: Any, name: Any, config: Any) -> torch.dtype:
     if isinstance(wanted, dict):
         wanted = wanted.get("", torch.float32)
     if isinstance(wanted, str):
-        return getattr(torch, wanted)  # type: ignore[no-any-return]
+        wanted = getattr(torch, wanted)
     assert isinstance(wanted, torch.dtype)
     return wanted
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 import os
 import runpy
 import sys
@@ -27,12 +28,11 @@ from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
 from zlaunch.estimate.rehearsal.program.mode import ProgramMode, keep_models_fake
+from zlaunch.estimate.rehearsal.program.settings import Settings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
 from zlaunch.worker.hook import accelerate_cpu
 from zlaunch.worker.hook.frames import is_the_users
-
-import json
 
 _NO_DATA = (
     fake_tensor.DataDependentOutputException,
@@ -59,8 +59,9 @@ class ProgramRehearsal:
         steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
         self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
+        self._settings = Settings(str(folder / "swap"))
         self._phases = Phases(self._mode, attribution)
-        self._engines = EngineWatch(self._phases, self.leave, str(folder))
+        self._engines = EngineWatch(self._phases, self.leave, self._settings)
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
         self._confinement = Confinement(folder)
         accelerator.replace_builders(self._mode)
@@ -72,6 +73,7 @@ class ProgramRehearsal:
             cuda.apply(log, order.ranks_per_host, order.gpu_bytes)
         else:
             accelerate_cpu.allow_deepspeed(sys.modules["accelerate.state"])
+        self._settings.install()
         self._engines.install()
         self._reader.install()
         keep_models_fake(self._mode)
@@ -119,7 +121,7 @@ class ProgramRehearsal:
             engine.trainable,
             type(engine.engine.optimizer).__name__,
             curve=log.curve(),
-            flops=self._engines.flops,
+            flops=self._engines.flops * self._settings.shortened,
             seconds=time.monotonic() - self._began,
         )
         return replace(self._known(engine), forecast=forecast)
@@ -130,7 +132,12 @@ class ProgramRehearsal:
         if engine is None:
             return result
         config = engine.engine._config._param_dict
-        return replace(result, ds_config=plain(config), model=plain(config_of(engine.engine.module)))
+        return replace(
+            result,
+            ds_config=plain(config),
+            model=plain(config_of(engine.engine.module)),
+            accumulated=self._settings.asked,
+        )
 
     def _without_forecast(self, error: BaseException | None) -> ProgramResult:
         """Tell why the program ended before it took two steps."""
@@ -138,7 +145,9 @@ class ProgramRehearsal:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return replace(known, error="it ended before it took two steps", is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]]
+        own = [
+            frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]
+        ]
         place = None
         if own:
             place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"

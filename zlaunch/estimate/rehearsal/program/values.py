@@ -129,11 +129,11 @@ def apply() -> None:
         return int(item(self))
 
     def array(self: FakeTensor, *_: object, **__: object) -> Any:
-        import numpy
+        import numpy as np
 
         _note()
         kind = str(self.dtype).removeprefix("torch.")
-        return numpy.zeros(tuple(self.shape), dtype=kind if hasattr(numpy, kind) else "float32")
+        return np.zeros(tuple(self.shape), dtype=kind if hasattr(np, kind) else "float32")
 
     FakeTensor.item, FakeTensor.__bool__, FakeTensor.__float__ = unknown, decides, number
     FakeTensor.__int__ = FakeTensor.__index__ = integer

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Accelerator
@@ -30,11 +30,13 @@ class ProgramOrder:
 
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Where a program reads a value that a rehearsal does not have, and decides by it."""
+    """Where a program needs a value that a rehearsal does not have."""
 
     place: str
     """File and line."""
     code: str
+    kind: Literal["compares", "reads", "selects"]
+    """What it does with it: a comparison counts as false, what is read as zero, and a mask as all true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class ProgramResult:
     engines: tuple[EngineFacts, ...] = ()
     batches: Batches | None = None
     values: tuple[ReadValue, ...] = ()
-    """Where it decides by values: it was rehearsed as if comparisons were false."""
+    """Where it needs values."""
     ds_config: Mapping[str, Any] = field(default_factory=dict)
     """That of the engine that trains, as the engine got it."""
     model: Mapping[str, Any] = field(default_factory=dict)

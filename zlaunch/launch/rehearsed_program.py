@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,8 +23,16 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, ProgramResult
-from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, EstimateQuery, Rejected, Training
+from zlaunch.estimate.query import (
+    USUAL_SEQ_LEN,
+    Estimate,
+    EstimateQuery,
+    Rejected,
+    Training,
+    remarks_on,
+)
 from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_arguments
 from zlaunch.estimate.workload import Workload
 from zlaunch.files import end_of
@@ -60,6 +67,11 @@ _QUIET: Final = {
     "PYTHONFAULTHANDLER": "1",
 }
 """Trackers are off, nothing is downloaded, and no thread of a tokenizer is there to fork."""
+_OF_VALUES: Final = {
+    "compares": (Effect.EITHER, "compares a value, which is only known in training, and counts as false"),
+    "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
+    "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
+}
 _COUNTED_IN_PROGRAMS: Final = (
     "keeps a second",
     "loads a second",
@@ -87,12 +99,14 @@ def estimate_program(
     Unavailable for a program that ends with an error, and where nothing is known of the model.
     """
     imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
-    with tempfile.TemporaryDirectory(prefix="zlaunch-rehearsal-") as folder:
-        directory = Path(folder)
-        options = LaunchOptions(run_dir=directory / "run", dry_run=True)
+    scratch = Scratch("program")
+    try:
+        options = LaunchOptions(run_dir=scratch.path / "run", dry_run=True)
         facts = prepare(job, options, reporter, imagined)
         plan = make_plan(facts)
-        result = _rehearse(plan, cluster, directory, reporter)
+        result = _rehearse(plan, cluster, scratch.path, reporter)
+    finally:
+        scratch.delete()
     if result.forecast is None:
         return _by_model(facts, cluster, result)
     return ProgramEstimate(_estimate(facts, plan, cluster, result, result.forecast), tuple(plan.warnings))
@@ -203,10 +217,9 @@ def _estimate(
         cluster.ranks_per_host,
         length or 1,
     )
-    forecast = replace(forecast, notes=(*forecast.notes, *_notes(result)))
-    remarks = tuple(Finding("not-counted", str(one), severity=Severity.ADVICE) for one in training.uncounted)
-    remarks += tuple(Finding("counted-otherwise", note, severity=Severity.ADVICE) for note in forecast.notes)
-    return Estimate(query, resolved, workload, forecast, _speed(workload, cluster, forecast, length), remarks)
+    forecast = replace(forecast, notes=tuple(_notes(result)))
+    speed = _speed(workload, cluster, forecast, length)
+    return Estimate(query, resolved, workload, forecast, speed, tuple(remarks_on(forecast, query)))
 
 
 def _speed(workload: Workload, cluster: Cluster, forecast: Forecast, length: int | None) -> Speed | None:
@@ -232,8 +245,8 @@ def _with_own_batch(values: Values, result: ProgramResult, cluster: Cluster) -> 
 
 def _undecided(result: ProgramResult) -> Iterator[Uncounted]:
     for read in result.values:
-        text = f"decides by a value, which a rehearsal does not have: `{read.code}` counts as false"
-        yield Uncounted(read.place, text, Effect.EITHER)
+        effect, text = _OF_VALUES[read.kind]
+        yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
 
 
 def _uncounted(facts: JobFacts) -> Iterator[Uncounted]:

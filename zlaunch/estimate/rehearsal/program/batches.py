@@ -43,7 +43,7 @@ class BatchReader:
 
     def _batches(self, loader: Any, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
         first: list[Any] = []
-        with self._mode.reading_data():
+        with self._mode.reading_data(peeks=True):
             source = iterate(loader)
             for batch in source:
                 first.append(batch)
@@ -63,7 +63,7 @@ class BatchReader:
             if number >= _MOST_UNTRAINED and not self._is_training():
                 return
             with self._mode.reading_data():
-                given = copy.deepcopy(longest)
+                given = _copied(longest)
             yield given
             del given
 
@@ -73,6 +73,12 @@ class BatchReader:
         known = self.longest
         if known is None or size > sum(map(_product, known.shapes.values())):
             self.longest = Batches(count, shapes)
+
+
+def _copied(batch: Any) -> Any:
+    """Copy a batch as a program would read another one of its size."""
+    copies = {id(tensor): tensor.clone() for tensor in _tensors(batch)}
+    return copy.deepcopy(batch, copies)
 
 
 def _length(loader: Any) -> int | None:
@@ -93,12 +99,22 @@ def _product(shape: tuple[int, ...]) -> int:
     return numel
 
 
-def _shapes(batch: Any, name: str = "") -> Iterator[tuple[str, tuple[int, ...]]]:
+def _shapes(batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, tensor in _named(batch, ""):
+        yield name, tuple(tensor.shape)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    for _, tensor in _named(batch, ""):
+        yield tensor
+
+
+def _named(batch: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(batch, torch.Tensor):
-        yield name or "batch", tuple(batch.shape)
+        yield name or "batch", batch
     elif isinstance(batch, Mapping):
         for key, value in batch.items():
-            yield from _shapes(value, str(key))
+            yield from _named(value, str(key))
     elif isinstance(batch, (list, tuple)):
         for number, value in enumerate(batch):
-            yield from _shapes(value, f"{name}[{number}]")
+            yield from _named(value, f"{name}[{number}]")

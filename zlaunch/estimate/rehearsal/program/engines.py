@@ -49,6 +49,8 @@ class Phases:
         """End a phase, with the garbage that it left, and begin another one."""
         if self.name:
             gc.collect()
+        if name == "initialize":
+            gc.disable()  # so that memory depends on what is done, not on when it is collected
         self.name = name
         self.attribution.phase = part or name
         log = self.mode.log
@@ -95,9 +97,9 @@ class EngineWatch:
 
     def is_training(self) -> bool:
         """Whether an engine would train on what is read now."""
-        trained = [engine for engine in self.engines.values() if engine.engine.optimizer is not None]
         if not torch.is_grad_enabled():
             return False
+        trained = self.trained  # before the first step, nothing tells
         return not trained or any(one.engine.module.training or one.trains_in_eval for one in trained)
 
     @property

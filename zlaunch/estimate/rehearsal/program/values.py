@@ -3,15 +3,17 @@
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from zlaunch.estimate.program import ReadValue
 from zlaunch.worker.hook.frames import is_the_users
+
+Kind = Literal["compares", "reads", "selects"]
 
 _FOUND: dict[str, ReadValue] = {}
 
@@ -44,18 +46,24 @@ def _is_between(file: str) -> bool:
     return file == __file__ or "/site-packages/torch/" in file
 
 
-def _note() -> None:
-    """Remember the line of the program that decides by a value; what packages do is known to be harmless."""
+def _note(kind: Kind = "compares") -> None:
+    """Remember the line of the program that needs a value; what packages compare is known to be harmless."""
     frame = _caller()
     if frame is not None and is_the_users(frame.f_code.co_filename) and (place := place_of(frame)):
-        _FOUND.setdefault(place[0], ReadValue(*place))
+        _FOUND.setdefault(place[0], ReadValue(*place, kind))
+
+
+def note_selection() -> None:
+    """Remember where the program, or a package that it calls, selects by a mask."""
+    if place := place_of(sys._getframe(1)):
+        _FOUND.setdefault(place[0], ReadValue(*place, "selects"))
 
 
 class Unknown(float):
     """A number that stands for a value: it may be printed and computed with, and notes who compares it."""
 
     def __index__(self) -> int:
-        _note()
+        _note("reads")
         return int(float.__float__(self))
 
     def __bool__(self) -> bool:
@@ -63,7 +71,7 @@ class Unknown(float):
         return False
 
     def __int__(self) -> int:
-        _note()
+        _note("reads")
         return int(float.__float__(self))
 
     def __format__(self, wanted: str) -> str:
@@ -125,13 +133,13 @@ def apply() -> None:
         return float(item(self))
 
     def integer(self: FakeTensor) -> int:
-        _note()
+        _note("reads")
         return int(item(self))
 
     def array(self: FakeTensor, *_: object, **__: object) -> Any:
         import numpy as np
 
-        _note()
+        _note("reads")
         kind = str(self.dtype).removeprefix("torch.")
         return np.zeros(tuple(self.shape), dtype=kind if hasattr(np, kind) else "float32")
 
@@ -145,14 +153,3 @@ def _branches() -> bool:
     """Whether the line of the program begins with a word that decides."""
     place = place_of(_caller())
     return place is not None and place[1].startswith(("if ", "elif ", "while ", "assert "))
-
-
-def frames_of(error: BaseException) -> Iterator[FrameType]:
-    """Return the frames of an exception, the innermost first."""
-    frames = []
-    link = error.__traceback__
-    while link is not None:
-        frames.append((link.tb_frame, link.tb_lineno))
-        link = link.tb_next
-    for frame, _ in reversed(frames):
-        yield frame

@@ -15,10 +15,11 @@ from zlaunch.job.args import ds_config_of
 
 
 @with_options(EstimateOptions.without("global_batch", "output"), ())
-def estimate(trainer: typer.Context, model: options.Model, **given: Any) -> None:
+def estimate(trainer: typer.Context, model: options.ModelOrScript, **given: Any) -> None:
     """Estimate how much memory a job needs, and whether it fits.
 
-    Without --stage, --offload and --ds-config, compares all stages and offloads and names the
+    A training script (`.py`) is rehearsed as it is, on fake tensors, with the arguments after `--`.
+    For a model without --stage, --offload and --ds-config, compares all stages and offloads and names the
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """

@@ -73,6 +73,14 @@ def _report_to_nobody(settings: Settings) -> None:
             kwargs["gradient_accumulation_steps"] = settings.shorten(kwargs["gradient_accumulation_steps"])
         create(self, *args, **kwargs)
 
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    read = HfDeepSpeedConfig.__init__
+
+    def shortened(self: HfDeepSpeedConfig, config_file_or_dict: Any) -> None:
+        read(self, settings.ds_config(config_file_or_dict))
+
+    HfDeepSpeedConfig.__init__ = shortened  # that of transformers is derived from it
     accelerate.Accelerator.__init__ = created
     accelerate.Accelerator.init_trackers = lambda *_, **__: None
     accelerate.Accelerator.log = lambda *_, **__: None

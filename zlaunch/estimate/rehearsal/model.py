@@ -123,6 +123,8 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
     for task in _TASKS:
         known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})  # a task may be newer
         if name := known.get(config.model_type):
+            if isinstance(name, tuple):  # of a type with several classes; the first is the usual one
+                name = name[0]
             return ChosenModel(getattr(transformers, name), _why_not_trained(named, name))
     raise CannotTell(f"`{named or config.model_type}` has no class that computes a loss")
 

@@ -510,6 +510,12 @@ def _judge(trial: Trial, blows: tuple[Blow, ...], job: Job, ended: tuple[int, in
     elif not ending and has_begun:  # nothing ran that could record it
         how = f"shown as {_shown(job.folder)}"
     right = _right(trial, blows)
+    if (
+        trial.phase == "starting"
+        and blows[0].target == "rank program"
+        and not any(job.folder.glob("r/ranks/*"))
+    ):
+        right = right.union(UNRECORDED, *(_expected(trial, blow) for blow in blows))
     if how == "-":
         right = {(number, "-", "-") for number, *_ in right}
     is_stumbled = trial.phase == "ending" and (status, how) == (0, "stumbled")
@@ -577,6 +583,9 @@ KILLED = {
 }
 """Kind of process → what comes of its SIGKILL; of all others, a launcher that was killed."""
 
+UNRECORDED: Outcomes = {(1, "failed", "launcher-failed")}
+"""What comes of a signal that a rank program gets while Python itself starts, before it can heed it."""
+
 OTHERS: Mapping[str, Outcomes] = {
     "no more processes": {(1, "failed", "too-many-processes")},
 }
@@ -624,8 +633,11 @@ def _expected(trial: Trial, blow: Blow) -> Outcomes:
     if is_kill:
         if trial.phase == "compiling" and target not in {"zlaunch", ALL}:
             return {BUILD_FAILED}
-        if trial.phase == "starting" and target in {"zlaunch", ALL}:
-            return {KILLED_ZLAUNCH, (137, "shown as lost", "-")}
+        if trial.phase in {"starting", "ending"} and target in {"zlaunch", ALL}:
+            return {
+                KILLED_ZLAUNCH,
+                (137, "shown as lost", "-"),
+            }  # no program below it ran that could record it
         return {KILLED.get(target, KILLED_LAUNCHER)}
     if target in {"ninja", "compiler"}:
         return {BUILD_FAILED}

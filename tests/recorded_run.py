@@ -79,7 +79,8 @@ def rank_files(steps: int, odd: str) -> dict[str, Any]:
                     "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
                     "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
                 },
-            }
+            },
+            "trainer_args": {"optim": "adafactor", "learning_rate": 3e-4, "hub_token": SECRET},
         }
     }  # fmt: skip
     for rank in RANKS:

@@ -67,7 +67,7 @@ def test_where_no_activations_are_a_smaller_batch_is_not_proposed(phase: str) ->
 
 def test_checkpointing_is_proposed_only_if_it_is_known_to_be_off() -> None:
     proposed = [
-        "--activation_checkpointing" in " ".join(gpu_oom(gradient_checkpointing=known).advice)
+        "--gradient_checkpointing" in " ".join(gpu_oom(gradient_checkpointing=known).advice)
         for known in (None, True, False)
     ]
     assert proposed == [False, False, True]

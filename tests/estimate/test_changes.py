@@ -177,15 +177,15 @@ def test_a_part_is_reduced_by_what_leaves_least_of_it() -> None:
     ("options", "typed"),
     [
         (Options(stage=3), "--stage 3"),
-        (Options(activation_checkpointing=True), "-- --activation_checkpointing"),
-        (Options(activation_checkpointing=False), "-- --activation_checkpointing False"),
+        (Options(activation_checkpointing=True), "-- --gradient_checkpointing"),
+        (Options(activation_checkpointing=False), "-- --gradient_checkpointing False"),
         (
             Options(micro_batch=2, grad_accum=4),
             "-- --per_device_train_batch_size 2 --gradient_accumulation_steps 4",
         ),
         (
             Options(stage=3, offload=Offload("cpu", "cpu"), activation_checkpointing=True, micro_batch=1),
-            "--stage 3 --offload cpu -- --activation_checkpointing --per_device_train_batch_size 1",
+            "--stage 3 --offload cpu -- --gradient_checkpointing --per_device_train_batch_size 1",
         ),
         (Options(overrides=(("a.b", 5),)), "--set a.b=5"),
         (

@@ -182,6 +182,22 @@ def test_a_default_that_the_script_sets_is_found(file: Path, source: str) -> Non
     assert _read(file, source).defaults["max_steps"].value == 7
 
 
+@pytest.mark.parametrize(
+    ("source", "length"),
+    [
+        ("parser.add_argument('--max-seq-len', type=int, default=4096)", 4096),
+        ("class Data:\n    block_size: int = field(default=1024, metadata={})", 1024),
+        ("class Data:\n    block_size: int | None = None", None),
+        ("parser.add_argument('--block_size', type=int)", None),
+        ("parser.add_argument('--max_length', default=20)", None),
+    ],
+)
+def test_the_length_of_its_sequences_is_the_default_of_its_own_argument(
+    file: Path, source: str, length: int | None
+) -> None:
+    assert _read(file, source).seq_len == length
+
+
 def test_a_default_names_the_line_that_sets_it(file: Path) -> None:
     script = _read(file, "\nTrainingArguments(\n  max_steps=7)")
     assert script.defaults["max_steps"] == Argument(7, Source(SourceKind.SCRIPT, "`max_steps` in train.py:3"))

@@ -80,7 +80,7 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
     (finding,) = caught.value.findings
     assert finding.code == "does-not-fit"
     assert finding.hint is not None
-    assert "`-- --activation_checkpointing`, or with `--stage 2`" in finding.hint
+    assert "`-- --gradient_checkpointing`, or with `--stage 2`" in finding.hint
     assert finding.hint.endswith("`--force` starts it anyway")
 
 

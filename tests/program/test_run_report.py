@@ -104,6 +104,10 @@ def test_a_browser_shows_all_of_a_page_and_runs_nothing_that_a_run_says(elements
     assert "<img" not in elements
 
 
+def test_a_page_shows_the_arguments_that_had_no_effect(elements: str) -> None:
+    assert "--optim adafactor</code> has no effect" in elements
+
+
 def test_the_policy_of_a_page_lets_its_own_script_draw(page: Path) -> None:
     assert "<svg" in dom(page)
 

@@ -127,7 +127,7 @@ def test_what_changes_least_is_tried_first() -> None:
 def test_on_a_cpu_nothing_is_moved_to_the_host() -> None:
     on_cpu = replace(ON_GPU, accelerator="cpu", stage=3, micro_batch=1)
     assert [proposal.why for proposal in smaller_jobs(JOB, on_cpu, HOST)] == [
-        "activation checkpointing: `-- --activation_checkpointing`"
+        "activation checkpointing: `-- --gradient_checkpointing`"
     ]
 
 

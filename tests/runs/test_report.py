@@ -97,6 +97,11 @@ def test_a_secret_is_in_no_value(root: Path) -> None:
     assert SECRET not in json.dumps([found["config"], found["differences"]])
 
 
+def test_arguments_without_effect_are_those_of_the_run_that_is_shown(root: Path) -> None:
+    (ignored,) = report(root)["ignored"]
+    assert ignored.startswith("`--optim adafactor` has no effect: the ds_config has an `optimizer` section")
+
+
 def test_memory_has_a_column_for_each_rank(root: Path) -> None:
     gpu = report(root)["samples"]["gpu"]
     assert list(gpu) == [f"rank {rank}" for rank in range(8)]

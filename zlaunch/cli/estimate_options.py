@@ -63,6 +63,12 @@ class EstimateOptions:
             help="Train LoRA adapters only: 16 or 16:q_proj,v_proj.",
         ),
     ] = None
+    freeze: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX", help="Do not train the parameters whose names match: '^model[.]visual[.]'."
+        ),
+    ] = None
     attention: options.Attention = None
     ds_config: options.DsConfig = None
     overrides: options.Overrides = None

@@ -22,8 +22,8 @@ LORA: Final = Lora(16)
 SHORTEST_SPLIT: Final = 1024
 """Shorter sequences are not halved."""
 
-CHECKPOINTING_FLAGS: Final = ("activation_checkpointing", "gradient_checkpointing")
-"""The Trainer's name for activation checkpointing, and its deprecated alias."""
+CHECKPOINTING_FLAGS: Final = ("gradient_checkpointing", "activation_checkpointing")
+"""The Trainer's names of activation checkpointing: the one before 6, and the one since 5.23."""
 
 
 TRAINING: Final[Mapping[str, tuple[str, str | None, str | None]]] = {

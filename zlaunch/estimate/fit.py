@@ -128,6 +128,8 @@ def left_out(forecast: Forecast, uncounted: Iterable[Uncounted]) -> Iterator[Unc
     yield from uncounted
     for name in forecast.missing:
         yield Uncounted(name, "that the model is trained on", Effect.MORE)
+    for name in forecast.unsaved:
+        yield Uncounted(name, "that save memory", Effect.LESS)
 
 
 def _of_each(forecast: Forecast, need: MemoryNeed) -> str:

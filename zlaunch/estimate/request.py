@@ -1,6 +1,7 @@
 """Turn the options of an estimate into a query: find the model, the hosts and their GPUs."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -51,6 +52,7 @@ class EstimateRequest:
     nodes: int | None = None
     on: str | None = None
     optimizer: str | None = None
+    freeze: str | None = None
     trust_remote_code: bool = False
 
 
@@ -66,6 +68,8 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.args, request.options)
+    if request.freeze is not None:
+        training = replace(training, frozen=_pattern(request.freeze))
     if request.trust_remote_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trust_remote_code)
@@ -88,6 +92,15 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         remarks=remarks,
     )
     return query.with_options(request.options)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        hint = "write `--freeze REGEX`, such as `--freeze '^model[.]visual[.]'`"
+        raise WrongUsage(f"`--freeze {text}` is no regular expression: {error}", hint) from None
+    return text
 
 
 def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobSpec, str | None]:

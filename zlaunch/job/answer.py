@@ -56,7 +56,7 @@ _FILLING = ("Accelerator", "DeepSpeedStrategy")
 def apply_answer(script: Script, answer: AnswerRecord, job: JobSpec) -> Script:
     """Return the script with what it told about itself, given the command line of a job."""
     reached, own = answer.get("reached", ""), answer.get("ds_config")
-    told = replace(script, is_sure=True, seq_len=answer.get("seq_len"))
+    told = replace(script, is_sure=True, seq_len=answer.get("seq_len") or script.seq_len)
     is_default = bool(answer.get("config_flags"))
     is_handed = script.config_flags or job.config_flags or (is_default and job.config_options)
     if own and own != str(job.ds_config) and not is_handed:

@@ -19,11 +19,14 @@ from zlaunch.job.transformer import with_default_sizes
 MODEL_FLAGS = ("model", "model_name_or_path", "model_id", "model_name", "model_path", "base_model")
 """Names of the flag for a model in training scripts."""
 
-SEQ_LEN_FLAGS = (
+LENGTHS = (
     *("max_seq_length", "max_seq_len", "seq_length", "seq_len", "sequence_length", "sequence_len"),
-    *("block_size", "cutoff_len", "model_max_length", "max_length", "max_source_length"),
+    *("block_size", "cutoff_len", "model_max_length", "max_source_length"),
 )
-"""Names that scripts give to the argument for the sequence length."""
+"""Names that scripts give to the argument for the sequence length, and to nothing else."""
+
+SEQ_LEN_FLAGS = (*LENGTHS, "max_length")
+"""With the name that trl has for it, and that other programs have for what they generate."""
 
 HUB_ID = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)?")
 """The name of a model on the hub."""

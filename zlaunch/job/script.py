@@ -111,6 +111,8 @@ class Script:
     reported: ScriptArgs | None = None
     """Its arguments as flags of the Trainer, if the script itself reported them."""
     own_config: OwnConfig | None = None
+    has_own_plugin: bool = False
+    """Whether it gives accelerate a ds_config that is written in its source."""
     config_flags: tuple[str, ...] = ()
     """Arguments before the path of the ds_config; empty if it takes none."""
     default_config: OwnConfig | None = None
@@ -142,7 +144,7 @@ class Script:
     adapts_by_option: bool = False
     """Whether an argument of its own parser, off by default, is what makes it train adapters."""
     seq_len: int | None = None
-    """Tokens in each sequence, if it said so itself."""
+    """Tokens in each sequence, unless an argument says otherwise; by its source, or by its own answer."""
     evaluations: tuple[Evaluation, ...] = ()
     """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""

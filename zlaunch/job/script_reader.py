@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
+from zlaunch.job.args import flag_name
 from zlaunch.job.evaluating_source import untrained_evaluations
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.launching_source import launcher_of
+from zlaunch.job.model import LENGTHS
 from zlaunch.job.script import (
     LOCAL_RANK_FLAGS,
     RESUME,
@@ -74,6 +76,7 @@ def read_script(path: Path) -> Script:
         constants=constants,
         settings=tuple(_own_settings(code)),
         own_config=_own_ds_config(code) or _own_engine_config(code),
+        has_own_plugin=any(_is_own_literal(_plugin_config(call)) for call in code.calls),
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
@@ -87,6 +90,7 @@ def read_script(path: Path) -> Script:
         resume_flag=_path_option(_RESUME_FLAGS, code),
         save_flag=_path_option(_SAVE_FLAGS, code),
         adapts_by_option=any(map(_is_adapter_switch, code.nodes)),
+        seq_len=_seq_len(code),
         evaluations=untrained_evaluations(code.nodes),
         local_rank_flag=_local_rank_flag(code),
     )
@@ -319,17 +323,31 @@ def _path_option(flags: Iterable[str], code: _Code) -> str:
 
 def _is_adapter_switch(node: ast.AST) -> bool:
     """Whether a field of a dataclass, or an option of a parser, turns adapters on and is off by default."""
-    match node:
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):
-            default = _default(keywords, ast.Constant(...))
-        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant() as default):
-            pass
-        case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
-            default = _default(node.keywords, ast.Constant(None))
-        case _:
-            return False
+    name, default = _defined(node)
     is_off = isinstance(default, ast.Constant) and not default.value
     return is_off and any(word in name for word in ("lora", "peft"))
+
+
+def _defined(node: ast.AST) -> tuple[str, ast.expr | None]:
+    """Return the name and the default of a field of a dataclass, or of an option of a parser."""
+    match node:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Call(keywords=keywords)):
+            return name, _default(keywords, ast.Constant(...))
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.Constant() as default):
+            return name, default
+        case ast.Call(func=ast.Attribute(attr="add_argument"), args=[ast.Constant(value=str(name)), *_]):
+            return name, _default(node.keywords, ast.Constant(None))
+    return "", None
+
+
+def _seq_len(code: _Code) -> int | None:
+    """Read the length of its sequences from the default of an argument that sets it."""
+    for name, default in map(_defined, code.nodes):
+        if flag_name(name) in LENGTHS and isinstance(default, ast.Constant):
+            value = default.value
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
 
 
 def _default(keywords: Iterable[ast.keyword], otherwise: ast.expr) -> ast.expr:
@@ -424,6 +442,14 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
             if position < len(call.args):
                 arguments[name] = call.args[position]
     return arguments.get("config") or arguments.get("config_params")
+
+
+def _plugin_config(call: ast.Call) -> ast.expr | None:
+    """Return the ds_config argument of `DeepSpeedPlugin`: by name or by position."""
+    if _last_name(call.func) != "DeepSpeedPlugin":
+        return None
+    named = (keyword.value for keyword in call.keywords if keyword.arg == "hf_ds_config")
+    return next(named, next(iter(call.args), None))
 
 
 def _is_own(config: ast.expr | None, code: _Code) -> bool:

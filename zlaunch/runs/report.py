@@ -21,7 +21,7 @@ from zlaunch.rundir.record import (
 from zlaunch.runs.history import NUMBERS, RunHistory, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
-from zlaunch.runs.what_ran import differences, precision_of
+from zlaunch.runs.what_ran import differences, precision_of, unused
 from zlaunch.runs.why import headline, verdict_of
 from zlaunch.secrets import hide_in
 
@@ -71,6 +71,7 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
         },
         "plan": _plan_rows(run),
         "differences": list(differences(run)),
+        "ignored": unused(run),
         "config": list(_config(run)),
         "open": dict(run.provenance.get("left", {})),
         "ranks": _rank_rows(run),

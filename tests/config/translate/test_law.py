@@ -86,6 +86,7 @@ PROGRAMS = {
     "zlaunch": STARTED,
     **dict.fromkeys(("uv", "poetry", "conda"), RUNS_ANOTHER),
     "srun": STARTS_TASKS,
+    "ssh": '#!/bin/sh\nwhile [ "$1" != n1 ]; do shift; done\nshift\nexec sh -c "$*"\n',
     **dict.fromkeys(("docker", "kubectl", "sudo", "pdsh", "mpirun"), HIDES_VARIABLES),
 }
 
@@ -155,7 +156,11 @@ FRONT = (
     "conda run -n env ",
     "env A=1 B=2 ",
 )
-SHELLS = ("bash -c '{}'", "srun -N2 bash -c '{}'", "cd . && {} 2>&1 | cat", "export A=1; nohup {} > log &")
+SHELLS = (
+    *("bash -c '{}'", "srun -N2 bash -c '{}'", "cd . && {} 2>&1 | cat", "export A=1; nohup {} > log &"),
+    *("docker run --rm img bash -c '{}'", "ssh -p 22 n1 'cd . && {}'", "ssh n1 \"bash -c '{}'\""),
+    *("$ {}", "(env) me@n1:~/x$ {}"),
+)
 SCRIPTS = {
     "trainer.py --deepspeed auto.json": "fp32",
     "trainer.py --deepspeed auto.json --bf16": "bf16",

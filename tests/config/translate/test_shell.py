@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.each import each
-from zlaunch.config.translate.shell import join, read, readable
+from zlaunch.config.translate.shell import join, read, readable, without_prompts
 from zlaunch.errors import WrongUsage
 
 TEXTS = (
@@ -18,6 +18,7 @@ TEXTS = (
     't.py $(echo "a b" c) `echo d` "$(echo "e f")"',
     "t.py --x ~/y *.none {a,b} [1,2]",
     "t.py \\\n  --lr 1 # the rate",
+    r"t.py $'a\xffb\'c' $'\\' x$'y z'",
     't.py "$N and \'more\'" "" --empty=',
 )
 
@@ -59,3 +60,36 @@ def test_a_text_is_split_into_its_commands(text: str, parts: list[tuple[str, str
 def test_a_quote_that_is_not_closed_is_wrong_usage(text: str) -> None:
     with pytest.raises(WrongUsage):
         read(text)
+
+
+def test_a_byte_that_is_no_text_is_written_as_a_shell_reads_it() -> None:
+    written = join(["it's \udcff\\"])
+    assert (written, written.isascii()) == (r"$'it\'s \xff\\'", True)
+
+
+PROMPTS = (
+    *("$ ", "% ", "> ", "# ", "!", "(env) $ ", "user@host:~$ ", "(env) user@host:~/x$ ", "user@host x % "),
+    *("[user@node1 x]$ ", "root@c0ffee:/workspace# ", "user@host ~/x> ", "\u276f ", "➜  x git:(main) ✗ "),
+)
+
+
+@each("prompt", PROMPTS)
+def test_a_prompt_is_no_part_of_a_command(prompt: str) -> None:
+    text, prompts = without_prompts(f"{prompt}torchrun t.py")
+    assert (text, [about for about, _ in prompts]) == ("torchrun t.py", [prompt.strip()])
+
+
+def test_each_line_that_was_copied_may_have_a_prompt() -> None:
+    text, _ = without_prompts("$ cd x\n$ torchrun \\\n> t.py")
+    assert text == "cd x\ntorchrun \\\nt.py"
+
+
+@each(
+    "text",
+    [
+        *("(cd x) > log && torchrun t.py", "[ -f x ] > log; torchrun t.py", "$X torchrun t.py"),
+        *("! torchrun t.py", "a b > c\ntorchrun t.py", "# why\ntorchrun t.py", "cd x &&\ntorchrun t.py"),
+    ],
+)
+def test_what_is_no_prompt_stays(text: str) -> None:
+    assert without_prompts(text) == (text, ())

@@ -255,6 +255,7 @@ function why(run) {
   }
   (run.stall || []).forEach((line, at) => add(at ? "" : "stall", line));
   run.differences.forEach((text, at) => add(at ? "" : "differs", element("span", { class: "differs" }, prose(text))));
+  run.ignored.forEach((text, at) => add(at ? "" : "ignored", element("span", { class: "differs" }, prose(text))));
   run.troubles.filter((text) => !verdict || !verdict.cause.includes(text)).forEach((text, at) => add(at ? "" : "problem", element("span", { class: "differs" }, prose(text))));
   return rows.length ? element("section", {}, element("h2", {}, run.is_over ? "How it ended" : "What it is doing"), table(["", ""], rows)) : null;
 }

@@ -191,7 +191,7 @@ def activation_checkpointing_not_read(subject: Subject) -> Iterator[Violation]:
         yield Violation(
             "activation_checkpointing",
             "the Trainer ignores `activation_checkpointing`",
-            "delete it, and give `--activation_checkpointing` to the script",
+            "delete it, and give `--gradient_checkpointing` to the script",
         )
 
 

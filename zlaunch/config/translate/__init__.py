@@ -15,7 +15,13 @@ from pathlib import Path
 
 from zlaunch.config.accelerate import AccelerateConfig, default_file, read
 from zlaunch.config.translate import accelerate, shell
-from zlaunch.config.translate.command import FIRST_WORDS, read_command, read_wrapped, starts_ranks
+from zlaunch.config.translate.command import (
+    FIRST_WORDS,
+    read_command,
+    read_wrapped,
+    runs_launcher,
+    starts_ranks,
+)
 from zlaunch.config.translate.ds_config import settings
 from zlaunch.config.translate.flags import (
     Around,
@@ -44,7 +50,9 @@ from zlaunch.config.translate.programs import Replacement, is_program, replaceme
 from zlaunch.config.translate.script import TranslatedScript, read_script_of
 from zlaunch.config.translate.wrappers import (
     ASSIGNMENT,
+    ELSEWHERE,
     OTHER_ENVIRONMENTS,
+    SHELLS,
     STARTS_TASKS,
     WRAPPERS,
     Wrapped,
@@ -77,7 +85,11 @@ def translate_command(words: Sequence[str], environ: Mapping[str, str]) -> Trans
     if environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         around = Around(environ, (("srun",),))
     if len(words) == 1 and " " in words[0].strip() and not _is_file(words[0]):
-        return _of_text(words[0], around)
+        text, prompts = shell.without_prompts(words[0])
+        translation = _of_text(text, around)
+        return replace(translation, notes=(*starmap(Note, prompts), *translation.notes))
+    if words[:1] and words[0] in shell.PROMPTS:
+        words = words[1:]
     if words and words[0].endswith(CONFIG_ENDINGS):
         words = ["accelerate", "launch", "--config_file", *words]
     return _readable(_in_words(words, around))
@@ -166,7 +178,11 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
         *front, reader = wrapped.front
         outer = replace(wrapped, front=tuple(front))
         words = (*reader, inner.line, *wrapped.after)
-        return Translation(_in_front(outer, wrapped.environment, words, around.level), inner.notes)
+        prefix = wrapped.prefix if program_name(reader[0]) not in SHELLS else outer.prefix
+        notes = inner.notes
+        if prefix and _stays(prefix) != _STAYS:
+            notes = (*notes, Note(shell.join(prefix, around.level), _stays(prefix)))
+        return Translation(_in_front(outer, wrapped.environment, words, around.level), notes)
     if not wrapped.words or starts_ranks(program_name(wrapped.words[0])):
         return _of_launcher(wrapped, around)
     program = replacement((), wrapped.words)
@@ -178,18 +194,53 @@ def _in_words(words: Sequence[str], around: Around) -> Translation:
 
 
 def _behind_another(wrapped: Wrapped) -> Wrapped:
-    """Take off an unknown program in front of a launcher, such as `docker run IMAGE`."""
-    if not _is_behind_another(wrapped.words):
+    """Take off another program in front of a command, such as `docker run IMAGE` or `ssh HOST`."""
+    words = wrapped.words
+    place = _place_behind_another(words)
+    if place is None:
         return wrapped
-    place = next(place for place, word in enumerate(wrapped.words) if program_name(word) in FIRST_WORDS)
-    starts = [at for at in range(1, place) if program_name(wrapped.words[at]) in STARTS_TASKS]
-    parts = starmap(slice, pairwise([0, *starts, place]))
-    front = (*wrapped.front, *(wrapped.words[part] for part in parts))
-    return replace(wrapped, front=front, words=wrapped.words[place:])
+    starts = [at for at in range(1, place) if program_name(words[at]) in STARTS_TASKS]
+    front = (*wrapped.front, *(words[start:end] for start, end in pairwise([0, *starts, place])))
+    if _is_text(words[place]):
+        return replace(wrapped, words=(), front=front, text=words[place], after=words[place + 1 :])
+    inner = unwrap(words[place:], is_program)
+    return replace(
+        inner,
+        environment={**wrapped.environment, **inner.environment},
+        front=(*front, *inner.front),
+        behind=wrapped.behind | inner.environment.keys(),
+    )
+
+
+def _place_behind_another(words: Sequence[str]) -> int | None:
+    """Find the command that another program runs, as its words or as one text."""
+    runs_any = bool(words) and program_name(words[0]) in ELSEWHERE
+    for place, word in enumerate(words):
+        is_known = program_name(word) in FIRST_WORDS or runs_launcher(words[place:])
+        if runs_any and not is_known:  # and not the name of an image or a container
+            is_known = is_program(program_name(word)) and word not in words[place + 1 : place + 2]
+            is_known = is_known and not starts_ranks(word)
+        if place and (is_known or _is_text(word) or _runs_text(words[place:])):
+            return place
+    return None
+
+
+def _runs_text(words: Sequence[str]) -> bool:
+    text = unwrap(words, is_program).text
+    return text is not None and _is_text(text)
+
+
+def _is_text(word: str) -> bool:
+    """Whether a word is a text for a shell with a command to translate."""
+    if " " not in word:
+        return False
+    with suppress(WrongUsage):
+        return any(_names_program(command.words) for command in shell.read(word, 1))
+    return False
 
 
 def _is_behind_another(words: Sequence[str]) -> bool:
-    return not FIRST_WORDS.isdisjoint(map(program_name, words[1:]))
+    return _place_behind_another(unwrap(words, is_program).words) is not None
 
 
 def _of_program(program: Replacement, wrapped: Wrapped, around: Around) -> Translation:
@@ -365,11 +416,14 @@ def _pieces(command: Command, uses_deepspeed: bool, script: TranslatedScript) ->
         yield Note("--local_rank", "passed only to a script that needs it")
 
 
+_STAYS = "stays in front"
+
+
 def _stays(prefix: Sequence[str]) -> str:
     names = [program_name(word) for word in prefix]
-    if names[0] in WRAPPERS and OTHER_ENVIRONMENTS.isdisjoint(names):
-        return "stays in front"
-    return "stays in front; zlaunch must be installed in that environment"
+    if names[0] in WRAPPERS and {*OTHER_ENVIRONMENTS, *ELSEWHERE}.isdisjoint(names):
+        return _STAYS
+    return f"{_STAYS}; zlaunch must be installed in that environment"
 
 
 def _without_idle(command: Command, uses_deepspeed: bool) -> tuple[dict[Role, GivenFlag], list[Note]]:

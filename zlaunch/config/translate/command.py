@@ -67,7 +67,7 @@ def read_wrapped(wrapped: Wrapped, around: Around) -> Command:
     """Parse a launcher's command line behind what stands in front of it."""
     environment, rest = wrapped.environment, deque(wrapped.words)
     is_task = task_starter((*around.front, *wrapped.front)) is not None
-    if is_task and rest and _PYTHON.fullmatch(program_name(rest[0])) and not _runs_launcher(rest):
+    if is_task and rest and _PYTHON.fullmatch(program_name(rest[0])) and not runs_launcher([*rest]):
         rest.popleft()
         launcher = PYTHON
     else:
@@ -103,8 +103,10 @@ PYTHON = LauncherSyntax(
 """Python itself, which something in front of it starts once for each rank."""
 
 
-def _runs_launcher(words: Sequence[str]) -> bool:
-    return _module(deque([*words][1:])) in {name.partition(" ")[0] for name in MODULES}
+def runs_launcher(words: Sequence[str]) -> bool:
+    """Whether Python, the first of these words, runs the module of a launcher."""
+    is_python = bool(words) and _PYTHON.fullmatch(program_name(words[0])) is not None
+    return is_python and _module(deque([*words][1:])) in {name.partition(" ")[0] for name in MODULES}
 
 
 def _launcher(rest: deque[str]) -> LauncherSyntax:

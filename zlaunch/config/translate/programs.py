@@ -279,7 +279,9 @@ def _of_arctic(options: Sequence[str], words: Sequence[str]) -> Replacement:
     mode = next((word for word in words[:1] if word in ("train", "process-data")), "")
     rest = list(words[bool(mode) :])
     if not rest or rest[0].startswith("-"):
-        return Replacement(why, "name its config first: `zlaunch train arctic_training -- train CONFIG …`")
+        return Replacement(
+            why, "name its config: see `zlaunch config translate -- arctic_training train CONFIG`"
+        )
     script = _file_of("arctic_training_run")
     command = ("deepspeed", *rest[1:], script, "--mode", mode or "train", "--config", rest[0])
     hint = f"see `zlaunch config translate -- {shlex.join(command)}`"

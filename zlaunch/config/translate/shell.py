@@ -25,9 +25,44 @@ _COMMENT = re.compile(r"#[^\n]*")
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|>>|[<>]&[\d-]?|>\||<>|[<>])|&>>?")
 _END = re.compile(r"&&|\|\||\|&|;;|[;|&\n()]")
 _BETWEEN = re.compile(r"[ \t\r\n;|&<>()]|\\\n")
+_ANSI = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
+_BYTE = re.compile(r"[\udc80-\udcff]")
+"""A byte of an argument that is not UTF-8."""
 _NAME = re.compile(r"\$(?:\w+|[@*#?$!-])")
 _RESERVED = ("then", "do", "else", "if", "while", "{", "!")
 _SAFE = re.compile(r"[\w@%+=:,./\ue000-\uf8ff-]+", re.ASCII)
+
+
+PROMPTS = ("$", "%", "\u276f")
+"""What a shell writes in front of a command, and what is no command itself."""
+_PROMPT = re.compile(
+    r"""
+    ^[ \t]* (?:
+        (?: \([\w. /-]+\) [ \t]*)*                              # environments
+        (?:
+            (?: \[[^\]\s][^\]\n]*\] | [\w.-]+@[\w.-]+ (?:[:\s][^\s$%\#>]*)? ) [ \t]* [$%\#>\u276f]
+            | [$%\u276f]
+            | ➜ [ \t]+ \S+ (?:[ \t]+git:\(\S+\))? (?:[ \t]+✗)?
+        ) [ \t]+ (?=\S)
+        | ! (?=[\w./])                                          # of a notebook
+    )
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_MARKED = re.compile(r"\A\s*(?:>{1,3}|#)[ \t]+(?=\S)")
+"""What may be a prompt, or else a redirection or a comment."""
+_CONTINUED = re.compile(r"(?<=\\\n)[ \t]*>[ \t]")
+
+
+def without_prompts(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Leave out the prompts of a text that was copied from a terminal or a notebook, and name them."""
+    pattern = _PROMPT
+    if not any(command.words for command in read(text)):
+        pattern = _MARKED
+    prompts = dict.fromkeys(prompt.strip() for prompt in pattern.findall(text))
+    if prompts:
+        text = _CONTINUED.sub("", pattern.sub("", text))
+    return text, tuple((prompt, "is a prompt, not part of the command") for prompt in prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +122,9 @@ def _quoted(kind: int, text: str) -> str:
         return f'"{readable(text)}"'
     if _SAFE.fullmatch(text):
         return text
+    if _BYTE.search(text):
+        escaped = re.sub(r"(['\\])", r"\\\1", text)
+        return "$'" + _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped) + "'"
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
@@ -162,6 +200,8 @@ class _Reader:
             elif char == "\\" and self._at + 1 < len(text):
                 word += text[self._at + 1]
                 self._at += 2
+            elif ansi := _ANSI.match(text, self._at):
+                word += self._kept(ansi.end(), self._area)
             elif (end := _end_of_expansion(text, self._at)) > self._at:
                 word += self._kept(end, self._area)
             elif char in "*?[]{}~":

@@ -13,7 +13,7 @@ STARTS_TASKS = ("srun", "mpirun", "mpiexec", "mpiexec.hydra")
 
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 
-_SHELLS = ("bash", "dash", "sh", "zsh")
+SHELLS = ("bash", "dash", "sh", "zsh")
 _TEXT = re.compile(r"-[a-z]*c")
 _EVAL = "eval"
 _MODULE = ("-m", "--module")
@@ -107,7 +107,7 @@ Front = tuple[tuple[str, ...], ...]
 _ON_MANY = ("ansible", "clush", "dsh", "parallel-ssh", "pdsh", "pssh")
 """Programs that run the same command on each host that they are told."""
 
-_ELSEWHERE = (*_ON_MANY, "docker", "kubectl", "nerdctl", "oc", "podman", "ssh")
+ELSEWHERE = (*_ON_MANY, "docker", "kubectl", "nerdctl", "oc", "podman", "ssh")
 """Programs that run a command without the variables of this machine."""
 
 
@@ -188,7 +188,7 @@ def _hides_variables(part: Sequence[str]) -> bool:
         return not {"-", "-i", "--ignore-environment"}.isdisjoint(part)
     if WRAPPERS.get(name) is _CONTAINER:
         return not {"-e", "--cleanenv", "-C", "--containall"}.isdisjoint(part)
-    return name in _ELSEWHERE
+    return name in ELSEWHERE
 
 
 def _number(options: Sequence[str], *names: str) -> int | None:
@@ -259,7 +259,7 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
             if ends_in_env(tuple(front)) or not hands_on_variables(tuple(front)):
                 behind.add(assignment["name"])
             continue
-        if name in (*_SHELLS, _EVAL):
+        if name in (*SHELLS, _EVAL):
             place = _place_of_text(rest)
             if place is not None:
                 whole = (*front, tuple(rest)[:place])
@@ -331,5 +331,5 @@ def _is_value(words: Sequence[str], at: int, is_program: Callable[[str], bool]) 
 
 def _starts(word: str, is_program: Callable[[str], bool]) -> bool:
     name = program_name(word)
-    is_command = name in WRAPPERS or name in _SHELLS or word.endswith(".py")
+    is_command = name in WRAPPERS or name in SHELLS or word.endswith(".py")
     return is_command or is_program(name) or ASSIGNMENT.fullmatch(word) is not None

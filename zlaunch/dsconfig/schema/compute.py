@@ -8,7 +8,7 @@ from zlaunch.dsconfig.schema.section import OUTDATED, Positive, Section, Switche
 class ActivationCheckpointing(Section):
     """For scripts that call `deepspeed.checkpointing.configure`.
 
-    The Trainer never calls it; there the switch is `--activation_checkpointing`.
+    The Trainer never calls it; there the switch is `--gradient_checkpointing`.
     """
 
     partition_activations: bool = False

@@ -22,18 +22,24 @@ from zlaunch.estimate.rehearsal import (
     cuda_semantics,
     device,
     fake_tensors,
+    liger,
     model,
     patches,
     training,
 )
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
+from zlaunch.estimate.rehearsal.quantized import numel_of
 from zlaunch.estimate.workload import Accelerator, Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
+_TORCH_PYTHON = ("torch/nn", "torch/optim")
+"""Parts of torch that raise the same for fake tensors as for real ones."""
+_HERE = str(Path(__file__).parent)
+_ZERO_INIT = "/deepspeed/runtime/zero/partition_parameters.py"
 
 
 @dataclass
@@ -44,12 +50,20 @@ class Rehearsal:
     facts: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
     """What is known besides the log."""
     is_text: bool = True
+    mode: fake_tensors.FakeGpuMode | None = None
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
 
     def add(self, **facts: Any) -> None:
         """Add fields of the forecast."""
         self.facts = replace(self.facts, **facts)
+
+    @property
+    def genuine_error(self) -> BaseException | None:
+        """The last error of an operator that real tensors raise, too."""
+        if self.mode is None:
+            return None
+        return self.mode.genuine_error
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
@@ -60,16 +74,60 @@ class Rehearsal:
 
 def describe_error(error: BaseException, phase: str) -> str:
     """Describe an exception, its place and phase; an assertion without a message by its source line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frame = _job_frames(error)[-1]
     message = str(error).strip() or frame.line
     place = frame.filename.rsplit("/site-packages/", 1)[-1]
     return f"{type(error).__name__}: {message} ({place}:{frame.lineno}, during {phase})"
 
 
-def is_raised_by(error: BaseException, packages: Sequence[str] = _JOB_PACKAGES) -> bool:
-    """Whether an exception was raised in one of these packages, not by tracing."""
+def is_raised_by(
+    error: BaseException, packages: Sequence[str] = _JOB_PACKAGES, genuine: BaseException | None = None
+) -> bool:
+    """Whether an exception was raised in one of these packages, not by tracing.
+
+    `genuine` is an exception that an operator raises for real tensors, too, so that its caller counts; so it
+    does for Python code of torch that knows nothing of fake tensors.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(f"/site-packages/{name}/" in frames[-1].filename for name in packages)
+    if error is genuine or (frames and _is_in(frames[-1], _TORCH_PYTHON)):
+        frames = _job_frames(error)
+    return bool(frames) and _is_in(frames[-1], packages)
+
+
+def _job_frames(error: BaseException) -> traceback.StackSummary:
+    """Return the frames up to the last that called torch, unless there are no others."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = len(frames)
+    while last and _passes_on(frames[last - 1]):
+        last -= 1
+    return traceback.StackSummary.from_list(frames[: last or len(frames)])
+
+
+def _passes_on(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is of torch, of a rehearsal, or of `zero.Init` around the `__init__` of a module."""
+    is_wrapper = frame.name == "wrapper" and frame.filename.endswith(_ZERO_INIT)
+    return is_wrapper or frame.filename.startswith(_HERE) or _is_in(frame, ("torch",))
+
+
+def _is_in(frame: traceback.FrameSummary, packages: Sequence[str]) -> bool:
+    return any(f"/site-packages/{name}/" in frame.filename for name in packages)
+
+
+def is_of_zero_init(workload: Workload, rehearsal: Rehearsal) -> bool:
+    """Whether a model that failed to load inside `zero.Init` can be built without it."""
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    if rehearsal.mode is None:
+        return False
+    unset_hf_deepspeed_config()  # the exception keeps it alive
+    config = model.read_config(workload)
+    chosen = model.choose_class(config, workload.remote_code)
+    try:
+        with rehearsal.mode:
+            model.build(replace(workload, zero_init=False), config, chosen)
+    except Exception:  # noqa: BLE001 - whatever it is, `zero.Init` did not cause it
+        return False
+    return True
 
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
@@ -144,13 +202,21 @@ class _Rank:
             self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
-            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
+            numels = [(numel_of(p), p.requires_grad) for p in self.model.parameters()]
             self.rehearsal.add(
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
                 missing=self.inputs.missing,
+                unsaved=tuple(self._unsaved(config.model_type)),
             )
+
+    def _unsaved(self, kind: str) -> Iterator[str]:
+        """Apply the kernels of Liger; name what would save memory, and is not rehearsed."""
+        if self.workload.liger and not liger.apply(base_of(self.model), kind):
+            yield f"kernels of Liger for `{kind}`"
+        if self.workload.four_bits is not None and self.workload.zero_init:
+            yield "weights of four bits at stage 3"
 
     def initialize(self) -> None:
         with self.phase("initialize"):
@@ -189,6 +255,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         mode = fake_tensors.FakeGpuMode(
             rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, device_of(workload.accelerator)
         )
+        rehearsal.mode = mode
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(mode, workload.ranks_per_host))

@@ -256,12 +256,12 @@ def _model_name(known: Mapping[str, object]) -> str | None:
 
 def _seq_len() -> int | None:
     """Find the sequence length among what the program's parsers have read."""
-    from zlaunch.job.model import SEQ_LEN_FLAGS
+    from zlaunch.job.model import LENGTHS
 
     parser = _frame_of(_PARSERS)
     if parser is not None:
         _PARSED.extend(outputs if isinstance(outputs := parser.f_locals.get("outputs"), list) else ())
-    for name in SEQ_LEN_FLAGS:
+    for name in LENGTHS:
         for parsed in reversed(_PARSED):
             value = getattr(parsed, name, None)
             if isinstance(value, int) and value > 0:

@@ -49,7 +49,7 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineSummary:
     """An engine of a program."""
 
     model: str
@@ -61,11 +61,11 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramResult:
+class RehearsedProgram:
     """What the rehearsal of a program found out; without a forecast, why there is none."""
 
     forecast: Forecast | None = None
-    engines: tuple[EngineFacts, ...] = ()
+    engines: tuple[EngineSummary, ...] = ()
     batches: Batches | None = None
     values: tuple[ReadValue, ...] = ()
     """Where it needs values."""

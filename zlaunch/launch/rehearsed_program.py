@@ -22,7 +22,7 @@ from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
-from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, ProgramResult
+from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.query import (
     USUAL_SEQ_LEN,
     Estimate,
@@ -72,14 +72,6 @@ _OF_VALUES: Final = {
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
     "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
 }
-_COUNTED_IN_PROGRAMS: Final = (
-    "keeps a second",
-    "loads a second",
-    "trains a",
-    "trains adapters",
-    "loads quantized",
-)
-"""What a program does itself when it is rehearsed; anything else that is not counted stays so."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +104,9 @@ def estimate_program(
     return ProgramEstimate(_estimate(facts, plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
-def _rehearse(plan: LaunchPlan, cluster: Cluster, directory: Path, reporter: PlanReporter) -> ProgramResult:
+def _rehearse(
+    plan: LaunchPlan, cluster: Cluster, directory: Path, reporter: PlanReporter
+) -> RehearsedProgram:
     plan.layout.root.mkdir()
     if plan.ds_config.leaves:
         plan.layout.ds_config.write_text(to_json(plan.ds_config.config()), "utf-8")
@@ -132,10 +126,10 @@ def _rehearse(plan: LaunchPlan, cluster: Cluster, directory: Path, reporter: Pla
     argv = ours(_PROGRAM, str(order_file), str(result_file), python=str(plan.python.executable))
     returncode, is_late = _run(argv, _environment(plan, directory), log, plan, reporter)
     if result_file.exists():
-        result: ProgramResult = adapter_of(ProgramResult).validate_json(result_file.read_bytes())
+        result: RehearsedProgram = adapter_of(RehearsedProgram).validate_json(result_file.read_bytes())
         return result
     if is_late:
-        return ProgramResult(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
+        return RehearsedProgram(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
     return _crash(returncode, log)
 
 
@@ -181,7 +175,7 @@ def _environment(plan: LaunchPlan, directory: Path) -> dict[str, str]:
     }
 
 
-def _crash(returncode: int, log: Path) -> ProgramResult:
+def _crash(returncode: int, log: Path) -> RehearsedProgram:
     """Tell of a process that left no result: an error in a package that ends Python itself."""
     with log.open("rb") as printed:
         lines = [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
@@ -191,11 +185,11 @@ def _crash(returncode: int, log: Path) -> ProgramResult:
         error = f"its process ended with signal {-returncode}"
         if stack:
             error += f" in {stack[0].strip()}"
-    return ProgramResult(error=error)
+    return RehearsedProgram(error=error)
 
 
 def _estimate(
-    facts: JobFacts, plan: LaunchPlan, cluster: Cluster, result: ProgramResult, forecast: Forecast
+    facts: JobFacts, plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, forecast: Forecast
 ) -> Estimate:
     args, _ = facts.read_args()
     given = facts.context(args)
@@ -231,7 +225,7 @@ def _speed(workload: Workload, cluster: Cluster, forecast: Forecast, length: int
         return None
 
 
-def _with_own_batch(values: Values, result: ProgramResult, cluster: Cluster) -> Values:
+def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) -> Values:
     """Show the batch that the engine was really created with."""
     micro = result.ds_config.get("train_micro_batch_size_per_gpu")
     if not isinstance(micro, int):
@@ -243,25 +237,26 @@ def _with_own_batch(values: Values, result: ProgramResult, cluster: Cluster) -> 
     return values.put(TOTAL, total, Source.computed(factors))
 
 
-def _undecided(result: ProgramResult) -> Iterator[Uncounted]:
+def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
     for read in result.values:
         effect, text = _OF_VALUES[read.kind]
         yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
 
 
 def _uncounted(facts: JobFacts) -> Iterator[Uncounted]:
+    """Find what the arguments ask for that fake tensors do not do; most of it the program does itself."""
     for one in in_arguments(facts.trainer_flags):
-        if not one.does.startswith(_COUNTED_IN_PROGRAMS):
+        if one.effect in (Effect.EITHER, Effect.MORE) and one.does.startswith(("changes", "generates")):
             yield one
 
 
-def _notes(result: ProgramResult) -> Iterator[str]:
+def _notes(result: RehearsedProgram) -> Iterator[str]:
     for engine in result.engines:
         if not engine.steps:
             yield f"counted with a second engine, whose {engine.model} has {engine.parameters:,} parameters"
 
 
-def _length(result: ProgramResult) -> int | None:
+def _length(result: RehearsedProgram) -> int | None:
     """Return the number of tokens in a sequence; None if the batches have none."""
     if result.batches is None:
         return None
@@ -272,7 +267,7 @@ def _length(result: ProgramResult) -> int | None:
     return None
 
 
-def _compared(result: ProgramResult) -> str:
+def _compared(result: RehearsedProgram) -> str:
     if result.batches is None:
         return "no batches"
     if result.batches.read == 1:
@@ -280,7 +275,7 @@ def _compared(result: ProgramResult) -> str:
     return f"the longest of the first {result.batches.read} batches"
 
 
-def _batch_words(result: ProgramResult) -> str:
+def _batch_words(result: RehearsedProgram) -> str:
     """Write the shapes of the longest batch."""
     if result.batches is None:
         return "made by the program itself, without a data loader"
@@ -293,7 +288,7 @@ def _batch_words(result: ProgramResult) -> str:
     return f"{'; '.join(shapes)}: {_compared(result)}"
 
 
-def _by_model(facts: JobFacts, cluster: Cluster, result: ProgramResult) -> ProgramEstimate:
+def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
     """Estimate a program that could not be rehearsed by what is known of its model."""
     where = f" ({result.place})" if result.place else ""
     why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"

@@ -1,6 +1,6 @@
 """`python -m zlaunch.estimate.rehearsal.program ORDER RESULT`: rehearses the program of an order.
 
-ORDER is a file with a ProgramOrder, RESULT the file for the ProgramResult. The process ends as soon as
+ORDER is a file with a ProgramOrder, RESULT the file for the RehearsedProgram. The process ends as soon as
 there is one.
 """
 
@@ -19,14 +19,9 @@ from zlaunch.hosts.adapters import adapter_of
 
 def main() -> None:
     """Rehearse a program and write the result."""
-    faulthandler.enable()
     order: ProgramOrder = adapter_of(ProgramOrder).validate_json(Path(sys.argv[1]).read_bytes())
-    gc.disable()  # imported packages live on
-    import_packages(fast=False)
     if order.accelerator == "cuda":
         os.environ.pop("DS_ACCELERATOR", None)  # which only kept DeepSpeed from looking for one
-    from zlaunch.estimate.rehearsal.program.rehearsal import ProgramRehearsal, out_of_time
-
     rehearsal = ProgramRehearsal(order, Path(sys.argv[2]), Path(tempfile.mkdtemp()))
     gc.collect()
     gc.freeze()
@@ -37,4 +32,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
+    gc.disable()  # imported packages live on
+    import_packages(fast=False)
+    from zlaunch.estimate.rehearsal.program.rehearsal import ProgramRehearsal, out_of_time
+
     main()

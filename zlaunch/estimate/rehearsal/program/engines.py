@@ -10,11 +10,11 @@ import deepspeed
 import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
-from zlaunch.estimate.program import EngineFacts
+from zlaunch.estimate.program import EngineSummary
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 from zlaunch.estimate.rehearsal.model import CannotTell
-from zlaunch.estimate.rehearsal.program.settings import Settings
+from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 
 STEPS: Final = 2
 """Optimizer steps after which a program is left."""
@@ -31,10 +31,10 @@ class Engine:
     trains_in_eval: bool = False
 
     @property
-    def facts(self) -> EngineFacts:
+    def facts(self) -> EngineSummary:
         """Describe it."""
         model = self.engine.module
-        return EngineFacts(type(model).__name__, self.parameters, self.trainable, self.steps)
+        return EngineSummary(type(model).__name__, self.parameters, self.trainable, self.steps)
 
 
 @dataclass
@@ -64,7 +64,7 @@ class EngineWatch:
 
     phases: Phases
     leave: Callable[[], None]
-    settings: Settings
+    settings: ProgramSettings
     engines: dict[int, Engine] = field(default_factory=dict)
     flops: float = 0.0
 

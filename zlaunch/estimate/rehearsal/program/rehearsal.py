@@ -18,7 +18,7 @@ from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import Forecast, parts_at_peak
-from zlaunch.estimate.program import ProgramOrder, ProgramResult
+from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -28,7 +28,7 @@ from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
 from zlaunch.estimate.rehearsal.program.mode import ProgramMode, keep_models_fake
-from zlaunch.estimate.rehearsal.program.settings import Settings
+from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
 from zlaunch.worker.hook import accelerate_cpu
@@ -59,7 +59,7 @@ class ProgramRehearsal:
         steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
         self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
-        self._settings = Settings(str(folder / "swap"))
+        self._settings = ProgramSettings(str(folder / "swap"))
         self._phases = Phases(self._mode, attribution)
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
@@ -108,7 +108,7 @@ class ProgramRehearsal:
             self._end(self._without_forecast(error))
         self._end(self._result())
 
-    def _result(self) -> ProgramResult:
+    def _result(self) -> RehearsedProgram:
         engine = self._engines.trained[0]
         log = self._mode.log
         gc.collect()
@@ -126,9 +126,9 @@ class ProgramRehearsal:
         )
         return replace(self._known(engine), forecast=forecast)
 
-    def _known(self, engine: Engine | None) -> ProgramResult:
+    def _known(self, engine: Engine | None) -> RehearsedProgram:
         facts = tuple(known.facts for known in self._engines.engines.values())
-        result = ProgramResult(engines=facts, batches=self._reader.longest, values=values.read_values())
+        result = RehearsedProgram(engines=facts, batches=self._reader.longest, values=values.read_values())
         if engine is None:
             return result
         config = engine.engine._config._param_dict
@@ -139,7 +139,7 @@ class ProgramRehearsal:
             accumulated=self._settings.asked,
         )
 
-    def _without_forecast(self, error: BaseException | None) -> ProgramResult:
+    def _without_forecast(self, error: BaseException | None) -> RehearsedProgram:
         """Tell why the program ended before it took two steps."""
         known = self._known(next(iter(self._engines.engines.values()), None))
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
@@ -152,10 +152,12 @@ class ProgramRehearsal:
         if own:
             place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
         message = _one_line(error)
-        needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or _is_in_fake_tensors(frames)
+        needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
+            _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
+        )
         return replace(known, error=message, place=place, is_own_error=not needs_data)
 
-    def _end(self, result: ProgramResult) -> NoReturn:
+    def _end(self, result: RehearsedProgram) -> NoReturn:
         self._confinement.lift()
         write_whole(self._file, json.dumps(asdict(result)))
         os._exit(0)

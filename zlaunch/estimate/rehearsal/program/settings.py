@@ -14,7 +14,7 @@ MOST_ACCUMULATED: Final = 2
 """Micro-batches of a step: from the second on, memory no longer grows."""
 
 
-class Settings:
+class ProgramSettings:
     """Changes settings of a program, and remembers by how much its steps are shortened."""
 
     def __init__(self, swap: str) -> None:
@@ -53,7 +53,7 @@ class Settings:
         return config
 
 
-def _report_to_nobody(settings: Settings) -> None:
+def _report_to_nobody(settings: ProgramSettings) -> None:
     begin = transformers.TrainingArguments.__post_init__
 
     def initialized(self: transformers.TrainingArguments) -> None:

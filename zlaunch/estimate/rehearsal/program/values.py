@@ -59,7 +59,7 @@ def note_selection() -> None:
         _FOUND.setdefault(place[0], ReadValue(*place, "selects"))
 
 
-class Unknown(float):
+class UnknownNumber(float):
     """A number that stands for a value: it may be printed and computed with, and notes who compares it."""
 
     def __index__(self) -> int:
@@ -91,22 +91,22 @@ def _compared(_: object, __: object) -> bool:
 def _computed(name: str) -> Callable[..., Any]:
     original = getattr(float, name)
 
-    def compute(self: Unknown, *others: object) -> Any:
+    def compute(self: UnknownNumber, *others: object) -> Any:
         result = original(self, *others)
         if isinstance(result, float):
-            return Unknown(result)
+            return UnknownNumber(result)
         return result
 
     return compute
 
 
 for _name in ("__lt__", "__le__", "__gt__", "__ge__", "__eq__", "__ne__"):
-    setattr(Unknown, _name, _compared)
+    setattr(UnknownNumber, _name, _compared)
 for _name in ("add", "sub", "mul", "truediv", "pow", "mod", "floordiv"):
     for _prefix in ("", "r"):
-        setattr(Unknown, f"__{_prefix}{_name}__", _computed(f"__{_prefix}{_name}__"))
+        setattr(UnknownNumber, f"__{_prefix}{_name}__", _computed(f"__{_prefix}{_name}__"))
 for _name in ("__neg__", "__abs__", "__pos__", "__round__"):
-    setattr(Unknown, _name, _computed(_name))
+    setattr(UnknownNumber, _name, _computed(_name))
 
 
 def _is_program() -> bool:
@@ -120,7 +120,7 @@ def apply() -> None:
 
     def unknown(self: FakeTensor) -> Any:
         if _is_program():
-            return Unknown(item(self))
+            return UnknownNumber(item(self))
         return item(self)
 
     def decides(self: FakeTensor) -> bool:

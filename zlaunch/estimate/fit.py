@@ -26,6 +26,8 @@ class Cluster:
     """None if none was named and there is none here."""
     host_bytes: int | None = None
     """Memory of each host; None if unknown."""
+    network: float | None = None
+    """Bytes per second from a host to the others; None if unknown."""
 
     @property
     def world_size(self) -> int:

@@ -17,6 +17,8 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
@@ -194,13 +196,15 @@ def _estimate(
     args, _ = facts.read_args()
     given = facts.context(args)
     resolved = resolve_config(facts.job, given)
-    resolved = replace(resolved, values=_with_own_batch(resolved.values, result, cluster))
+    values = _with_own_batch(_with_own_settings(resolved.values, result), result, cluster)
+    config = check(dict(result.ds_config), given.context.release).config or resolved.config
+    resolved = replace(resolved, values=values, config=config)
     name, length = facts.job.shown_name, _length(result)
     trained = next(engine for engine in result.engines if engine.steps)
     model = ModelConfig(result.model, json.dumps(result.model), f"{trained.model} of {name}")
     training = Training(
         seq_len=Sourced(length or 1, Source.computed(_compared(result))),
-        uncounted=(*_undecided(result), *_uncounted(facts)),
+        uncounted=(*_undecided(result), *_uncounted(facts, result)),
         batch=_batch_words(result),
     )
     query = EstimateQuery(facts.job, given, model, training, cluster)
@@ -225,6 +229,14 @@ def _speed(workload: Workload, cluster: Cluster, forecast: Forecast, length: int
         return None
 
 
+def _with_own_settings(values: Values, result: RehearsedProgram) -> Values:
+    """Show the stage, the offload and the precision that the engine was really created with."""
+    for section in (ZERO, "bf16", "fp16"):
+        if isinstance(own := result.ds_config.get(section), Mapping):
+            values = values.put((section,), own, Source.computed("the program's own"))
+    return values
+
+
 def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) -> Values:
     """Show the batch that the engine was really created with."""
     micro = result.ds_config.get("train_micro_batch_size_per_gpu")
@@ -243,8 +255,10 @@ def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
         yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
 
 
-def _uncounted(facts: JobFacts) -> Iterator[Uncounted]:
-    """Find what the arguments ask for that fake tensors do not do; most of it the program does itself."""
+def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]:
+    """Find what was not rehearsed: in its evaluation, and what fake tensors do not do."""
+    for what, why in result.uncounted.items():
+        yield Uncounted(what, why, Effect.MORE)
     for one in in_arguments(facts.trainer_flags):
         if one.effect in (Effect.EITHER, Effect.MORE) and one.does.startswith(("changes", "generates")):
             yield one
@@ -295,10 +309,12 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
     if result.is_own_error:
         hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
         raise Unavailable(why, hint)
-    query = query_for(facts, None, USUAL_SEQ_LEN)
+    query = query_for(facts, _length(result), USUAL_SEQ_LEN)
     if query is None:
         raise Unavailable(why, "estimate its model: `zlaunch estimate MODEL`")
-    query = replace(query, cluster=cluster)
+    alone = Uncounted("the script", "may do more or less than train its model", Effect.EITHER)
+    training = replace(query.training, uncounted=(*query.training.uncounted, alone))
+    query = replace(query, cluster=cluster, training=training)
     with Estimator(python=facts.job.python) as estimator:
         (estimate,) = estimator.rehearse([query])
     if isinstance(estimate, Rejected):

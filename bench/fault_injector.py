@@ -1,11 +1,15 @@
 """Inject random faults into real jobs, and check what is left and what is recorded.
 
-    python -m bench.fault_injector [--trials N] [--seed N] [--workers N]
+    python -m bench.fault_injector [--trials N] [--seed N] [--workers N] [--only N …] [--keep DIR]
 
-Each trial starts a job of two ranks, waits for a random phase and a random time, and sends a random signal to
-one random process of the job, or to all programs of zlaunch at once. Then it checks that no process, lock,
-buffer or temporary directory is left after 10 s, that the exit status and the recorded verdict are right, and
-that both agree. The ranks start a daemon in a session of its own.
+Each trial starts a job of two ranks, waits for a random phase and a random time, and does one or two random
+faults of `KINDS`: a signal to a process, again a signal during the cleanup, a run directory that cannot be
+written or is gone, somebody else's process that the kernel kills for want of memory, a limit of processes.
+Then it checks that no process, lock, buffer or temporary directory is left after 10 s, that the exit status
+and the verdict are right, and that what is recorded and what is printed agree. The ranks start a daemon in a
+session of its own, and leave a buffer in shared memory, as DeepSpeed does.
+
+The processes of other hosts are in network namespaces of this machine. It has to be root.
 """
 
 import argparse
@@ -13,37 +17,81 @@ import collections
 import concurrent.futures
 import contextlib
 import json
+import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from tests.cluster.bed import Bed as Hosts
+from tests.cluster.bed import hosts
 from tests.deaths.bed import Bed, Job, runs
+from tests.deaths.script import BUFFERS
 from tests.launchers import LAUNCHERS
+from tests.memory_groups import memory_groups
 from tests.running import zlaunch
 
-SCRIPT = """
-import os, pathlib, subprocess, sys, time
+BEGIN = f"""
+import os, pathlib, signal, subprocess, sys, time
 subprocess.Popen(["setsid", "sleep", "1000"])
+if "ZLAUNCH_RUN_DIR" in os.environ:
+    where = "_".join(os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
+    pathlib.Path("{BUFFERS}" + str(os.getuid()) + "_" + where).write_text(os.getcwd())
+"""
+SLEEP = """
 print("ready", flush=True)
 pathlib.Path("asked" if "ZLAUNCH_RUN_DIR" not in os.environ else "trains").touch()
 while not os.path.exists("end"):
     time.sleep(0.05)
 """
+IGNORE = """
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+"""
+REDUCE = """
+import torch, torch.distributed as dist
+from zlaunch.worker.report import report
+dist.init_process_group("gloo")
+print("ready", flush=True)
+ends, step = torch.zeros(1), 0
+while not ends.item():
+    ends.fill_(os.path.exists("end"))
+    dist.all_reduce(ends)
+    step += 1
+    report(step)
+    time.sleep(0.02 if os.environ["RANK"] == "0" else 0)  # the others wait for it in the collective
+dist.destroy_process_group()
+"""
+SCRIPTS = {
+    "sleeps": BEGIN + SLEEP,
+    "ignores": BEGIN + IGNORE + SLEEP,
+    "reduces": BEGIN + REDUCE,
+    "reduces on hosts": BEGIN + REDUCE,
+}
+"""What the ranks do → their script."""
+
 UNSURE = "from transformers import HfArgumentParser  # so that zlaunch asks\n"
 COMPILER = """#!/bin/sh
 case " $* " in *" -c "*) touch "$PLACE/compiles"; exec sleep 1000;; *) exec c++ "$@";; esac
 """
 
+NUM_RANKS = 2
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+KILLS = (signal.SIGKILL,)
 PROGRAMS = {
     "zlaunch": "train",
     "reaper": "-I",
@@ -66,15 +114,268 @@ PHASES = ("planning", "asking", "compiling", "starting", "training", "ending")
 LATEST = {"planning": 0.6, "starting": 4.0, "ending": 1.0}
 """Phase → the most seconds after its begin; the others last until the fault."""
 
+WITHIN_SECONDS = 10.0
+"""Until nothing may be left."""
+
+AT_ONCE = 0.3
+"""Two faults within so many seconds may arrive in either order."""
+
+Outcomes = set[tuple[int, str, str]]
+"""What may come of a fault: exit status, how the job ended, code of the verdict."""
+
+
+@dataclass(frozen=True)
+class Blow:
+    """What a fault was done to, and when."""
+
+    target: str
+    number: signal.Signals | None = None
+    moment: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        return self.target if self.number is None else f"{self.number.name} to {self.target}"
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A job that harm is done to."""
+
+    job: Job
+    phase: str
+    chance: random.Random
+    undo: ExitStack
+
+    @property
+    def run(self) -> Path:
+        """The run directory."""
+        return self.job.folder / "r"
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Find the processes of the job by their kind."""
+        found: dict[str, list[psutil.Process]] = collections.defaultdict(list)
+        for process in self.job.left():
+            kinds = [kind for kind, word in PROGRAMS.items() if runs(process, word)]
+            kind = next((kind for kind in kinds if kind != "compiler" or self.phase == "compiling"), None)
+            if kind is not None:
+                found[kind].append(process)
+        return found
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is done to a job."""
+
+    strike: Callable[[Scene], Blow]
+    prepare: Callable[[Path, ExitStack], tuple[str, ...]] = lambda *_: ()
+    """What is done before the job starts; the words before its own."""
+
+
+def to_process(numbers: Sequence[signal.Signals], *kinds: str) -> Fault:
+    """Send a signal to a process of one of these kinds; of any if none is named."""
+
+    def strike(scene: Scene) -> Blow:
+        number, found = scene.chance.choice(numbers), scene.processes()
+        targets = sorted(kind for kind in found if not kinds or kind in kinds)
+        if not targets:
+            return Blow("nothing", number)
+        if number == signal.SIGKILL and not kinds:
+            targets.append(ALL)
+        target = scene.chance.choice(targets)
+        if target == ALL:
+            # As `pkill -9 -f` finds them: the reaper has another name.
+            victims = list(chain.from_iterable(found[kind] for kind in OURS if kind != "reaper"))
+        elif target == "compiler":
+            victims = found[target]  # ninja waits for the others
+        else:
+            victims = [scene.chance.choice(found[target])]
+        blow = Blow(target, number)
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.send_signal(number)
+        return blow
+
+    return Fault(strike)
+
+
+def command(*argv: object, check: bool = True) -> None:
+    """Run a program of the system."""
+    subprocess.run([str(word) for word in argv], check=check)
+
+
+def delete(scene: Scene) -> Blow:
+    """Delete the run directory; what is written meanwhile makes it fail."""
+    while scene.run.exists():
+        shutil.rmtree(scene.run, ignore_errors=True)
+    return Blow("run directory deleted")
+
+
+def move(scene: Scene) -> Blow:
+    """Give the run directory another name."""
+    scene.run.rename(scene.run.with_name("moved"))
+    return Blow("run directory moved")
+
+
+def make_immutable(scene: Scene) -> Blow:
+    """Let nobody change the run directory and what is in it."""
+    scene.undo.callback(command, "chattr", "-R", "-i", scene.run)
+    command("chattr", "-R", "-f", "+i", scene.run, check=False)  # what is written meanwhile may go
+    return Blow("run directory immutable")
+
+
+def mount_read_only(scene: Scene) -> Blow:
+    """Mount the run directory over itself, so that no file in it can be opened for writing."""
+    command("mount", "--bind", scene.run, scene.run)
+    scene.undo.callback(command, "umount", "-l", scene.run)
+    command("mount", "-o", "remount,ro,bind", scene.run)
+    return Blow("run directory read-only")
+
+
+def fill(scene: Scene) -> Blow:
+    """Fill the disk of the run directory."""
+    with (scene.run / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 16, 1 << 12, 1):
+            while file.write(b"x" * size) == size:
+                pass
+    return Blow("run directory's disk full")
+
+
+def small_disk(folder: Path, undo: ExitStack) -> tuple[str, ...]:
+    """Give the run directory a disk of 4 MiB."""
+    (folder / "r").mkdir()
+    command("mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder / "r")
+    undo.callback(command, "umount", "-l", folder / "r")
+    return ()
+
+
+def kill_a_stranger(_: Scene) -> Blow:
+    """Have the kernel kill a process of another control group for want of memory."""
+    with memory_groups(32 << 20) as (group,):
+        eat = "x = []\nwhile True: x.append(bytes(range(256)) * 4096)"
+        enter = f'echo $$ >{group}/cgroup.procs && exec "$@"'
+        eater = subprocess.run(["sh", "-c", enter, "-", sys.executable, "-c", eat], check=False)
+        assert eater.returncode == -signal.SIGKILL
+    return Blow("stranger out of memory")
+
+
+def group_of_processes(folder: Path, undo: ExitStack) -> tuple[str, ...]:
+    """Put the job into a control group that can limit its processes; `folder/group` leads to it."""
+    above = Path("/sys/fs/cgroup/pids")
+    if not above.exists():
+        above = above.parent
+        (above / "cgroup.subtree_control").write_text("+pids")
+    group = above / f"zlaunch-{uuid.uuid4().hex}"
+    group.mkdir()
+    undo.callback(group.rmdir)
+    (folder / "group").symlink_to(group)
+    return ("sh", "-c", f'echo $$ >{group}/cgroup.procs && exec "$@"', "-")
+
+
+def limit_processes(scene: Scene) -> Blow:
+    """Let the job start only few processes more, as soon as it has a rank."""
+    group = scene.job.folder / "group"
+    while scene.job.process.poll() is None and not scene.processes()["rank program"]:
+        time.sleep(0.02)
+    most = int((group / "pids.current").read_text()) + scene.chance.randrange(3)
+    (group / "pids.max").write_text(str(most))
+    if len(scene.processes()["daemon"]) == NUM_RANKS:
+        return Blow("no more processes than all")
+    return Blow("no more processes")
+
+
+ANY_SIGNAL = to_process([*STOPS, signal.SIGKILL, signal.SIGKILL])
+STOP = to_process(STOPS, "zlaunch")
+DIRECTORY = (
+    *(Fault(delete), Fault(move), Fault(make_immutable), Fault(mount_read_only)),
+    Fault(fill, small_disk),
+)
+STRANGER = (Fault(kill_a_stranger),)
+ENDS = (STOP, to_process(KILLS, "script"), to_process(KILLS, "rank program"))
+EVERYWHERE = ("planning", "asking", *("compiling",) * 2, *("starting",) * 2, *("training",) * 4, "ending")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of trial: where, when and what. Each is chosen by chance."""
+
+    name: str
+    share: int
+    """Of a hundred trials."""
+    faults: Sequence[Sequence[Fault]]
+    """One fault of each is done."""
+    work: Sequence[str]
+    phases: Sequence[str]
+    gap: tuple[float, float] = (0.0, 0.0)
+    """Seconds between two faults."""
+
+
+MOSTLY_SLEEPS = ("sleeps", "sleeps", "sleeps", "reduces")
+LOCAL = ("sleeps", "reduces", "ignores")
+TRAINING = ("training",)
+SOON = (0.0, 1.0)
+
+KINDS = (
+    Kind("a signal", 20, [[ANY_SIGNAL]], MOSTLY_SLEEPS, EVERYWHERE),
+    Kind("two signals at once", 15, [[ANY_SIGNAL], [ANY_SIGNAL]], MOSTLY_SLEEPS, EVERYWHERE),
+    Kind(
+        "two signals within a second",
+        share=10,
+        faults=[[ANY_SIGNAL], [ANY_SIGNAL]],
+        work=("sleeps",),
+        phases=EVERYWHERE,
+        gap=(AT_ONCE, 1.0),
+    ),
+    Kind(
+        "a second stop during the cleanup",
+        share=12,
+        faults=[[STOP], [STOP]],
+        work=("ignores", "ignores", "sleeps", "reduces"),
+        phases=("compiling", *TRAINING * 4, "ending"),
+        gap=(AT_ONCE, 4.0),
+    ),
+    Kind(
+        "a stop of a rank program in a collective",
+        share=13,
+        faults=[[to_process(STOPS, "rank program")]],
+        work=("reduces", "reduces on hosts"),
+        phases=TRAINING,
+    ),
+    Kind(
+        "the run directory",
+        share=8,
+        faults=[DIRECTORY],
+        work=("sleeps", "reduces", "reduces on hosts"),
+        phases=("training", "training", "ending"),
+    ),
+    Kind(
+        "the run directory, then a signal",
+        share=10,
+        faults=[DIRECTORY, (ANY_SIGNAL, *ENDS)],
+        work=("sleeps", "reduces"),
+        phases=TRAINING,
+        gap=SOON,
+    ),
+    Kind("an out-of-memory kill of a stranger, then a signal", 5, [STRANGER, ENDS], LOCAL, TRAINING, SOON),
+    Kind("a signal, then an out-of-memory kill of a stranger", 4, [ENDS, STRANGER], LOCAL, TRAINING, SOON),
+    Kind(
+        "no more processes",
+        share=3,
+        faults=[[Fault(limit_processes, group_of_processes)]],
+        work=("sleeps",),
+        phases=("planning",),
+    ),
+)
+
 
 @dataclass(frozen=True)
 class Trial:
-    """One fault, chosen before the job starts."""
+    """What was chosen before the job starts."""
 
     number: int
+    kind: Kind
     launcher: str
+    work: str
     phase: str
-    signal: signal.Signals
+    faults: tuple[Fault, ...]
     seed: int
 
 
@@ -83,84 +384,125 @@ class Result:
     """What came of a trial."""
 
     trial: Trial
-    target: str
+    blows: tuple[Blow, ...]
     left: int
     seconds: float
     status: int
     how: str
     code: str
-    wrong: str
+    wrong: str = ""
 
     def __str__(self) -> str:
         """Show it on one line."""
-        one = self.trial
+        trial, (first, *others) = self.trial, self.blows
+        done = [str(first), *(f"{blow} {blow.moment - first.moment:.1f} s later" for blow in others)]
         return (
-            f"{one.number:3} {one.launcher:9} {one.phase:9} {one.signal.name:7} {self.target:15} → "
+            f"{trial.number:3} {trial.launcher:9} {trial.work:16} {trial.phase:9} {', '.join(done)} → "
             f"{self.status:3} {self.how:8} {self.code:18} {self.left} left, {self.seconds:.1f} s {self.wrong}"
         )
 
 
 def trials(count: int, seed: int) -> Iterator[Trial]:
-    """Choose faults."""
+    """Choose kinds, each as often as its share says, and what else is left to chance."""
     chance = random.Random(seed)
     for number in range(count):
+        kind = chance.choices(KINDS, [kind.share for kind in KINDS])[0]
         yield Trial(
             number,
+            kind,
             chance.choice(LAUNCHERS),
-            chance.choices(PHASES, weights=(1, 1, 2, 2, 4, 2))[0],
-            chance.choice([*STOPS, signal.SIGKILL, signal.SIGKILL]),
+            work := chance.choice(kind.work),
+            _possible(chance.choice(kind.phases), work),
+            tuple(map(chance.choice, kind.faults)),
             chance.randrange(1 << 30),
         )
 
 
-def run(trial: Trial) -> Result:
+def _possible(phase: str, work: str) -> str:
+    """Torch is imported in ranks alone: no op is compiled for these, and nobody asks them."""
+    if work != "sleeps" and phase in {"asking", "compiling"}:
+        return "training"
+    return phase
+
+
+class MarkedJob(Job):
+    """A job whose processes on other hosts are found by its folder: ssh does not hand the mark on."""
+
+    def left(self) -> list[psutil.Process]:
+        """List what runs of the job, wherever it went."""
+        found, folder = {process.pid: process for process in super().left()}, str(self.folder)
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                if folder in " ".join([process.cwd(), *process.cmdline()]):
+                    found[process.pid] = process
+        return list(found.values())
+
+    def buffers(self) -> list[Path]:
+        """List what lies of the job in shared memory."""
+        found, words = [], os.fsencode(self.folder)
+        for file in Path(BUFFERS).parent.glob(f"{Path(BUFFERS).name}*"):
+            with contextlib.suppress(OSError):
+                if file.stat().st_size == len(words) and file.read_bytes() == words:
+                    found.append(file)
+        return found
+
+
+def run(trial: Trial, bed: Hosts | None, keep: Path | None) -> Result:
     """Start a job, do harm to it, and judge what comes of it."""
     chance = random.Random(trial.seed)
-    with tempfile.TemporaryDirectory(prefix="zlaunch-fault-") as name, contextlib.ExitStack() as after:
+    with tempfile.TemporaryDirectory(prefix="zlaunch-fault-") as name, ExitStack() as undo:
         folder = Path(name)
-        (folder / "tmp").mkdir()
-        (folder / "compiler").write_text(COMPILER)
-        (folder / "compiler").chmod(0o755)
-        (folder / "job.py").write_text((UNSURE if trial.phase == "asking" else "") + SCRIPT)
-        environment = {"TMPDIR": str(folder / "tmp"), "XDG_CACHE_HOME": str(folder / "cache")}
-        if trial.phase == "compiling":
-            environment |= {"TORCH_EXTENSIONS_DIR": str(folder / "ops"), "CXX": str(folder / "compiler")}
-            environment["PLACE"] = name
-        else:
-            del environment["XDG_CACHE_HOME"]
-        ask = () if trial.phase == "asking" else ("--no-ask",)
-        words = ["train", "job.py", *ask, "--gpus", "2", "--launcher", trial.launcher, "--run-dir", "r"]
-        job = Job(folder, words, Bed(env=environment))
-        after.callback(job.end)
+        job = MarkedJob(folder, _words(trial, bed), _bed(trial, folder, bed, undo))
+        undo.callback(job.end)
+        scene = Scene(job, trial.phase, chance, undo)
         _await(trial, job)
         time.sleep(chance.uniform(0, LATEST.get(trial.phase, 0.5)))
-        target = _harm(trial, job, chance)
-        if _has_no_effect(trial, target):
+        blows: list[Blow] = []
+        for fault in trial.faults:
+            if blows:
+                time.sleep(chance.uniform(*trial.kind.gap))
+            blows.append(fault.strike(scene))
+            job.dies_now()
+        if not any(_expected(trial, blow) for blow in blows):  # it goes on
             (folder / "end").touch()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 job.process.wait(120)
-            job.moment = time.time()
-        status, left, seconds = job.await_end(10.0)
-        ending = job.ending()
-        verdict = ending.get("verdict") or {}
-        litter = [*folder.glob("tmp/zlaunch-*"), *folder.glob("ops/*/lock")]
-        result = Result(
-            trial,
-            target,
-            left + len(litter),
-            seconds,
-            status,
-            ending.get("how", "-"),
-            verdict.get("code", "-"),
-            "",
-        )
-        has_begun = (folder / "r" / "job.json").exists()
-        if has_begun and not ending:  # nothing ran that could record it
-            result = replace(result, how=f"shown as {_shown(folder)}")
-        wrong = _judge(result, has_begun, ending) or ("" if "Traceback" not in job.said() else "a traceback")
-        if not has_begun and "Traceback" in job.said() and ", in main\n" not in job.said():
-            wrong = ""  # it came while Python itself started, before zlaunch can heed it
-        return replace(result, wrong=wrong)
+            job.dies_now()
+        status, left, seconds = job.await_end(WITHIN_SECONDS)
+        litter = [*folder.glob("tmp/*"), *folder.glob("ops/*/lock")]
+        result = _judge(trial, tuple(blows), job, (status, left + len(litter), seconds))
+        if keep is not None and result.wrong:
+            files = shutil.ignore_patterns("filler", "ops", "cache")
+            shutil.copytree(folder, keep / str(trial.number), ignore=files, dirs_exist_ok=True)
+        return result
+
+
+def _words(trial: Trial, bed: Hosts | None) -> list[str]:
+    words = ["train", "job.py", "--launcher", trial.launcher, "--run-dir", "r", "--json"]
+    if trial.phase != "asking":
+        words.append("--no-ask")
+    if trial.work != "reduces on hosts":
+        return [*words, "--gpus", str(NUM_RANKS)]
+    assert bed is not None
+    return [*words, "--hostfile", str(bed.hostfile)]
+
+
+def _bed(trial: Trial, folder: Path, bed: Hosts | None, undo: ExitStack) -> Bed:
+    """Write what the job needs into its folder."""
+    (folder / "tmp").mkdir()
+    (folder / "compiler").write_text(COMPILER)
+    (folder / "compiler").chmod(0o755)
+    unsure = UNSURE if trial.phase == "asking" else ""
+    (folder / "job.py").write_text(unsure + SCRIPTS[trial.work])
+    environment = {"TMPDIR": str(folder / "tmp")}
+    if trial.phase == "compiling":
+        environment |= {"TORCH_EXTENSIONS_DIR": str(folder / "ops"), "CXX": str(folder / "compiler")}
+        environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "PLACE": str(folder)}
+    if trial.work == "reduces on hosts":
+        assert bed is not None
+        environment |= bed.environment()
+    before = [fault.prepare(folder, undo) for fault in trial.faults]
+    return Bed(tuple(chain.from_iterable(before)), env=environment)
 
 
 def _await(trial: Trial, job: Job) -> None:
@@ -171,43 +513,59 @@ def _await(trial: Trial, job: Job) -> None:
     elif trial.phase == "starting":
         job.await_file(folder / "r" / "logs" / "launcher.log")
     elif trial.phase in {"training", "ending"}:
-        job.await_ready(num_ranks=2)
+        job.await_ready(num_ranks=NUM_RANKS)
     if trial.phase == "ending":
         (folder / "end").touch()
 
 
-def _harm(trial: Trial, job: Job, chance: random.Random) -> str:
-    """Send the signal to a process of a random kind; return the kind."""
-    found: dict[str, list[psutil.Process]] = collections.defaultdict(list)
-    for process in job.left():
-        kinds = [kind for kind, word in PROGRAMS.items() if runs(process, word)]
-        kind = next((kind for kind in kinds if kind != "compiler" or trial.phase == "compiling"), None)
-        if kind is not None:
-            found[kind].append(process)
-    if not found:
-        return "nothing"
-    targets = sorted(found)
-    if trial.signal == signal.SIGKILL:
-        targets.append(ALL)
-    target = chance.choice(targets)
-    if target == ALL:
-        # As `pkill -9 -f` finds them: the reaper has another name.
-        victims = list(chain.from_iterable(found.get(kind, []) for kind in OURS if kind != "reaper"))
-    else:
-        victims = [chance.choice(found[target])]
-    if target == "compiler":
-        victims = found[target]  # ninja waits for the others
-    job.dies_now()
-    for victim in victims:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            victim.send_signal(trial.signal)
-    return target
+def _judge(trial: Trial, blows: tuple[Blow, ...], job: Job, ended: tuple[int, int, float]) -> Result:
+    """Compare what came of a trial with what may come of it."""
+    status, left, seconds = ended
+    ending, printed = job.ending(), _printed(job.folder)
+    verdict = ending.get("verdict") or {}
+    how, code = ending.get("how", "-"), verdict.get("code", "-")
+    is_killed = any(blow.number == signal.SIGKILL and blow.target in {"zlaunch", ALL} for blow in blows)
+    has_begun = bool(ending) or any(job.folder.glob("*/job.json"))
+    if not ending and printed:  # its directory is gone, or cannot be written
+        how, code = printed["state"], _code(printed["cause"])
+    elif not ending and has_begun:  # nothing ran that could record it
+        how = f"shown as {_shown(job.folder)}"
+    right = _right(trial, blows)
+    if (
+        trial.phase == "starting"
+        and blows[0].target == "rank program"
+        and not any(job.folder.glob("r/ranks/*"))
+    ):
+        right = right.union(UNRECORDED, *(_expected(trial, blow) for blow in blows))
+    if how == "-":
+        right = {(number, "-", "-") for number, *_ in right}
+    is_stumbled = trial.phase == "ending" and (status, how) == (0, "stumbled")
+    wrong = ""
+    if left:
+        wrong = f"left: {', '.join(' '.join(process.cmdline()) for process in job.left())}"
+    elif seconds > WITHIN_SECONDS:
+        wrong = "late"
+    elif not is_killed and {status} != {status, *_statuses(ending), *_statuses(printed)}:
+        wrong = f"recorded {_statuses(ending)}, printed {_statuses(printed)}"
+    elif (status, how, code) not in right and not is_stumbled:
+        wrong = f"expected {' or '.join(map(str, sorted(right)))}"
+    elif "Traceback" in job.said() and (has_begun or ", in main\n" in job.said()):
+        # Before, it came while Python itself started, when zlaunch cannot heed it.
+        wrong = "a traceback"
+    return Result(trial, blows, left, seconds, status, how, code, wrong)
 
 
-def _has_no_effect(trial: Trial, target: str) -> bool:
-    """Whether the job goes on, as it does if zlaunch cannot learn the arguments of a script."""
-    is_unanswered = trial.phase == "asking" and target in {"script", "reaper"}
-    return target in {"daemon", "nothing"} or (is_unanswered and trial.signal == signal.SIGKILL)
+def _statuses(record: Mapping[str, Any]) -> list[int]:
+    return [record["exit_status"]] if "exit_status" in record else []
+
+
+def _printed(folder: Path) -> dict[str, Any]:
+    """Read the JSON that zlaunch has printed; empty if it has not."""
+    lines = (folder / "out").read_text("utf-8", "replace").splitlines()
+    if not lines or not lines[-1].startswith("{"):
+        return {}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def _shown(folder: Path) -> str:
@@ -216,72 +574,140 @@ def _shown(folder: Path) -> str:
     return str(json.loads(shown.out)["state"]) if shown.status == 0 else shown.err
 
 
-def _judge(result: Result, has_begun: bool, ending: Mapping[str, object]) -> str:
-    """Say what is wrong; empty if nothing is."""
-    trial, target = result.trial, result.target
-    if result.left:
-        return f"{result.left} left"
-    is_killed = target in {"zlaunch", ALL} and trial.signal == signal.SIGKILL
-    if has_begun and not is_killed and ending.get("exit_status") != result.status:
-        return f"recorded {ending.get('exit_status')}"
-    right = _expected(trial, target)
-    if not has_begun:  # nothing is recorded of it
-        right = {(status, "-", "-") for status, *_ in right}
-    if is_killed and trial.phase == "starting":
-        right |= {(137, "shown as lost", "-")}
-    if trial.phase in {"ending", "starting"} or _has_no_effect(trial, target):
-        right |= {(0, "finished", "-")}  # it came too late, or did not matter
-    got = (result.status, result.how, result.code)
-    if got in right or (trial.phase == "ending" and result.how == "stumbled"):
-        return ""
-    return f"expected {' or '.join(map(str, sorted(right)))}"
+CAUSES = {
+    "stopped": "stopped the job with SIG",
+    "killed": "was killed by SIGKILL; its sender is unknown",
+    "ended-by-signal": "was ended by SIG",
+    "rank-lost": "and its wrapper process are gone",
+    "launcher-killed": "the launcher was killed by SIGKILL",
+    "launcher-failed": "the launcher (torchrun|deepspeed) failed",
+    "connection-lost": "lost its connection",
+}
+"""Code of a verdict → words of its cause, which alone is in the JSON."""
 
 
+def _code(cause: str | None) -> str:
+    if cause is None:
+        return "-"
+    return next((code for code, words in CAUSES.items() if re.search(words, cause)), cause)
+
+
+FINISHED = (0, "finished", "-")
+BUILD_FAILED = (69, "failed", "op-build-failed")
 KILLED_LAUNCHER = (137, "failed", "launcher-killed")
+KILLED_ZLAUNCH = (137, "lost", "zlaunch-killed")
 KILLED = {
-    "zlaunch": (137, "lost", "zlaunch-killed"),
-    ALL: (137, "lost", "zlaunch-killed"),
+    "zlaunch": KILLED_ZLAUNCH,
+    ALL: KILLED_ZLAUNCH,
     "rank program": (137, "failed", "rank-lost"),
     "script": (137, "failed", "killed"),
 }
 """Kind of process → what comes of its SIGKILL; of all others, a launcher that was killed."""
 
+UNRECORDED: Outcomes = {(1, "failed", "launcher-failed")}
+"""What comes of a signal that a rank program gets while Python itself starts, before it can heed it."""
 
-def _expected(trial: Trial, target: str) -> set[tuple[int, str, str]]:
-    """Return what may come of a fault: exit status, how it ended, code of the verdict."""
-    number, is_kill = 128 + trial.signal, trial.signal == signal.SIGKILL
-    stops = {(number, "stopped", "stopped")}
-    if is_kill and trial.phase == "compiling" and target not in {"zlaunch", ALL}:
-        return {(69, "failed", "op-build-failed")}
+OTHERS: Mapping[str, Outcomes] = {
+    "no more processes": {(1, "failed", "too-many-processes")},
+}
+"""Faults that are no signals, and end the job."""
+
+
+def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
+    """Return what may come of a trial: of the first fault, or of one that ended the job before it could."""
+    outcomes = [(blow, expected) for blow in blows if (expected := _expected(trial, blow))]
+    if not outcomes:
+        return {FINISHED}
+    (first, right), *later = outcomes
+    for blow, expected in later:
+        if blow.moment - first.moment < AT_ONCE or _forestalls(blow, first):
+            right = right | expected
+        if blow.target == "zlaunch" and blow.number in STOPS:  # nothing is restarted, whatever the cause
+            right = right | {(128 + blow.number, "stopped", code) for _, _, code in right}
+    if blows[0].target == "run directory immutable" and first.target in {"rank program", "script"}:
+        assert (
+            first.number is not None
+        )  # nobody can record or print how it ended: its logs are immutable, too
+        right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
+    if trial.phase == "ending":  # it came too late
+        right = right | {FINISHED}
+    return right
+
+
+def _forestalls(blow: Blow, first: Blow) -> bool:
+    """Whether a fault decides how a job ends that was already ending."""
+    if blow.number != signal.SIGKILL:
+        return False
+    return blow.target in {"zlaunch", ALL} or (first.target != "zlaunch" and blow.target not in KILLED)
+
+
+def _expected(trial: Trial, blow: Blow) -> Outcomes:
+    """Return what may come of a fault; nothing if the job goes on."""
+    target, number = blow.target, blow.number
+    if number is None:
+        return OTHERS.get(target, set())
+    is_kill = number == signal.SIGKILL
+    # The job goes on if zlaunch cannot learn the arguments of a script.
+    is_unanswered = trial.phase == "asking" and target in {"script", "reaper"} and is_kill
+    if target in {"daemon", "nothing"} or is_unanswered:
+        return set()
     if is_kill:
+        if trial.phase == "compiling" and target not in {"zlaunch", ALL}:
+            return {BUILD_FAILED}
+        if trial.phase in {"starting", "ending"} and target in {"zlaunch", ALL}:
+            return {
+                KILLED_ZLAUNCH,
+                (137, "shown as lost", "-"),
+            }  # no program below it ran that could record it
         return {KILLED.get(target, KILLED_LAUNCHER)}
     if target in {"ninja", "compiler"}:
-        return {(69, "failed", "op-build-failed")}
+        return {BUILD_FAILED}
+    stops: Outcomes = {(128 + number, "stopped", "stopped")}
     if target == "script":
-        by_itself = {(number, "failed", "ended-by-signal")}
-        return by_itself | stops if trial.signal == signal.SIGINT else by_itself
-    if target == "node launcher" and trial.signal == signal.SIGHUP:
+        by_itself = {(128 + number, "failed", "ended-by-signal")}
+        return by_itself | stops if number == signal.SIGINT else by_itself
+    if target == "node launcher" and number == signal.SIGHUP:
         return {KILLED_LAUNCHER}  # DeepSpeed's runner does not say what ended it
     return stops
 
 
-def table(results: list[Result]) -> str:
-    """Count the trials by kind of process and signal."""
+def tables(results: Sequence[Result]) -> str:
+    """Count the trials by their kind, and the signals by kind of process."""
+    lines = ["| trial | trials | left after 10 s | wrong |", "|---|---|---|---|"]
+    for kind in KINDS:
+        here = [result for result in results if result.trial.kind is kind]
+        wrong = sum(bool(result.wrong) for result in here)
+        lines.append(f"| {kind.name} | {len(here)} | {sum(result.left for result in here)} | {wrong} |")
     signals = (*STOPS, signal.SIGKILL)
-    lines = [
-        f"| process | {' | '.join(one.name for one in signals)} | left after 10 s | wrong |",
-        f"|{'---|' * (len(signals) + 3)}",
+    lines += [
+        "",
+        f"| process | {' | '.join(one.name for one in signals)} |",
+        f"|{'---|' * (len(signals) + 1)}",
     ]
+    counts = collections.Counter((blow.target, blow.number) for result in results for blow in result.blows)
     for target in (*PROGRAMS, ALL, "nothing"):
-        here = [one for one in results if one.target == target]
-        if here:
-            counts = [sum(one.trial.signal == number for one in here) for number in signals]
-            cells = [target, *counts, sum(one.left for one in here), sum(bool(one.wrong) for one in here)]
-            lines.append(f"| {' | '.join(map(str, cells))} |")
-    phases = collections.Counter(one.trial.phase for one in results)
-    shown = ", ".join(f"{phases[phase]} {phase}" for phase in PHASES)
-    slowest = max(one.seconds for one in results)
-    return "\n".join([*lines, "", f"Phases: {shown}. The longest cleanup took {slowest:.1f} s."])
+        cells = [counts[target, number] for number in signals]
+        if any(cells):
+            lines.append(f"| {' | '.join(map(str, [target, *cells]))} |")
+    others = [
+        f"{number} {target}" for (target, sent), number in sorted(counts.items(), key=str) if sent is None
+    ]
+    phases = collections.Counter(result.trial.phase for result in results)
+    slowest = max(result.seconds for result in results)
+    return "\n".join(
+        [
+            *(*lines, ""),
+            f"Other faults: {', '.join(others)}.",
+            f"Phases: {', '.join(f'{phases[phase]} {phase}' for phase in PHASES)}.",
+            f"The longest cleanup took {slowest:.1f} s.",
+        ]
+    )
+
+
+def _others(results: Sequence[Result]) -> list[str]:
+    """Name the faults that are no signals."""
+    blows = chain.from_iterable(result.blows for result in results)
+    return [blow.target for blow in blows if blow.number is None]
 
 
 def main() -> None:
@@ -291,21 +717,26 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", type=int, nargs="*", help="numbers of trials to repeat")
+    parser.add_argument("--keep", type=Path, help="where to copy the folders of trials that went wrong")
     arguments = parser.parse_args()
     chosen = [
-        one
-        for one in trials(arguments.trials, arguments.seed)
-        if not arguments.only or one.number in arguments.only
+        trial
+        for trial in trials(arguments.trials, arguments.seed)
+        if not arguments.only or trial.number in arguments.only
     ]
     # Started in the background, or by nohup, it would have all jobs ignore these.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     results = []
-    with concurrent.futures.ThreadPoolExecutor(arguments.workers) as pool:
-        for result in pool.map(run, chosen):
+    with ExitStack() as undo:
+        bed = None
+        if any(trial.work == "reduces on hosts" for trial in chosen):
+            bed = undo.enter_context(hosts(Path(undo.enter_context(tempfile.TemporaryDirectory()))))
+        pool = undo.enter_context(concurrent.futures.ThreadPoolExecutor(arguments.workers))
+        for result in pool.map(partial(run, bed=bed, keep=arguments.keep), chosen):
             results.append(result)
             print(result, flush=True)
-    print(table(results))
+    print(tables(results))
     sys.exit(any(result.wrong for result in results))
 
 

@@ -3,6 +3,8 @@
 import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -65,6 +67,13 @@ def test_a_pipe_is_called_a_pipe(tmp_path: Path) -> None:
 def test_bytes_of_an_argument_that_are_not_utf_8_are_kept(tmp_path: Path) -> None:
     write_whole(tmp_path / "run.sh", os.fsdecode(b"train.py \xff"))
     assert (tmp_path / "run.sh").read_bytes() == b"train.py \xff"
+
+
+def test_a_program_that_prints_to_a_full_disk_ends_as_it_would(tmp_path: Path) -> None:
+    program = "from zlaunch.files import print_line; print_line('the end'); raise SystemExit(7)"
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=full, check=False)
+    assert ended.returncode == 7
 
 
 def test_what_reads_checkpoints_and_runs_opens_regular_files_alone() -> None:

@@ -88,6 +88,24 @@ print(child.wait(lambda: None), time.monotonic() - begin < 10)
     assert told(launcher, body) == "-2 True"
 
 
+def test_a_daemon_gets_no_time_to_end_after_a_launcher_that_was_stopped() -> None:
+    launcher = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {PLAIN!r}], start_new_session=True)
+print(flush=True)
+time.sleep(60)
+"""
+    body = """
+child = start(LauncherProcess, 20.0)
+while not log.read_text():
+    time.sleep(0.01)
+child.on_signal(signal.SIGTERM, None)
+begin = time.monotonic()
+print(child.wait(lambda: None), time.monotonic() - begin < 10)
+"""
+    assert told(launcher, body) == "-15 True"
+
+
 def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:
     body = """
 begin = subprocess.Popen
@@ -199,6 +217,17 @@ child.wait(lambda: None)
 print(signal.getsignal(signal.SIGTERM) is before)
 """
     assert told(PLAIN, body) == "True"
+
+
+def test_a_signal_after_a_final_result_does_not_change_the_exit_status() -> None:
+    body = """
+with process.signals_as_exceptions(is_final=True):
+    process.defer_signals()
+    os.kill(os.getpid(), signal.SIGINT)
+os.kill(os.getpid(), signal.SIGTERM)
+print("the same")
+"""
+    assert told(PLAIN, body) == "the same"
 
 
 def test_an_end_that_takes_too_long_is_not_waited_for() -> None:

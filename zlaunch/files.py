@@ -99,6 +99,19 @@ def write_whole(file: Path, text: str, mode: int = 0o666) -> None:
         raise
 
 
+def overwrite(file: Path, content: bytes) -> None:
+    """Replace what is in a file, in the space that it has on a full disk. Raise OSError if it is gone."""
+    with file.open("r+b") as old:
+        old.write(content)
+        old.truncate()
+
+
+def print_line(text: str) -> None:
+    """Write to stdout unless its disk is full: `print` would keep the text, and Python exit with 120."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{text}\n".encode("utf-8", "replace"))
+
+
 def start_of_lines(file: Path, count: int, longest: int = LONGEST_LINE_BYTES) -> int:
     """Where the last lines of a file begin, in bytes; within a line that is longer than `longest`.
 

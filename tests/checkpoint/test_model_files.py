@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.checkpoint.made import T, safetensors
 from tests.each import each
 from zlaunch.checkpoint.find import find
 from zlaunch.checkpoint.summary import summarize
+from zlaunch.cli.checkpoint.verify import verify
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -48,6 +51,14 @@ def problems(folder: Path, **files: Mapping[str, Any]) -> str:
 
 def test_a_whole_model_is_complete(tmp_path: Path) -> None:
     assert problems(tmp_path, config=LLAMA, model=MODEL) == ""
+
+
+def test_a_model_alone_is_said_to_have_no_optimizer_state(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems(tmp_path, config=LLAMA, model=MODEL)
+    verify(tmp_path)
+    assert capsys.readouterr().out.endswith(": complete; it has no optimizer state\n")
 
 
 @each("prefix", ("module.", "_orig_mod.", "base_model.model."))

@@ -15,6 +15,7 @@ STATUS = {"can-resume": 65}
 """Command → its exit status on the page, if that is not 0."""
 
 
+@pytest.mark.full
 def test_every_command_of_the_page_does_what_it_says(saved: Path, tmp_path: Path) -> None:
     checkpoint = trainers(tmp_path / "outputs", 500, saved / "zero2")
     shutil.copytree(saved / "adapters" / "lora1-alone", tmp_path / "outputs" / "lora")

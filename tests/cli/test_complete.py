@@ -63,7 +63,7 @@ def test_runs_are_completed(tmp_path: Path, completed: Completed, words: str, an
         ("zlaunch train --set gradient_cl", ["gradient_clipping="]),
         ("zlaunch train --set zero_opt", ["zero_optimization."]),
         ("zlaunch estimate gpt2 --on 8xB2", ["8xB200"]),
-        ("zlaunch plan gpt2 --on H20", ["H20", "H200"]),
+        ("zlaunch plan gpt2 --on L40", ["L40", "L40S"]),
         ("zlaunch config validate --deepspeed 0.19", ["0.19"]),
         ("zlaunch config explain nothing_like_it", []),
     ],

@@ -536,6 +536,18 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
                 frame(f"{SITE}/deepspeed/runtime/engine.py", 2059, "_broadcast_model", "dist.broadcast("),
             )
         ),
+        run(
+            raised(
+                "RuntimeError",
+                "self.dim() cannot be 0 to view BFloat16 as Byte (different element sizes)",
+                frame(
+                    f"{SITE}/deepspeed/runtime/zero/partition_parameters.py",
+                    1204,
+                    "_zero_init_param",
+                    "dist.broadcast(param.data.view(torch.uint8), 0, partition_group)",
+                ),
+            )
+        ),
     ),
     "backward-without-engine": (
         run(

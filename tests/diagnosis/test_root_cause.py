@@ -149,6 +149,21 @@ def test_a_rank_that_the_kernel_killed_before_a_stop_is_the_cause() -> None:
     assert diagnose(evidence).code == "host-out-of-memory"
 
 
+LOST = replace(printed("step 3\n", rank=0), returncode=None)
+
+
+@pytest.mark.parametrize(
+    ("rank", "launcher", "cause"), [(stopped(0), -9, "launcher-killed"), (LOST, 1, "rank-lost")]
+)
+@pytest.mark.parametrize(("since", "is_cause"), [(9.0, True), (9.9, False), (10.1, False)])
+def test_what_was_killed_before_a_stop_is_the_cause(
+    rank: RankEvidence, launcher: int, cause: str, since: float, is_cause: bool
+) -> None:
+    told = replace(stopped(1), stopped_at=since)
+    code = diagnose(run(rank, told, launcher_returncode=launcher, **CTRL_C)).code
+    assert code == (cause if is_cause else "stopped")
+
+
 def test_a_rank_that_times_out_after_a_stop_follows_from_it() -> None:
     late, early = (at(raised("RuntimeError", GLOO_TIMEOUT), 0, 10.0 + seconds) for seconds in (5.0, -5.0))
     codes = [diagnose(run(rank, stopped(1), **CTRL_C)).code for rank in (late, early)]

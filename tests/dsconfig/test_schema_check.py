@@ -58,7 +58,12 @@ HINTS: list[tuple[dict[str, Any], str | None]] = [
     ({"optimizer": None}, "delete the key"),
     ({"train_batch_size": "many"}, "write a whole number, without quotes"),
     ({"gradient_clipping": "inf"}, "write a number, without quotes"),
-    ({"zero_optimization": 3}, "write an object, `{…}`"),
+    ({"zero_optimization": 7}, "write an object, `{…}`"),
+    ({"zero_optimization": 3}, 'write an object, `{"stage": 3}`'),
+    ({"bf16": True}, 'write an object, `{"enabled": true}`'),
+    ({"optimizer": "Lion"}, 'write an object, `{"type": "Lion"}`'),
+    ({"zero_optimization": {"offload_param": "CPU"}}, 'write an object, `{"device": "cpu"}`'),
+    ({"zero_optimization": {"offload_optimizer": True}}, 'write an object, such as `{"device": "cpu"}`'),
     ({"bf16": {"enabled": "yes"}}, "write true or false"),
     ({"lr": 1e-4}, "the key in a ds_config is `optimizer.params.lr`"),
 ]

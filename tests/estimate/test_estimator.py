@@ -85,3 +85,28 @@ def test_what_deepspeed_refuses_on_the_last_rank_alone_ends_the_job(size: float)
 def test_a_formula_for_the_last_rank_does_not_replace_a_rehearsal_of_the_first() -> None:
     formula = forecast(3.0, method="closed form", why_not_rehearsed="killed", error=0.5)
     assert answer(by_ranks(forecast(2.0), formula)).forecast.method == "rehearsal"
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "hint"),
+    [
+        (
+            "RuntimeError: self.dim() cannot be 0 to view Half as Byte (deepspeed/x.py:1, during initialize)",
+            "",
+            "deepspeed==0.19.7",
+        ),
+        (
+            "IndexError: Dimension out of range (transformers/modeling_utils.py:2321, during load under zero.Init)",
+            "zero_optimization.stage",
+            "`--stage 2`",
+        ),
+        ("ValueError: no (transformers/modeling_utils.py:1, during load)", "", "fix the model's config.json"),
+    ],
+)
+def test_an_error_while_loading_is_refused_with_what_to_do(words: str, where: str, hint: str) -> None:
+    refused = by_ranks(forecast(2.0, late_error=words), forecast(2.0))
+    assert isinstance(refused, Rejected)
+    (finding,) = refused.findings
+    assert (finding.code, finding.where) == ("deepspeed-gives-up", where)
+    assert words in finding.message
+    assert hint in (finding.hint or "")

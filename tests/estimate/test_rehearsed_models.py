@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Lora, Workload
 from zlaunch.job.model import read_model
 
 pytestmark = pytest.mark.job
@@ -53,6 +55,7 @@ def of(config: dict[str, Any], *architectures: str, **changed: Any) -> Workload:
 
 KINDS = {
     "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
+    "a type with two classes for its task": of({"model_type": "deit", **VISION}),
     "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
     "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
     "answers found in a text": of(BERT, "BertForQuestionAnswering"),
@@ -93,8 +96,8 @@ REMARKS = {
     "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
-    "images of any size": "counted without images: the memory for training on them is not included",
 }
+MISSING = {"images of any size": ("images",)}
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,7 @@ def test_every_kind_of_model_is_rehearsed_and_says_what_is_not_counted(
     forecast = told[kind]
     assert (forecast.why_not_rehearsed, forecast.late_error) == (None, None)
     assert forecast.notes == ((REMARKS[kind],) if kind in REMARKS else ())
+    assert forecast.missing == MISSING.get(kind, ())
 
 
 def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
@@ -128,6 +132,98 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
 def test_of_a_model_that_cannot_be_rehearsed_nobody_can_tell(asked: Workload, why: str) -> None:
     with pytest.raises(Unavailable, match=f"cannot tell how much memory this model takes: .*{why}"):
         rehearse([asked])
+
+
+CLIP = {
+    "model_type": "clip",
+    "architectures": ["CLIPModel"],
+    "projection_dim": 16,
+    "text_config": {**VISION, "vocab_size": 100, "max_position_embeddings": 16},
+    "vision_config": VISION,
+}
+REFUSED = {
+    "a parameter without dimensions at stage 2": (
+        replace(of(CLIP), seq_len=16),
+        [
+            "RuntimeError: self.dim() cannot be 0 to view ",
+            "(deepspeed/runtime/engine.py:",
+            "during initialize)",
+        ],
+    ),
+    "a parameter without dimensions at stage 3": (
+        replace(workload(3, save=False), model=CLIP, seq_len=16, zero_init=True),
+        ["RuntimeError: self.dim() cannot be 0 to view ", "(deepspeed/runtime/zero/partition_parameters.py:"],
+    ),
+    "a weight norm at stage 3": (
+        replace(
+            workload(3, save=False), model={**SPEECH, "architectures": ["Wav2Vec2ForCTC"]}, zero_init=True
+        ),
+        ["IndexError: Dimension out of range", "(transformers/", "during load under zero.Init)"],
+    ),
+}
+"""What DeepSpeed, or transformers inside `zero.Init`, fails at → the parts of its words."""
+
+
+@pytest.fixture(scope="module")
+def refused() -> dict[str, Forecast]:
+    return dict(zip(REFUSED, rehearse([asked for asked, _ in REFUSED.values()]), strict=True))
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_torch_refuses_to_deepspeed_while_a_model_is_loaded_ends_the_job(
+    kind: str, refused: dict[str, Forecast]
+) -> None:
+    words = refused[kind].late_error or ""
+    assert [part for part in REFUSED[kind][1] if part not in words] == []
+
+
+def test_adapters_without_peft_are_not_rehearsed_and_the_command_that_installs_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peft.py").write_text("raise ModuleNotFoundError(name='peft')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (forecast,) = rehearse([replace(of(LLAMA), lora=Lora(4))])
+    python = sys.executable
+    why = f"peft is not installed in {python}: `{python} -m pip install peft`"
+    assert (forecast.method, forecast.why_not_rehearsed) == ("closed form", why)
+
+
+REAL = """
+import json, sys, deepspeed, transformers
+from transformers.integrations import HfDeepSpeedConfig
+deepspeed.init_distributed("gloo")
+zero = HfDeepSpeedConfig({"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True},
+                          "zero_optimization": {"stage": 3}})
+for config in json.load(sys.stdin):
+    cls = getattr(transformers, config["architectures"][0])
+    try:
+        cls._from_config(transformers.AutoConfig.for_model(**config))
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.full
+def test_real_deepspeed_fails_with_the_same_words(refused: dict[str, Forecast]) -> None:
+    models = {kind: dict(asked.model) for kind, (asked, _) in REFUSED.items() if "stage 3" in kind}
+    ranks = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29577",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", REAL],
+        input=json.dumps(list(models.values())),
+        env={**os.environ, **ranks, "DS_ACCELERATOR": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    raised = [line for line in done.stdout.splitlines() if "Error: " in line]
+    for kind, words in zip(models, raised, strict=True):
+        assert (refused[kind].late_error or "").startswith(words)
 
 
 CODE = """

@@ -5,8 +5,8 @@ import shlex
 import pytest
 
 from tests.making import script
-from zlaunch.estimate.asked_adapters import adapters_of
-from zlaunch.estimate.uncounted import Effect, in_arguments, in_script
+from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of
+from zlaunch.estimate.uncounted import ADAPTED, QUANTIZED, Effect, in_arguments, in_script
 from zlaunch.estimate.workload import DEFAULT_MODULES, Lora
 from zlaunch.job.args import ScriptArgs
 
@@ -21,13 +21,13 @@ def effects(line: str) -> list[Effect]:
     ("line", "expected"),
     [
         ("--learning_rate 1e-5 --bf16 --gradient_checkpointing --packing", []),
-        ("--use_liger_kernel true", [LESS]),
-        ("--use_liger_kernel false", []),
+        ("--use_liger_kernel true", []),
         ("--load_in_4bit", [LESS]),
         ("--quantization_bit 4", [LESS]),
         ("--finetuning_type freeze", [LESS]),
         ("--finetuning_type full", []),
         ("--freeze_vit true --freeze_llm false", [LESS]),
+        ("--freeze_vit true --freeze_aligner true", [LESS, LESS]),
         ("--tune_vision_tower False", [LESS]),
         ("--use_peft --lora_r 16 --lora_alpha 32", [LESS]),
         ("--rlhf_type dpo", [MORE]),
@@ -43,8 +43,8 @@ def test_an_argument_tells_what_is_not_counted(line: str, expected: list[Effect]
 
 
 def test_a_setting_is_named_as_it_was_typed() -> None:
-    (one,) = in_arguments(ScriptArgs.of(["--use_liger_kernel", "true"]))
-    assert str(one) == "not counted: `--use_liger_kernel true` computes the loss in parts"
+    (one,) = in_arguments(ScriptArgs.of(["--load_in_8bit", "true"]))
+    assert str(one) == "not counted: `--load_in_8bit true` loads quantized weights"
 
 
 @pytest.mark.parametrize(
@@ -84,4 +84,20 @@ def test_adapters_are_read_from_the_arguments_of_common_programs(line: str, expe
 
 def test_adapters_that_are_counted_are_not_left_out() -> None:
     args = ScriptArgs.of(["--use_peft", "--lora_r", "16", "--load_in_4bit"])
-    assert [one.does for one in in_arguments(args, adapters_counted=True)] == ["loads quantized weights"]
+    assert [one.does for one in in_arguments(args, {ADAPTED})] == [QUANTIZED]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--load_in_4bit", "nf4"),
+        ("--load_in_4bit --use_bnb_nested_quant", "nf4 nested"),
+        ("--quantization_bit 4", "nf4 nested"),
+        ("--quantization_bit 4 --quantization_method hqq", None),
+        ("--quantization_bit 8", None),
+        ("--bits 4", "nf4 nested"),
+        ("--load_in_4bit false", None),
+    ],
+)
+def test_weights_of_four_bits_are_read_from_the_arguments(line: str, expected: str | None) -> None:
+    assert four_bits_of(ScriptArgs.of(shlex.split(line))) == expected

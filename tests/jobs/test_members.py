@@ -234,6 +234,7 @@ def own_cache(folder: Path, number: int) -> dict[str, str]:
     return {"XDG_CACHE_HOME": str(folder / f"cache-{number}")}
 
 
+@pytest.mark.full
 def test_each_node_makes_the_ops_of_its_own_cache_ready_before_ranks_start(tmp_path: Path) -> None:
     for number in (0, 1):
         fill(tmp_path / f"cache-{number}")

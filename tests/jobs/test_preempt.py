@@ -230,6 +230,7 @@ def test_a_job_that_saves_no_later_step_than_before_is_not_to_be_started_again(f
     assert "saved nothing newer" in said(result)
 
 
+@pytest.mark.full
 def test_accelerate_saves_before_its_script_has_and_resumes_with_the_same_losses(folder: Path) -> None:
     job = ("accelerated.py", "--stage", "2", "--gpus", "1")
     assert zlaunch("train", *job, "--run-dir", "a", cwd=folder, env=ACTIVATED).status == 0

@@ -32,6 +32,7 @@ def record(folder: Path, *names: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.full
 def test_a_resumed_run_takes_the_steps_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
     whole = train(tmp_path, "--save", "whole", "--run-dir", "a")
     assert "saves   a checkpoint every 4 steps to whole, 50 MiB each, 2 in all: 99 MiB; " in whole.err

@@ -78,6 +78,15 @@ def test_a_checkpoint_of_the_model_alone_is_refused_whichever_way_it_is_named(tm
     assert "no files of DeepSpeed's engine" in by_option.message
 
 
+def test_damage_does_not_hide_that_a_checkpoint_is_of_another_kind(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-5"
+    safetensors({"a": T((0,))}, folder / "model.safetensors")
+    (folder / "trainer_state.json").write_text('{"global_step": 5}')
+    damage, kind = findings(planned(folder))
+    assert (damage.code, kind.code) == ("bad-checkpoint", "unfit-checkpoint")
+    assert "no files of DeepSpeed's engine" in kind.message
+
+
 def test_what_a_script_makes_of_a_word_that_is_no_checkpoint_is_left_to_it(tmp_path: Path) -> None:
     for word in ("True", "latest", str(tmp_path)):
         assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word))) is None

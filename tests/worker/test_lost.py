@@ -21,3 +21,11 @@ def test_an_ending_that_zlaunch_has_recorded_stays(tmp_path: Path) -> None:
     (tmp_path / "how-it-ended.json").write_text('{"how": "finished"}')
     lost.main(RunDir(tmp_path), None)
     assert json.loads((tmp_path / "how-it-ended.json").read_text()) == {"how": "finished"}
+
+
+def test_the_locks_of_killed_builds_are_removed_after_a_run_directory_is_gone(tmp_path: Path) -> None:
+    lock = tmp_path / "ops" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    lost.main(RunDir(tmp_path / "gone"), tmp_path / "ops")
+    assert (lock.exists(), (tmp_path / "gone").exists()) == (False, False)

@@ -164,17 +164,19 @@ def explain(
             message += '; for others, DeepSpeed takes "log"'
         return Finding("bad-value", message, hint, where, severity, fix=fix)
     if kind in _KIND_NAMES:
-        return _bad_type(path, error, severity, is_read_by_model=release.is_closed(path[:-1]))
+        return _bad_type(path, error, severity, release)
     return Finding("bad-value", f"`{key}` is {_shown(given)}; {_bound(error)}", None, where, severity)
 
 
-def _bad_type(path: KeyPath, error: ErrorDetails, severity: Severity, *, is_read_by_model: bool) -> Finding:
+def _bad_type(path: KeyPath, error: ErrorDetails, severity: Severity, release: Release) -> Finding:
     kind, given, expected, where = error["type"], error["input"], _KIND_NAMES[error["type"]], dotted(path)
     hint, fix = _retyped(given, expected)
+    if expected == "an object":
+        hint, fix = _as_section(path, given, release) or (hint, fix)
     message = f"`{path[-1]}` is {_shown(given)}, not {expected}"
     if severity is not Severity.IGNORED:
         return Finding("bad-type", message, hint, where, severity, fix=fix)
-    is_truth = kind == "bool_type" and not is_read_by_model
+    is_truth = kind == "bool_type" and not release.is_closed(path[:-1])
     if fix is None:
         hint, fix = _read_as(where, is_truth, given) or (hint, fix)
     means_no = isinstance(given, str) and given.strip().lower() in _NO
@@ -351,6 +353,26 @@ def _retyped(given: object, expected: str) -> tuple[str | None, Fix | None]:
         if number is not None and (expected == "a number" or isinstance(number, int)):
             return f"write {number}, without quotes", Fix(FixKind.WRITE, number)
     return _SHAPES.get(expected), None
+
+
+def _as_section(path: KeyPath, given: object, release: Release) -> tuple[str, Fix | None] | None:
+    """Write a value into the key of a section that it was meant for: its switch, stage, device or type."""
+    keys = {key for key in ("enabled", "stage", "device", "type") if (*path, key) in release.keys}
+    plain = str(given).strip().lower()
+    meant: dict[str, object] = {}
+    if plain in ("true", "false") and "enabled" in keys:
+        meant = {"enabled": plain == "true"}
+    elif given is True and "device" in keys:
+        return 'write an object, such as `{"device": "cpu"}`', None
+    elif isinstance(given, str) and plain in ("none", "cpu", "nvme") and "device" in keys:
+        meant = {"device": plain}
+    elif plain in ("0", "1", "2", "3") and "stage" in keys:
+        meant = {"stage": int(plain)}
+    elif isinstance(given, str) and path in (key[:-1] for key in OWN_NAMES):
+        meant = {"type": given}
+    if not meant:
+        return None
+    return f"write an object, `{json.dumps(meant)}`", Fix(FixKind.WRITE, meant)
 
 
 def _read_as(where: str, is_truth: bool, given: Any) -> tuple[str, Fix] | None:

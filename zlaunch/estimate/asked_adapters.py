@@ -1,8 +1,8 @@
-"""The adapters that the arguments of a script ask for, as common training programs name them."""
+"""Which part of a model is trained, and on what weights, by the arguments of common training programs."""
 
 from typing import Final, NamedTuple
 
-from zlaunch.estimate.workload import DEFAULT_MODULES, Lora
+from zlaunch.estimate.workload import DEFAULT_MODULES, FourBits, Lora
 from zlaunch.job.args import ScriptArgs
 
 
@@ -48,6 +48,36 @@ def adapters_of(args: ScriptArgs) -> Lora | None:
         if len(modules) == 1 and modules[0] in _EVERY:
             return Lora(int(rank))
         return Lora(int(rank), modules or one.usual_modules)
+    return None
+
+
+_FOUR_BITS: Final = (("load_in_4bit", "true"), ("quantization_bit", "4"), ("quant_bits", "4"), ("bits", "4"))
+"""Arguments of trl, LLaMA-Factory, ms-swift and LLaVA for weights of four bits."""
+_NESTED: Final = ("use_bnb_nested_quant", "double_quantization", "bnb_4bit_use_double_quant", "double_quant")
+
+
+def four_bits_of(args: ScriptArgs) -> FourBits | None:
+    """Read whether bitsandbytes keeps the weights below adapters in four bits."""
+    if not any(_value(args, name) == on for name, on in _FOUR_BITS):
+        return None
+    method = _value(args, "quantization_method") or _value(args, "quant_method") or "bnb"
+    if method not in ("bnb", "bitsandbytes"):
+        return None
+    # LLaMA-Factory, ms-swift and LLaVA do so by default, trl does not.
+    is_nested = args.is_on(*_NESTED)
+    if is_nested is None:
+        is_nested = not args.has("load_in_4bit")
+    return "nf4 nested" if is_nested else "nf4"
+
+
+_VISION: Final = r"(^|\.)(visual|vision_tower|vision_model|vision_encoder)\."
+"""The encoders of vision-language models in transformers."""
+
+
+def frozen_by(args: ScriptArgs) -> str | None:
+    """Return the pattern of the parameters that ms-swift or LLaMA-Factory is told not to train."""
+    if args.is_on("freeze_vit", "freeze_vision_tower", "freeze_vision_encoder"):
+        return _VISION
     return None
 
 

@@ -42,6 +42,19 @@ _ABOUT = (
         _AHEAD,
         f"`--set {_AHEAD}=0`: DeepSpeed used a prefetched parameter twice",
     ),
+    (
+        r"dim\(\) cannot be 0 to view",
+        "",
+        (
+            "the model has a parameter without dimensions, such as CLIP's `logit_scale`; install DeepSpeed "
+            "0.19.7, which broadcasts it: `pip install deepspeed==0.19.7`"
+        ),
+    ),
+    (
+        r"during load under zero\.Init\)$",
+        "zero_optimization.stage",
+        "use `--stage 2`, which does not build the model inside `zero.Init`",
+    ),
     (r"swap_tensor/partitioned_param_swapper", "zero_optimization.offload_param", None),
     (r"swap_tensor/", "zero_optimization.offload_optimizer", None),
     (r"batch related parameters", "train_batch_size", None),
@@ -237,5 +250,5 @@ def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Spee
     if gpu is None or not gpu.half_flops:
         return None
     with suppress(Refused):
-        return step_speed(workload, DeviceSpeed(gpu), forecast.flops)
+        return step_speed(workload, DeviceSpeed(gpu, query.cluster.network), forecast.flops)
     return None

@@ -26,6 +26,8 @@ class Cluster:
     """None if none was named and there is none here."""
     host_bytes: int | None = None
     """Memory of each host; None if unknown."""
+    network: float | None = None
+    """Bytes per second from a host to the others; None if unknown."""
 
     @property
     def world_size(self) -> int:
@@ -128,6 +130,8 @@ def left_out(forecast: Forecast, uncounted: Iterable[Uncounted]) -> Iterator[Unc
     yield from uncounted
     for name in forecast.missing:
         yield Uncounted(name, "that the model is trained on", Effect.MORE)
+    for name in forecast.unsaved:
+        yield Uncounted(name, "that save memory", Effect.LESS)
 
 
 def _of_each(forecast: Forecast, need: MemoryNeed) -> str:

@@ -83,6 +83,8 @@ class Forecast:
     """Notes on what is not counted, or counted in an unexpected way."""
     missing: tuple[str, ...] = field(default=())
     """Inputs that are not counted, such as images: more memory is needed."""
+    unsaved: tuple[str, ...] = field(default=())
+    """What saves memory and is not counted: less is needed."""
     resume: Resume | None = None
     """Memory of a run that resumes from this one's checkpoint; None if not rehearsed."""
 

@@ -9,14 +9,14 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
-from zlaunch.estimate.asked_adapters import adapters_of
+from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of, frozen_by
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, left_out, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
-from zlaunch.estimate.uncounted import Uncounted, in_arguments
-from zlaunch.estimate.workload import Attention, Lora, Workload
+from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
+from zlaunch.estimate.workload import Attention, FourBits, Lora, Workload
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
@@ -44,6 +44,10 @@ class Training:
     activation_checkpointing: bool = False
     attention: Attention = "sdpa"
     lora: Lora | None = None
+    frozen: str | None = None
+    """Pattern of the names of parameters that are not trained."""
+    liger: bool = False
+    four_bits: FourBits | None = None
     load_dtype: Precision = "fp32"
     remote_code: str | None = None
     resumes: bool = False
@@ -56,6 +60,8 @@ class Training:
     """Whether nothing says how long its sequences are."""
     partitioned_at_birth: bool = True
     """Whether stage 3 shards each layer as it is created, as transformers does."""
+    batch: str | None = None
+    """The shapes of a batch, where a program was rehearsed that made it."""
 
 
 @dataclass(frozen=True)
@@ -113,19 +119,30 @@ def training_of(
     attention: Attention = next((known for known in get_args(Attention) if known == named), "sdpa")
     resumed = arguments.get("resume_from_checkpoint", "false")
     checkpointing = options.activation_checkpointing or typed.is_on(*CHECKPOINTING_FLAGS)
-    lora = options.lora or adapters_of(typed)
+    lora, four_bits = options.lora or adapters_of(typed), None
+    if lora is not None:
+        four_bits = four_bits_of(typed)
     given = _given_seq_len(arguments, options.seq_len)
     return Training(
         seq_len=given or _usual_seq_len(model, usual_seq_len),
         activation_checkpointing=bool(checkpointing),
         attention=options.attention or attention,
         lora=lora,
+        frozen=frozen_by(typed),
+        liger=bool(typed.is_on(*LIGER_FLAGS)),
+        four_bits=four_bits,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
         assumes_length=given is None and model.first("vocab_size") is not None,
-        uncounted=tuple(in_arguments(typed, adapters_counted=lora is not None)),
+        uncounted=tuple(in_arguments(typed, _counted(typed, lora, four_bits))),
     )
+
+
+def _counted(typed: ScriptArgs, lora: Lora | None, four_bits: FourBits | None) -> set[str]:
+    """Name what is counted of the arguments that an estimate may leave out."""
+    given = {ADAPTED: lora, QUANTIZED: four_bits, FROZEN: frozen_by(typed)}
+    return {does for does, value in given.items() if value is not None}
 
 
 def _given_seq_len(arguments: Mapping[str, str], option: int | None) -> Sourced | None:
@@ -162,6 +179,9 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         zero_init=stage == 3 and training.partitioned_at_birth,
         activation_checkpointing=training.activation_checkpointing,
         lora=training.lora,
+        frozen=training.frozen,
+        liger=training.liger,
+        four_bits=training.four_bits,
         attention=training.attention,
         accelerator=accelerator,
         remote_code=training.remote_code,

@@ -5,7 +5,7 @@ that leaves out frozen weights is an upper bound: a job that fits by it does fit
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Final
@@ -37,25 +37,31 @@ class Uncounted:
         return f"not counted: {self.setting} {self.does}"
 
 
+LIGER_FLAGS: Final = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "enable_liger")
+"""Names of the Trainer, of LLaMA-Factory and of older releases for the switch of Liger's kernels."""
+
 _ON: Final = r"(?!(false|no|off|none|0)$).*"
 """Any value but these."""
 ADAPTED: Final = "trains adapters instead of the model"
+FROZEN: Final = "trains no vision encoder"
+QUANTIZED: Final = "loads quantized weights"
 _REFERENCE = "keeps a second model to compare with"
 
 _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
+    (Effect.LESS, "computes the loss in parts", {"loss_type": "chunked_nll"}),
     (
         Effect.LESS,
-        "computes the loss in parts",
-        {r"(use|enable)_liger(_kernel)?|liger_kernel": _ON, "loss_type": "chunked_nll"},
-    ),
-    (
-        Effect.LESS,
-        "loads quantized weights",
+        QUANTIZED,
         {
             r"(load_)?(in_)?[48]_?bit|use_[48]bit|q_?lora": _ON,
             r"(quantization_|quant_)?bits?": "[2-8]",
             r"quant(ization)?_(method|type)": _ON,
         },
+    ),
+    (
+        Effect.LESS,
+        FROZEN,
+        {r"freeze_(vit|vision_tower|vision_encoder)": _ON},
     ),
     (
         Effect.LESS,
@@ -96,17 +102,15 @@ _REFERRING: Final = (
 """Trainers of `trl` that may keep another model beside the one they train."""
 
 
-def in_arguments(args: ScriptArgs, *, adapters_counted: bool = False) -> list[Uncounted]:
-    """Find what the arguments of a script ask for, once each."""
+def in_arguments(args: ScriptArgs, counted: Container[str] = ()) -> list[Uncounted]:
+    """Find what the arguments of a script ask for, once each, except for what is counted."""
     found: dict[str, Uncounted] = {}
     is_elsewhere = args.value("vllm_mode") == "server"
     for flag in args.flags:
         one = _of_flag(flag)
         if one is not None and not (is_elsewhere and "vllm" in flag.name):
             found.setdefault(one.does, one)
-    if adapters_counted:
-        found.pop(ADAPTED, None)
-    return list(found.values())
+    return [one for does, one in found.items() if does not in counted]
 
 
 def _of_flag(flag: TypedFlag) -> Uncounted | None:

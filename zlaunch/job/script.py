@@ -111,6 +111,8 @@ class Script:
     reported: ScriptArgs | None = None
     """Its arguments as flags of the Trainer, if the script itself reported them."""
     own_config: OwnConfig | None = None
+    has_own_plugin: bool = False
+    """Whether it gives accelerate a ds_config that is written in its source."""
     config_flags: tuple[str, ...] = ()
     """Arguments before the path of the ds_config; empty if it takes none."""
     default_config: OwnConfig | None = None

@@ -76,6 +76,7 @@ def read_script(path: Path) -> Script:
         constants=constants,
         settings=tuple(_own_settings(code)),
         own_config=_own_ds_config(code) or _own_engine_config(code),
+        has_own_plugin=any(_is_own_literal(_plugin_config(call)) for call in code.calls),
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
@@ -441,6 +442,14 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
             if position < len(call.args):
                 arguments[name] = call.args[position]
     return arguments.get("config") or arguments.get("config_params")
+
+
+def _plugin_config(call: ast.Call) -> ast.expr | None:
+    """Return the ds_config argument of `DeepSpeedPlugin`: by name or by position."""
+    if _last_name(call.func) != "DeepSpeedPlugin":
+        return None
+    named = (keyword.value for keyword in call.keywords if keyword.arg == "hf_ds_config")
+    return next(named, next(iter(call.args), None))
 
 
 def _is_own(config: ast.expr | None, code: _Code) -> bool:

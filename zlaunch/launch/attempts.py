@@ -45,7 +45,7 @@ class _Attempt:
 
 def run_attempts(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> Outcome:
     """Start a job, restart it as its policy allows, and return how the last attempt ended."""
-    with signals_as_exceptions():
+    with signals_as_exceptions(is_final=True):
         attempt = _start(facts, preflight, reporter)
         failures: list[FailedAttempt] = []
         while True:

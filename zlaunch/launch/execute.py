@@ -30,7 +30,7 @@ from zlaunch.rundir import control
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import JobRecord, RankRecord
 from zlaunch.runs.run import Run
-from zlaunch.worker.cleanup import buffers_here, delete
+from zlaunch.worker.cleanup import delete
 from zlaunch.worker.node import TOKEN
 from zlaunch.worker.sampling import oom_kills
 
@@ -57,7 +57,7 @@ def execute(
         raise
     finally:
         defer_signals()  # the job is over, and its end must be recorded
-        delete(plan.swap_dirs, buffers_here(plan.layout))
+        delete(plan.swap_dirs, [])
     return finish_run(plan, run, evidence, started, reporter)
 
 
@@ -146,6 +146,7 @@ def _run(
         returncode = job.wait(partial(_follow, plan, monitor, job, saving, rendezvous, lost=lost))
     finally:
         monitor.end()
+        delete([], monitor.buffers)
     is_ended = monitor.is_diverged or (monitor.stall is not None and monitor.stall.ended_job)
     stopped_by, save = None if is_ended else job.stopped_by, saving.evidence()
     if stopped_by is None and save is not None and save.checkpoint is None and saving.has_ended_scripts:
@@ -162,6 +163,7 @@ def _run(
         stopped_at=job.stopped_at,
         oom_kills=oom_kills().since(killed_before),
         log=words,
+        started=monitor.started,
     )
     return collect_evidence(run, end)
 

@@ -30,6 +30,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run
+from zlaunch.process import heed_signals
 from zlaunch.rundir.layout import RUNS
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.units import plural
@@ -274,6 +275,7 @@ def train_modes(
         job = job_of(experiment, mode, root / MEASURED, nvme)
         if status := run(prepare(job, options, reporter), options, reporter):
             return status
+        heed_signals()
         files = (root / MEASURED / f"rank-{rank}.json" for rank in range(experiment.world_size))
         jobs.append(FinishedJob(mode, RunFiles(root), tuple(map(_read_measured, files))))
     return jobs

@@ -41,6 +41,8 @@ def _findings(training: PlannedTraining, position: DataPosition) -> Iterator[Fin
     resumption = position.resumption
     if resumption.saved.obstructions:
         yield from _damage(resumption)
+        if resumption.saved.checkpoint.engine is None:
+            yield from _other_kind(resumption, training.script)
         return
     yield from _not_loaded(resumption, training.script)
     if resumption.saved.checkpoint.saved_by is SavedBy.WEIGHTS:

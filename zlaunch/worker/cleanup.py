@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import RankRecord
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - DeepSpeed chose it
@@ -22,9 +20,9 @@ def buffer_of(rank: int, environment: Mapping[str, str]) -> Path:
     return SHARED_MEMORY / f"deepspeed_allreduce_buffer_{os.getuid()}_{where}_{rank}"
 
 
-def buffers_here(run_dir: RunDir) -> Iterator[str]:
-    """Name the buffers of all ranks of a run that have started on this host."""
-    for record in read_rank_records(run_dir, RankRecord).values():
+def buffers_here(ranks: Iterable[RankRecord]) -> Iterator[str]:
+    """Name the buffers of those ranks that have started on this host."""
+    for record in ranks:
         if record.get("host") == os.uname().nodename and (buffer := record.get("buffer")):
             yield buffer
 

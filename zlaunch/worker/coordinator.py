@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from zlaunch.files import print_line
 from zlaunch.hosts.agent.channel import ALIVE_SECONDS, Channel, Message, wait_for_any
 from zlaunch.hosts.agent.handshake import HandshakeListener
 from zlaunch.process import PipedProgram, end_like
@@ -100,7 +101,7 @@ class _Host:
             self._note({"error": failed})
         if isinstance(returncode := message.get("ended"), int):
             for line in str(message.get("log", "")).splitlines():
-                _log(f"{self.name}: {line}")
+                print_line(f"{self.name}: {line}")
             channel.send({"goodbye": True})
             ending = NodeRecord(returncode=returncode, stopped_by=None, ended=time.time())
             if isinstance(stopped_by := message.get("stopped_by"), int):
@@ -125,13 +126,13 @@ class _Host:
 
     def _fail(self, why: str) -> None:
         """Record that nothing can be started there."""
-        _log(f"zlaunch: {self.name}: {why}")
+        print_line(f"zlaunch: {self.name}: {why}")
         self._note({"error": why, "returncode": 1, "ended": time.time()})
 
     def lose(self, why: str) -> None:
         """Record that the host is gone."""
         error = self._last_error()
-        _log(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
+        print_line(": ".join(filter(None, (f"zlaunch: lost {self.name}", why, error))))
         self._note({"lost": why, "said": error, "ended": time.time()})
 
     def _last_error(self) -> str:
@@ -178,7 +179,7 @@ def main(run_dir: RunDir) -> int:
             listener = HandshakeListener(port, token)
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        _log(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
+        print_line(f"zlaunch cannot listen for the other hosts on port {port}: {why}; start again")
         return 1
     for host in hosts:
         host.start()
@@ -242,11 +243,6 @@ def _end(hosts: Sequence[_Host]) -> None:
     for host in hosts:
         if host.process is not None and host.process.wait(max(0.0, deadline - time.monotonic())) is None:
             host.process.kill()
-
-
-def _log(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

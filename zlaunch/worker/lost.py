@@ -10,8 +10,8 @@ from pathlib import Path
 
 from zlaunch.hosts.machine.build_lock import left_locks
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.read import parse_record
-from zlaunch.rundir.record import EndingRecord, JobRecord
+from zlaunch.rundir.read import read_rank_records, read_record
+from zlaunch.rundir.record import EndingRecord, JobRecord, RankRecord
 from zlaunch.rundir.write import write_ending
 from zlaunch.worker.cleanup import buffers_here, delete
 
@@ -20,12 +20,17 @@ SHOW_OOM_KILLS = "`dmesg -T | grep -i 'killed process'`"
 
 
 def main(run_dir: RunDir, op_cache: Path | None) -> None:
-    """Delete what the job left outside of its run directory, and record the end if zlaunch has not."""
-    job = parse_record(run_dir.job.read_bytes(), JobRecord)
-    delete(job["swap_dirs"], buffers_here(run_dir))
+    """Delete what the job left outside of its run directory, and record the end if zlaunch has not.
+
+    The directory may be gone.
+    """
+    job = read_record(run_dir.job, JobRecord)
+    delete(job.get("swap_dirs", []), buffers_here(read_rank_records(run_dir, RankRecord).values()))
     if op_cache is not None:
         for lock in left_locks(op_cache):
             lock.unlink(missing_ok=True)
+    if not job:
+        return
     ending: EndingRecord = {
         "how": "lost",
         "exit_status": 137,

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from zlaunch.files import overwrite
 from zlaunch.rundir.layout import RunDir
 
 CHUNK_BYTES = 1 << 18
@@ -99,5 +100,10 @@ def write_part(run_dir: RunDir, message: Mapping[str, object]) -> None:
                 target.write(content)
             return
         new = file.with_name(f".{file.name}.new")
-        new.write_bytes(content)
-        new.replace(file)
+        try:
+            new.write_bytes(content)
+            new.replace(file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            overwrite(file, content)

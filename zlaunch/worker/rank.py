@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO
 
-from zlaunch.files import end_of, from_safe_word
+from zlaunch.files import end_of, from_safe_word, overwrite, print_line
 from zlaunch.process import (
     SAFE_PATH,
     Child,
@@ -69,9 +69,7 @@ class _RecordFile:
             write_record(self._file, self._record, indent=None)
         except OSError:
             try:
-                with self._file.open("r+") as old:
-                    old.write(record_text(self._record, indent=None))
-                    old.truncate()
+                overwrite(self._file, record_text(self._record, indent=None).encode())
             except OSError:
                 return self._record
         return None
@@ -233,8 +231,7 @@ def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
         words = ""
         if ending["returncode"] != 0:
             words = end_of(log, PRINTED_LOG_BYTES)
-        with contextlib.suppress(OSError):  # the launcher's log may be on the same full disk
-            print(printed_line(unwritten, words), flush=True)
+        print_line(printed_line(unwritten, words))  # the launcher's log may be on the same full disk
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.asking import answer, by_formula, forecast, question
 from tests.running import RECIPE
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import time_lines
+from zlaunch.cli.views.estimate_text import start_lines, time_lines
 from zlaunch.cli.views.strategies import nothing_fits, table_lines
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast
@@ -56,6 +56,11 @@ def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is(
     assert "up to 15% off; no rehearsal of `--stage 0`: it takes 0 (`--json` has the reasons" in said
     assert "it takes 1" not in said
     assert "but " not in said
+
+
+def test_the_memory_check_before_a_start_says_why_it_is_the_closed_form() -> None:
+    said = " ".join(" ".join(start_lines(answer(question(), not_rehearsed("peft is missing")))).split())
+    assert "method closed form, up to 15% off; no rehearsal: peft is missing" in said
 
 
 def test_a_table_in_which_stages_seem_to_save_nothing_says_what_they_partition() -> None:

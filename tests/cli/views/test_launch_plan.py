@@ -9,6 +9,7 @@ from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
 from zlaunch.cli.views.launch_plan import plan_lines
+from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
@@ -63,3 +64,9 @@ def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
 def test_of_a_loop_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(replace(INPUTS, script=script(interface=ConfigInterface.DEEPSPEED)))
     assert not any(line.startswith("saves") for line in plan_lines(plan, complete=False))
+
+
+def test_the_command_of_several_hosts_names_the_host_that_it_is_for() -> None:
+    hosts = (Host("n0", (0,)), Host("n1", (0,)))
+    plan = make_plan(replace(INPUTS, topology=Topology(hosts)))
+    assert "\ncommand for torchrun on n0" in "\n".join(plan_lines(plan, complete=True))

@@ -748,3 +748,28 @@ def test_a_loop_that_clips_no_gradients_clips_none_with_zlaunch(
     found = translate_command(["accelerate", "launch", "--multi_gpu", str(tmp_path / "loop.py")], {})
     assert ("--set" in found.line, option in found.line) == (bool(option), True)
     assert any("gradient_clipping=0" in note.text for note in found.notes) == is_told
+
+
+OWN_CONFIGS = {
+    "an engine": "import deepspeed\ndeepspeed.initialize(config={'zero_optimization': {'stage': 3}}, model=m)\n",
+    "the Trainer": "TrainingArguments('o', deepspeed='own.json')\n",
+    "accelerate": "from accelerate import *\nAccelerator(deepspeed_plugin=DeepSpeedPlugin('own.json'))\n",
+}
+
+
+@each("name", OWN_CONFIGS)
+@each("launcher", ("deepspeed", "torchrun", "accelerate launch"))
+def test_a_script_with_its_own_ds_config_gets_no_stage(
+    name: str, launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text(OWN_CONFIGS[name])
+    found = translated(f"{launcher} t.py")
+    assert "--stage" not in found.line
+    assert not any("stage" in note.text for note in found.notes)
+
+
+def test_every_flag_of_hosts_is_answered_for_once() -> None:
+    text = "deepspeed --hostfile=hf --launcher SLURM --master_addr n0 t.py --deepspeed d.json"
+    about = [note.about for note in translate_command([text], {"SLURM_JOB_ID": "7"}).notes]
+    assert sorted(about) == sorted(set(about))

@@ -14,7 +14,7 @@ def worst(known: bool, names: tuple[str, ...]) -> float:
 
 
 def is_known(cell: Cell) -> bool:
-    return not cell.found.notes
+    return cell.found.error == KNOWN_ERROR
 
 
 def test_thirty_architectures_were_rehearsed_under_three_settings_and_more() -> None:

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import strategies as st
 from tests.each import each
 from tests.estimate.memory.jobs import CPU, LADDER, LOADS, TEN, config, job
 from tests.estimate.memory.record import recorded
+from tests.estimate.plans import record as plans
 from tests.estimate.rehearsing import rehearse
 from zlaunch.errors import Refused
 from zlaunch.estimate.forecast import PHASES, POOLS, Forecast
-from zlaunch.estimate.memory.closed_form import forecast
+from zlaunch.estimate.memory.closed_form import CACHES, forecast
 from zlaunch.estimate.workload import Lora, Workload
 
 GIB = 1 << 30
@@ -314,3 +316,35 @@ def _end_of_forward(found: Forecast) -> int:
 def test_adapters_on_modules_that_a_model_does_not_have_do_not_count_it_twice() -> None:
     found = forecast(job("gpt2", 0, lora=Lora(8, ("q_proj",))))
     assert found.parts["gpu"]["parameters"] == 2 * found.parameters
+
+
+Kind = tuple[bool, bool, bool]
+
+
+def caches_of_rehearsals() -> dict[Kind, list[float]]:
+    """Return what the allocator kept in the rehearsals of the search's questions, as shares of the tensors."""
+    caches: dict[Kind, list[float]] = {kind: [] for kind in CACHES}
+    for question, rows in plans.recorded().items():
+        for label, peaks in rows.items():
+            is_moved = "--stage 3" in label or "--offload" in label
+            if peaks is not None:
+                share = peaks["reserved"] / peaks["gpu"] - 1
+                caches["LoRA" in question, "checkpointed" in label, is_moved].append(share)
+    return caches
+
+
+@each("kind", CACHES)
+def test_the_allocator_s_cache_is_that_of_most_rehearsals(kind: Kind) -> None:
+    least, usual, most = CACHES[kind]
+    measured = caches_of_rehearsals()[kind]
+    assert len(measured) > 15
+    assert median(measured) == pytest.approx(usual, abs=0.05)
+    assert sum(least - 0.02 <= share <= most + 0.02 for share in measured) >= 0.75 * len(measured)
+
+
+def test_the_cache_is_called_a_guess() -> None:
+    found = forecast(job("llama-3-8b", 2))
+    assert found.peak("reserved") == int((1 + CACHES[False, False, False][1]) * found.peak("gpu"))
+    assert found.notes[-1].startswith(
+        "the allocator's cache at stages 0 to 2 without offload is taken to be "
+    )

@@ -16,6 +16,7 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.agent.answers import ask_hosts, asking
 from zlaunch.hosts.agent.own_code import own_code
+from zlaunch.hosts.agent.ssh_errors import explain
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.machine.facts import Compilers, Cuda, Failure, Files, GpuLinks, MachineFacts, Ports
 from zlaunch.hosts.machine.hub import Hub
@@ -294,3 +295,10 @@ def test_among_gpus_of_one_age_those_with_less_memory_are_the_weakest(order: int
 def test_nobody_listens_on_a_free_port() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port()))
+
+
+def test_a_name_that_stands_for_no_machine_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    failure = explain("ssh: Could not resolve hostname node0: Name or service not known", Host("node0", (0,)))
+    assert failure.message == "the name node0 cannot be resolved"
+    assert failure.hint.endswith("a job on this machine alone needs no hostfile")

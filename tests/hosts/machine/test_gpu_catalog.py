@@ -1,3 +1,6 @@
+import itertools
+import re
+
 import pytest
 
 from tests.each import each
@@ -20,6 +23,10 @@ GIB = 1 << 30
         ("nvidia h200", None, "H200"),
         ("rtx_4090", None, "RTX-4090"),
         ("4090", None, "RTX-4090"),
+        ("2xRTX4090", 2, "RTX-4090"),
+        ("8xH800", 8, "H800-80GB"),
+        ("8xH20-3e", 8, "H20-141GB"),
+        ("L40S-48GB", None, "L40S"),
         ("2xV100-32GB", 2, "V100-32GB"),
     ],
 )
@@ -33,7 +40,8 @@ def test_gpus_are_named_as_people_write_them(text: str, count: int | None, name:
         ("8xH10", "did you mean `8xH100`?"),
         ("8xH1000", "did you mean `8xH100`?"),
         ("A100-80", "did you mean `A100-80GB`?"),
-        ("rtx-4080", "did you mean `RTX-4090`?"),
+        ("2xrtx-4900", "did you mean `2xRTX-4090`?"),
+        ("8xA800", "name its memory: `8xA800-40GB` or `8xA800-80GB`"),
     ],
 )
 def test_an_unknown_gpu_is_answered_with_what_may_be_meant(text: str, hint: str) -> None:
@@ -42,11 +50,61 @@ def test_an_unknown_gpu_is_answered_with_what_may_be_meant(text: str, hint: str)
     assert caught.value.hint == hint
 
 
+def hint_for(text: str) -> str | None:
+    try:
+        parse_gpus(text)
+    except WrongUsage as error:
+        return error.hint
+    return None
+
+
+def digits(text: str) -> list[str]:
+    """List the digits other than zero of a name before its memory."""
+    return sorted(re.findall("[1-9]", re.sub(r"\d+GB", "", text.upper())))
+
+
+@each("gpu", known_gpus().values(), ids=known_gpus())
+def test_another_number_is_another_gpu(gpu: GpuModel) -> None:
+    """`H800` was answered with `H200`, which has another memory."""
+    places = [place for place, character in enumerate(gpu.name) if character.isdigit()]
+    for place, digit in itertools.product(places, "123456789"):
+        written = f"{gpu.name[:place]}{digit}{gpu.name[place + 1 :]}"
+        if (proposal := re.fullmatch(r"did you mean `(.*)`\?", hint_for(written) or "")) is not None:
+            assert digits(proposal[1]) == digits(written)
+
+
+def test_a_written_memory_is_kept_in_the_hint() -> None:
+    hint = hint_for("8xH100-64GB")
+    assert hint is not None
+    assert hint.startswith("give its memory: `8x64GB`; similar names are H100-80GB, ")
+
+
+def test_the_hint_for_a_gpu_of_amd_has_its_memory_and_says_what_is_missing() -> None:
+    hint = (
+        "give its memory: `8x192GiB`; zlaunch has no figures of AMD GPUs, and then counts CUDA's own memory"
+    )
+    assert hint_for("8xMI300X") == f"{hint} in place of ROCm's"
+
+
 # Names of AMD, Intel, Google, Huawei, Apple, Graphcore, Biren, and of NVIDIA's that are not in the table.
 OTHERS = (
     *("MI300", "8xMI300X", "mi250", "RX-7900-XTX", "7900XTX", "Radeon-VII", "V620", "V710", "W7900"),
     *("Gaudi2", "gaudi-3", "Max-1550", "Arc-A770", "A770", "A310", "B580", "TPUv4", "v5e", "v5p", "v6e"),
-    *("910B", "Ascend-910B", "M3", "M2-Ultra", "GC200", "BR100", "BI-V100", "P100", "K80"),
+    *(
+        "910B",
+        "Ascend-910B",
+        "M3",
+        "M2-Ultra",
+        "GC200",
+        "BR100",
+        "BI-V100",
+        "P4",
+        "K80",
+        "A1000",
+        "A100X",
+        "L40G",
+        "B100",
+    ),
 )
 
 
@@ -115,7 +173,7 @@ def test_each_gpu_is_found_by_each_of_its_names(gpu: GpuModel) -> None:
 
 @each("gpu", known_gpus().values(), ids=known_gpus())
 def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
-    assert 14 * GIB < gpu.total_bytes < 200 * GIB
+    assert 10 * GIB < gpu.total_bytes < 280 * GIB
     assert gpu.half_flops >= gpu.tf32_flops
     assert gpu.half_flops > gpu.fp32_flops > 0
     assert 1e11 < gpu.memory_bandwidth < 1e13
@@ -124,7 +182,7 @@ def test_the_figures_of_a_gpu_are_plausible(gpu: GpuModel) -> None:
 
 
 def test_torch_sees_less_than_the_name_says() -> None:
-    sized = {gpu: int(name.split("-")[1][:-2]) for name, gpu in known_gpus().items() if "GB" in name}
+    sized = {gpu: int(name.split("-")[1][:-2]) for name, gpu in known_gpus().items() if "GB-" in f"{name}-"}
     assert all(0.92 * size < gpu.total_bytes / GIB < size for gpu, size in sized.items())
 
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,16 @@ def test_a_log_gets_a_line_for_each_phase_once_and_then_one_in_thirty_seconds(
         "step 30 of 50",
         "step 45 of 50",
     ]
+
+
+def test_a_rank_whose_records_were_deleted_still_has_a_buffer_to_delete(layout: RunDir, clock: Clock) -> None:
+    watch = JobMonitor(layout, 1, MonitorOptions(show_ranks=()), lambda: None, LaunchView())
+    record = {"rank": 0, "host": os.uname().nodename, "buffer": "/dev/shm/its"}
+    layout.rank_record(0).write_text(json.dumps(record))
+    watch.tick()
+    shutil.rmtree(layout.root)
+    watch.end()
+    assert watch.buffers == ["/dev/shm/its"]
 
 
 @pytest.mark.parametrize(("ends_on_nan", "stops"), [(True, ["stop"]), (False, [])])

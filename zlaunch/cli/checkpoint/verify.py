@@ -34,7 +34,7 @@ def verify(
         console.data(to_json([{**members(saved), **_beside(saved, beside)} for saved in checkpoints]))
     else:
         for saved in checkpoints:
-            console.data(f"{shown(saved.checkpoint.folder)}: {state(saved)}")
+            console.data(f"{shown(saved.checkpoint.folder)}: {_verdict(saved)}")
             for line in problem_lines((*saved.problems, *saved.unknown), saved.checkpoint.folder):
                 console.data(*console.paragraph(line, "    "))
             if is_misread(saved.checkpoint):
@@ -44,6 +44,13 @@ def verify(
             console.data(*console.paragraph(f"{shown(problem.file)}: {problem.message}"))
     if beside or any(saved.problems or saved.unknown for saved in checkpoints):
         raise typer.Exit(ExitStatus.REFUSED)
+
+
+def _verdict(saved: Summary) -> str:
+    """Say whether it is complete, and what a complete one may lack."""
+    if saved.problems or saved.unknown or saved.has_optimizer:
+        return state(saved)
+    return f"{state(saved)}; it has no optimizer state"
 
 
 def _beside(saved: Summary, problems: Sequence[Problem]) -> dict[str, object]:

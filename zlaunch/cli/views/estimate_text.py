@@ -77,13 +77,15 @@ def unchecked_host(estimate: Estimate) -> str | None:
     if estimate.query.cluster.host_bytes is not None or not is_offloaded(estimate.resolved.values):
         return None
     need = f"needs {memory(estimate.need.host)} of host memory on each host"
-    return f"{need} (not checked: `--on` does not describe the hosts)"
+    return f"{need} (not checked: `--host-memory SIZE` tells what they have)"
 
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
     """Write the memory check before a start; a job that cannot fit was refused."""
     need, gpu = estimate.need, estimate.query.cluster.gpu
     verdict = "two steps could be rehearsed"
+    if estimate.forecast.method != "rehearsal":
+        verdict = "not rehearsed"
     if estimate.doubts or estimate.fit is not Fit.UNKNOWN:
         verdict = estimate.fit.words
     yield "\nmemory check before the start"
@@ -94,6 +96,8 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
     if estimate.forecast.on_gpu and gpu is not None:
         phase = estimate.forecast.peak_phase("gpu")
         rows.insert(0, ("GPU", f"{memory(need.process[1])} each, peak in {phase}"))
+    if estimate.forecast.why_not_rehearsed:
+        rows.append(("method", method(estimate.forecast)))
     yield from console.table(rows)
 
 
@@ -105,7 +109,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
     rows.append(("ranks", _ranks_text(query.cluster)))
-    rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    if query.training.batch is None:
+        rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    else:
+        rows.append(("inputs", query.training.batch))
     return rows
 
 
@@ -115,7 +122,10 @@ def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
     yield "job", ", ".join([zero_words(values), *trained(estimate.query), precision])
     yield from batch_rows(values)
     yield "optimizer", estimate.forecast.optimizer
-    yield "method", _method(estimate.forecast)
+    words = method(estimate.forecast)
+    if estimate.forecast.method == "rehearsal" and not estimate.forecast.kept:
+        words += f", in {brief(estimate.forecast.seconds)}"
+    yield "method", words
 
 
 def trained(query: EstimateQuery) -> Iterator[str]:
@@ -127,11 +137,16 @@ def trained(query: EstimateQuery) -> Iterator[str]:
         yield f"{training.attention} attention"
     if training.lora is not None:
         yield f"LoRA of rank {training.lora.rank}"
+    if training.frozen is not None:
+        yield f"`{training.frozen}` frozen"
+    if training.four_bits is not None:
+        yield "weights of four bits"
+    if training.liger:
+        yield "kernels of Liger"
 
 
-def _method(forecast: Forecast) -> str:
-    if forecast.method == "rehearsal" and not forecast.kept:
-        return f"{origin(forecast)}, in {brief(forecast.seconds)}"
+def method(forecast: Forecast) -> str:
+    """Write where numbers come from, and why they are not of a rehearsal."""
     if forecast.why_not_rehearsed:
         return f"{origin(forecast)}; no rehearsal: {forecast.why_not_rehearsed}"
     return origin(forecast)
@@ -269,7 +284,10 @@ def _part_lines(forecast: Forecast) -> Iterator[str]:
     for part, size in _large(parts):
         yield f"  {part:<20}{in_gib(size):>9}{size / total:>6.0%}"
     if (besides := forecast.peak("reserved") - total) > 0:
-        yield f"and up to {memory(besides)} of free memory in the cache of torch's allocator"
+        least = "up to"
+        if forecast.method != "rehearsal":
+            least = "about"
+        yield f"and {least} {memory(besides)} of free memory in the cache of torch's allocator"
 
 
 def _large(parts: Mapping[str, int]) -> list[tuple[str, int]]:

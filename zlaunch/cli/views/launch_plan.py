@@ -190,6 +190,8 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.ds_config != plan.values:
         yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
     command = f"\ncommand for {plan.launcher}"
+    if len(plan.topology.hosts) > 1:
+        command += f" on {plan.topology.hosts[0].name}"
     if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command

@@ -9,7 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import job_rows, origin, unchecked_host
+from zlaunch.cli.views.estimate_text import job_rows, method, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
@@ -90,7 +90,7 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield "buckets", f"{count(bucket)} elements"
     if estimate.seconds is not None:
         yield "step", f"about {brief(estimate.seconds)}"
-    yield "method", origin(estimate.forecast)
+    yield "method", method(estimate.forecast)
 
 
 def _memory_text(estimate: Estimate) -> str:

@@ -374,8 +374,8 @@ def _first_host(command: Command, roles: Roles) -> Iterator[Piece]:
 def _ranks_of_node(command: Command, roles: Roles) -> Iterator[Piece]:
     """Choose the devices of this host."""
     each, written = _ranks_per_host(roles), _each(roles)
-    kept: dict[Role, GivenFlag] = {**roles}
-    kept.pop(Role.ALL_RANKS, None)
+    of_hosts = (*_WITH_ONE_HOST, Role.ALL_RANKS)
+    kept = {role: given for role, given in roles.items() if role not in of_hosts}
     if each is not None and written is not None:
         kept[Role.RANKS] = replace(written, value=each)
     elif written is not None and written.flag.becomes is Role.ALL_RANKS:

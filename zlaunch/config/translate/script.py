@@ -41,9 +41,12 @@ class TranslatedScript:
     def has_own_config(self) -> bool:
         """Whether it certainly takes no ds_config: it has one, or does not use DeepSpeed."""
         script = self.script
-        if script is None or not script.is_sure:
+        if script is None:
             return False
-        return bool(script.own_config or script.default_config) or script.interface is ConfigInterface.NONE
+        if script.own_config is not None or script.has_own_plugin:
+            return True
+        is_without = script.default_config is not None or script.interface is ConfigInterface.NONE
+        return script.is_sure and is_without
 
     @property
     def leaves_precision_to_accelerate(self) -> bool:

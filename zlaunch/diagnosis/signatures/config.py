@@ -167,17 +167,24 @@ _EMPTY_GROUP = re.compile(
 """What DeepSpeed asks of the trainable parameters of a group, which fails if there are none."""
 
 
-@signature("scalar-parameter", "`self.dim() cannot be 0 to view Float as Byte` in `_broadcast_model`")
+@signature(
+    "scalar-parameter",
+    "`self.dim() cannot be 0 to view …` in `_broadcast_model`, `_zero_init_param`",
+)
 def scalar_parameter(case: Case) -> Reading | None:
     """The model has a parameter without dimensions, which DeepSpeed cannot broadcast."""
     error = case.error
-    if error is None or "_broadcast_model" not in error.traceback:
+    if error is None or not re.search("_broadcast_model|_zero_init_param", error.traceback):
         return None
     line = matching_line(r"self\.dim\(\) cannot be 0 to view", error.message)
     if line is None:
         return None
     cause = "the model has a parameter without dimensions, which DeepSpeed cannot broadcast"
-    return Reading(cause, (line, where(error)), ("create it with shape [1]: `torch.tensor([1.0])`",))
+    advice = (
+        "create it with shape [1]: `torch.tensor([1.0])`",
+        "or install DeepSpeed 0.19.7, which broadcasts it: `pip install deepspeed==0.19.7`",
+    )
+    return Reading(cause, (line, where(error)), advice)
 
 
 @signature(

@@ -1,10 +1,11 @@
 """Stalls, signals and exit statuses without a more specific cause."""
 
+import math
 import signal
 
 from zlaunch.diagnosis.advice import named_in
 from zlaunch.diagnosis.case import Case, Reading, signal_name
-from zlaunch.diagnosis.evidence import SaveEvidence
+from zlaunch.diagnosis.evidence import Evidence, SaveEvidence
 from zlaunch.diagnosis.log_text import MOST_OF_A_LOG, clip, last_line, matching_line
 from zlaunch.diagnosis.root_cause import RankRole, precedes_stop, role_of, roles
 from zlaunch.diagnosis.signature import signature
@@ -12,6 +13,7 @@ from zlaunch.diagnosis.signatures.memory import memory_left
 from zlaunch.diagnosis.stacks import last_stack, place
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.uneven import unevenness
+from zlaunch.process import TICK_SECONDS
 from zlaunch.units import duration, plural
 from zlaunch.worker.lost import SHOW_OOM_KILLS
 
@@ -94,9 +96,18 @@ def stopped(case: Case) -> Reading | None:
 
 def _failed_before_stop(case: Case) -> bool:
     if case.rank is None:
-        return False
+        return case.evidence.launcher_returncode < 0 and _was_ending_before_stop(case.evidence)
     role = role_of(case.rank, case.evidence)
+    if role is RankRole.LOST:
+        return _was_ending_before_stop(case.evidence)
     return role is RankRole.FAILED or (role is RankRole.DRAGGED and precedes_stop(case.rank, case.evidence))
+
+
+def _was_ending_before_stop(evidence: Evidence) -> bool:
+    """Whether ranks on the same host had been told to stop for a while when somebody stopped the job."""
+    since = [rank.stopped_at for rank in evidence.ranks if rank.host == evidence.stopped_on]
+    first = min((moment for moment in since if moment is not None), default=math.inf)
+    return first < (evidence.stopped_at or 0.0) - TICK_SECONDS
 
 
 @signature("stumbled", "every rank was `exiting`, none raised an exception, and a signal ended one")

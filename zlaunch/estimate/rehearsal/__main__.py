@@ -246,15 +246,20 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
         return {error.why: str(error)}
     except Exception as error:  # noqa: BLE001 - the traceback tells which package raised it
         message = _one_line(error)
-        if task.workload.remote_code is not None and not steps.is_raised_by(error, ("deepspeed",)):
+        if task.workload.remote_code is not None and not steps.is_raised_by(
+            error, ("deepspeed",), rehearsal.genuine_error
+        ):
             return {"cannot_tell": f"its custom code could not be rehearsed: {message}"}
         # Inputs other than text are assumed, and may not be what the model expects.
         is_assumed = not rehearsal.is_text and rehearsal.log.phase not in ("load", "initialize")
         # Under another release, a patch of zlaunch may be what fails.
         is_newest = all(map(installed_stack().is_newest, ("deepspeed", "transformers")))
-        if not steps.is_raised_by(error) or is_assumed or not is_newest:
+        if not steps.is_raised_by(error, genuine=rehearsal.genuine_error) or is_assumed or not is_newest:
             return {"failure": message}
-        rehearsal.add(late_error=steps.describe_error(error, rehearsal.log.phase))
+        phase = rehearsal.log.phase
+        if phase == "load" and task.workload.zero_init and steps.is_of_zero_init(task.workload, rehearsal):
+            phase = "load under zero.Init"
+        rehearsal.add(late_error=steps.describe_error(error, phase))
     forecast = rehearsal.forecast(time.monotonic() - began)
     return {"forecast": asdict(forecast)}
 

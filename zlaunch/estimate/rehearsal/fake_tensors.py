@@ -11,6 +11,8 @@ import torch
 from torch._C import _DisableTorchDispatch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
 from zlaunch.estimate.rehearsal import op_results
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog, Block
@@ -18,6 +20,7 @@ from zlaunch.estimate.rehearsal.device import NAME, current_stream
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+_MOST_ZEROS = 1 << 20
 _POOLS = {NAME: "gpu", "cpu": "pageable"}
 
 # torch's own functions: inside `zero.Init`, DeepSpeed replaces them by functions that cast.
@@ -60,6 +63,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._works: dict[int, torch.distributed.Work] = {}
         self._is_tracing = False
         self._host_pool = "pageable"
+        self.genuine_error: Exception | None = None
+        """The last error of an operator that real tensors raise, too."""
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -130,6 +135,10 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._is_tracing = True
         try:
             return super().__torch_dispatch__(func, types, args, kwargs)
+        except Exception as error:
+            if type(error) is _error_on_zeros(func, args, kwargs):
+                self.genuine_error = error
+            raise
         finally:
             self._is_tracing = False
 
@@ -210,6 +219,12 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         block = self.log.allocate(pool, self._category_of(tensor), nbytes, current_stream().number)
         self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Log that the memory of a tensor is free, whatever still refers to it."""
+        key = tensor.untyped_storage()._cdata
+        if key in self._blocks:
+            self._free(key)
+
     def _free(self, key: int, _: object = None) -> None:
         block, _ = self._blocks.pop(key)
         self.log.free(block)
@@ -227,6 +242,30 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Whether a tensor's memory is page-locked."""
         known = self._blocks.get(tensor.untyped_storage()._cdata)
         return known is not None and known[0].pool in ("pinned", "locked")
+
+
+def _error_on_zeros(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> type[Exception] | None:
+    """Return the type of the error that an operator raises on zeros, after it failed on fake tensors."""
+    tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+    if sum(tensor.numel() for tensor in tensors) > _MOST_ZEROS:
+        return None
+
+    def with_zeros(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _empty(value.shape, dtype=value.dtype, device="cpu").zero_()
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
+        return value
+
+    with _disable_current_modes():
+        real_args, real_kwargs = tree_map(with_zeros, (tuple(args), dict(kwargs)))
+        try:
+            func(*real_args, **real_kwargs)
+        except Exception as error:  # noqa: BLE001 - its type is what is asked
+            return type(error)
+    return None
 
 
 def _item(tensor: torch.Tensor) -> float | None:
@@ -264,7 +303,7 @@ def share_dispatch_keys(device: torch.device) -> None:
 
 
 def patch_fake_tensor() -> None:
-    """Move constant attributes of FakeTensor to the class, and let `p.data = tensor` copy the device.
+    """Move constant attributes of FakeTensor to the class, and let `p.data = tensor` copy all of it.
 
     A FakeTensor has its device in a Python attribute, which torch's own setter does not copy.
     """
@@ -285,6 +324,7 @@ def patch_fake_tensor() -> None:
         original.__set__(self, value)
         if isinstance(value, FakeTensor):
             self._fake_device = value._fake_device
+            self.constant = value.constant
 
     FakeTensor.data = property(get, assign)
 

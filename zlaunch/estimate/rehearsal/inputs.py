@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import transformers
@@ -59,13 +60,18 @@ def _modalities(config: transformers.PretrainedConfig) -> list[str]:
     return [what for name, what in _MODALITIES.items() if hasattr(config, name)]
 
 
+def base_of(model: torch.nn.Module) -> Any:
+    """Return the model below its adapters."""
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
+
+
 def inputs_of(
     workload: Workload, model: torch.nn.Module, config: transformers.PretrainedConfig
 ) -> ModelInputs:
     """Derive the inputs that a model is trained on; raise CannotTell if they are unknown."""
-    base = model
-    if hasattr(model, "get_base_model"):
-        base = model.get_base_model()
+    base = base_of(model)
     arguments, name = inspect.signature(base.forward).parameters, type(base).__name__
     count = int(workload.ds_config["train_micro_batch_size_per_gpu"])
     main_inputs = _MAIN_INPUTS.get(base.main_input_name)

@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import re
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,6 +17,7 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.linear_layers import LinearLayers
+from zlaunch.estimate.rehearsal.quantized import quantize
 from zlaunch.estimate.workload import DEFAULT_MODULES, LINEAR_LAYERS, Lora, Workload
 from zlaunch.job.trainer_releases import is_before
 
@@ -120,6 +123,8 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
     for task in _TASKS:
         known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})  # a task may be newer
         if name := known.get(config.model_type):
+            if isinstance(name, tuple):  # of a type with several classes; the first is the usual one
+                name = name[0]
             return ChosenModel(getattr(transformers, name), _why_not_trained(named, name))
     raise CannotTell(f"`{named or config.model_type}` has no class that computes a loss")
 
@@ -149,10 +154,18 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     name = "dtype"
     if is_before(transformers.__version__, "4.56"):
         name = "torch_dtype"
-    with _no_initialization():
-        model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    try:
+        with _no_initialization():
+            model: torch.nn.Module = chosen.type._from_config(config, **{name: DTYPES[workload.load_dtype]})
+    except ImportError as error:
+        message = str(error).strip().splitlines()[0]
+        raise NotRehearsed(f"a package is missing in {sys.executable}: {message}") from None
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()  # a part of the initialization
+    if workload.frozen is not None:
+        _freeze(model, workload.frozen)
+    if workload.four_bits is not None and not workload.zero_init:
+        quantize(model, nested=workload.four_bits == "nf4 nested")
     if workload.lora is not None:
         model = _with_adapters(model, workload.lora, stage3=workload.zero_init)
     model.train()
@@ -161,6 +174,15 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
             model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
+
+
+def _freeze(model: torch.nn.Module, pattern: str) -> None:
+    names = dict(model.named_parameters())
+    frozen = [name for name in names if re.search(pattern, name)]
+    if not frozen:
+        raise CannotTell(f"no parameter matches `{pattern}`; the first one is `{next(iter(names))}`")
+    for name in frozen:
+        names[name].requires_grad_(False)
 
 
 def _no_initialization() -> AbstractContextManager[None]:
@@ -180,7 +202,8 @@ def _with_adapters(model: torch.nn.Module, lora: Lora, *, stage3: bool) -> torch
     try:
         import peft
     except ModuleNotFoundError:
-        raise NotRehearsed("peft is not installed (`pip install peft`)") from None
+        python = sys.executable
+        raise NotRehearsed(f"peft is not installed in {python}: `{python} -m pip install peft`") from None
 
     modules: list[str] | str | None = list(lora.modules) or "all-linear"
     if lora.modules == DEFAULT_MODULES:

@@ -22,18 +22,24 @@ from zlaunch.estimate.rehearsal import (
     cuda_semantics,
     device,
     fake_tensors,
+    liger,
     model,
     patches,
     training,
 )
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.rehearsal.quantized import numel_of
+from zlaunch.estimate.workload import Accelerator, Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
+_TORCH_PYTHON = ("torch/nn", "torch/optim")
+"""Parts of torch that raise the same for fake tensors as for real ones."""
+_HERE = str(Path(__file__).parent)
+_ZERO_INIT = "/deepspeed/runtime/zero/partition_parameters.py"
 
 
 @dataclass
@@ -44,12 +50,20 @@ class Rehearsal:
     facts: Forecast = field(default_factory=lambda: Forecast("rehearsal", (), {}, 0, 0, ""))
     """What is known besides the log."""
     is_text: bool = True
+    mode: fake_tensors.FakeGpuMode | None = None
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
 
     def add(self, **facts: Any) -> None:
         """Add fields of the forecast."""
         self.facts = replace(self.facts, **facts)
+
+    @property
+    def genuine_error(self) -> BaseException | None:
+        """The last error of an operator that real tensors raise, too."""
+        if self.mode is None:
+            return None
+        return self.mode.genuine_error
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
@@ -60,26 +74,75 @@ class Rehearsal:
 
 def describe_error(error: BaseException, phase: str) -> str:
     """Describe an exception, its place and phase; an assertion without a message by its source line."""
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frame = _job_frames(error)[-1]
     message = str(error).strip() or frame.line
     place = frame.filename.rsplit("/site-packages/", 1)[-1]
     return f"{type(error).__name__}: {message} ({place}:{frame.lineno}, during {phase})"
 
 
-def is_raised_by(error: BaseException, packages: Sequence[str] = _JOB_PACKAGES) -> bool:
-    """Whether an exception was raised in one of these packages, not by tracing."""
+def is_raised_by(
+    error: BaseException, packages: Sequence[str] = _JOB_PACKAGES, genuine: BaseException | None = None
+) -> bool:
+    """Whether an exception was raised in one of these packages, not by tracing.
+
+    `genuine` is an exception that an operator raises for real tensors, too, so that its caller counts; so it
+    does for Python code of torch that knows nothing of fake tensors.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and any(f"/site-packages/{name}/" in frames[-1].filename for name in packages)
+    if error is genuine or (frames and _is_in(frames[-1], _TORCH_PYTHON)):
+        frames = _job_frames(error)
+    return bool(frames) and _is_in(frames[-1], packages)
+
+
+def _job_frames(error: BaseException) -> traceback.StackSummary:
+    """Return the frames up to the last that called torch, unless there are no others."""
+    frames = traceback.extract_tb(error.__traceback__)
+    last = len(frames)
+    while last and _passes_on(frames[last - 1]):
+        last -= 1
+    return traceback.StackSummary.from_list(frames[: last or len(frames)])
+
+
+def _passes_on(frame: traceback.FrameSummary) -> bool:
+    """Whether a frame is of torch, of a rehearsal, or of `zero.Init` around the `__init__` of a module."""
+    is_wrapper = frame.name == "wrapper" and frame.filename.endswith(_ZERO_INIT)
+    return is_wrapper or frame.filename.startswith(_HERE) or _is_in(frame, ("torch",))
+
+
+def _is_in(frame: traceback.FrameSummary, packages: Sequence[str]) -> bool:
+    return any(f"/site-packages/{name}/" in frame.filename for name in packages)
+
+
+def is_of_zero_init(workload: Workload, rehearsal: Rehearsal) -> bool:
+    """Whether a model that failed to load inside `zero.Init` can be built without it."""
+    from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+    if rehearsal.mode is None:
+        return False
+    unset_hf_deepspeed_config()  # the exception keeps it alive
+    config = model.read_config(workload)
+    chosen = model.choose_class(config, workload.remote_code)
+    try:
+        with rehearsal.mode:
+            model.build(replace(workload, zero_init=False), config, chosen)
+    except Exception:  # noqa: BLE001 - whatever it is, `zero.Init` did not cause it
+        return False
+    return True
 
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
     """Patch the process for rehearsals; `fast` includes what only saves time."""
+    prepare_for(workload.accelerator, fast=fast)
+
+
+def prepare_for(accelerator: Accelerator, *, fast: bool = True) -> None:
+    """Patch the process for rehearsals on a GPU, or on a CPU."""
     device.register()
     fake_tensors.patch_fake_tensor()
-    fake_tensors.share_dispatch_keys(_device(workload))
+    fake_tensors.share_dispatch_keys(device_of(accelerator))
     fake_tensors.FakeGpuMode.fast = fast
     patches.apply(fast)
-    if workload.accelerator == "cuda":
+    if accelerator == "cuda":
         cuda_semantics.apply()
 
 
@@ -139,13 +202,21 @@ class _Rank:
             self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
-            numels = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in self.model.parameters()]
+            numels = [(numel_of(p), p.requires_grad) for p in self.model.parameters()]
             self.rehearsal.add(
                 parameters=sum(numel for numel, _ in numels),
                 trainable=sum(numel for numel, trained in numels if trained),
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
                 missing=self.inputs.missing,
+                unsaved=tuple(self._unsaved(config.model_type)),
             )
+
+    def _unsaved(self, kind: str) -> Iterator[str]:
+        """Apply the kernels of Liger; name what would save memory, and is not rehearsed."""
+        if self.workload.liger and not liger.apply(base_of(self.model), kind):
+            yield f"kernels of Liger for `{kind}`"
+        if self.workload.four_bits is not None and self.workload.zero_init:
+            yield "weights of four bits at stage 3"
 
     def initialize(self) -> None:
         with self.phase("initialize"):
@@ -159,7 +230,7 @@ class _Rank:
             phase = partial(self.phase, "second step")
         training.take_step(
             self.engine,
-            partial(self.inputs.make, _device(self.workload), dtype),
+            partial(self.inputs.make, device_of(self.workload.accelerator), dtype),
             phase,
             int(self.workload.ds_config.get("gradient_accumulation_steps", 1)),
         )
@@ -173,7 +244,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
     The rehearsal therefore uses a temporary directory.
     """
     with tempfile.TemporaryDirectory() as nvme:
-        workload = replace(workload, ds_config=_with_nvme_path(nvme, workload.ds_config))
+        workload = replace(workload, ds_config=with_nvme_path(nvme, workload.ds_config))
         config = model.read_config(workload)
         chosen = model.choose_class(config, workload.remote_code)
         rehearsal.is_text = is_text(chosen.type, config)
@@ -182,8 +253,9 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         attribution = Attribution(vocab_size, is_half=is_half)
         mode = fake_tensors.FakeGpuMode(
-            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
+            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, device_of(workload.accelerator)
         )
+        rehearsal.mode = mode
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(mode, workload.ranks_per_host))
@@ -197,7 +269,8 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
             yield rank
 
 
-def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let DeepSpeed swap to another directory, whose contents it deletes."""
     zero = dict(ds_config.get("zero_optimization", {}))
     for name in ("offload_optimizer", "offload_param"):
         section = zero.get(name) or {}
@@ -208,7 +281,8 @@ def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any
     return {**ds_config, "zero_optimization": zero}
 
 
-def _device(workload: Workload) -> torch.device:
-    if workload.accelerator == "cuda":
+def device_of(accelerator: Accelerator) -> torch.device:
+    """Return the device of a rank's tensors."""
+    if accelerator == "cuda":
         return torch.device(device.NAME, 0)
     return torch.device("cpu")

@@ -99,7 +99,8 @@ def _no_route(target: SshTarget, _: str) -> SshFailure:
 
 
 def _no_name(target: SshTarget, _: str) -> SshFailure:
-    hint = f"check the spelling, or set `HostName` for {target.asked.name} in ~/.ssh/config"
+    where = f"set `HostName` for {target.asked.name} in ~/.ssh/config"
+    hint = f"check the spelling, or {where}; a job on this machine alone needs no hostfile"
     return SshFailure(f"the name {target.address} cannot be resolved", hint)
 
 

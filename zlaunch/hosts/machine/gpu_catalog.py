@@ -1,6 +1,5 @@
 """The GPUs that zlaunch knows by name, as `gpus.json` has them: memory as torch sees it, and peak speeds."""
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -28,10 +27,24 @@ _FULL_NAME = re.compile(
     r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
 )
 
-_OF_OTHERS = re.compile(r"a(3[158]0|5[358]0|7[357]0)m?|b(50|60|5[78]0)|v(340|520|620|710)")
-"""GPUs of Intel (Arc) and AMD (Radeon PRO) whose names look like an NVIDIA series."""
+_OF_OTHERS = re.compile(
+    r"a(3[158]0|5[358]0|7[357]0)m?|b(50|60|5[78]0)|v(340|520|620|710)"
+    r"|(rtx-)?a(400|500|1000|2000|3000|4500|5500)|[pt](4|40|400|600|1000|2000)|gb10|b(10|20|30|100)"
+)
+"""GPUs that are not in the table, but have similar names: Intel's (Arc), AMD's (Radeon PRO), NVIDIA's with
+another memory."""
+
+_AMD_GIB: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("mi210", "mi250", "mi250x"), 64),
+    "mi300a": 128,
+    **dict.fromkeys(("mi300", "mi300x"), 192),
+    "mi325x": 256,
+    **dict.fromkeys(("mi350x", "mi355x"), 288),
+}
+"""Memory of a device of AMD's data sheets; the two dies of an MI250 are two devices."""
 
 _MEMORY = re.compile(r"(?P<size>\d{1,6}(?:\.\d{1,3})?)\s*(?P<unit>GiB|GB)", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![0-9])(\d+)gb")
 _UNITS: Final = {"gib": _GIB, "gb": 10**9}
 
 
@@ -114,7 +127,7 @@ def parse_gpus(text: str) -> tuple[int | None, GpuModel]:
         counted = ""
         if match:
             counted = text.strip()[: -len(name)]
-        raise WrongUsage(f"unknown GPU `{text}`", _similar_name(name, counted))
+        raise WrongUsage(f"unknown GPU `{text}`", _hint_for(name, counted))
     count = None
     if match["count"]:
         count = int(match["count"])
@@ -145,34 +158,88 @@ def _plain(name: str) -> str:
 
 
 def _gpu_named(name: str) -> GpuModel | None:
-    plain = _plain(name)
-    plain = _plain(_aliases().get(plain, plain))
-    return next((gpu for known, gpu in known_gpus().items() if _plain(known) == plain), None)
+    """Find a GPU by its name or an alias, in which hyphens do not matter: `rtx4090`."""
+    short = _short(name)
+    for alias, known in _aliases().items():
+        if short == _short(alias):
+            return known_gpus()[known]
+    return next((gpu for known, gpu in known_gpus().items() if _short(known) == short), None)
+
+
+def _short(name: str) -> str:
+    return _plain(name).replace("-", "")
+
+
+def parse_memory(text: str) -> int:
+    """Read `48GiB` or `48GB` as bytes; 0 for anything else."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        return 0
+    return int(float(match["size"]) * _UNITS[match["unit"].lower()])
 
 
 def _of_memory(text: str) -> GpuModel | None:
-    """Read `48GiB` or `48GB` as a GPU with that memory, bf16 and unknown speed."""
-    match = _MEMORY.fullmatch(text.strip())
-    total_bytes = int(float(match["size"]) * _UNITS[match["unit"].lower()]) if match else 0
-    if not total_bytes:
-        return None
-    return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+    """Read a memory as a GPU with that memory, bf16 and unknown speed."""
+    if total_bytes := parse_memory(text):
+        return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+    return None
 
 
-def _similar_name(name: str, counted: str) -> str:
-    """Suggest a similar name of the same series, with the count that was written.
+def _hint_for(name: str, counted: str) -> str:
+    """Say what to write for an unknown name, with the count that was written.
 
-    A series is the letters at the beginning of a name; hardly any two vendors share one, so no GPU of
-    another vendor is suggested.
+    A GPU is proposed only for a slip of the keyboard: one of another memory or class is no answer.
     """
-    spelled = {_plain(known): known for known in known_gpus()} | {
-        alias: alias.upper() for alias in _aliases()
-    }
-    alike = [known for known in spelled if _series(known) == _series(_plain(name))]
-    close = difflib.get_close_matches(_plain(name), alike, n=1, cutoff=0.6)
-    if close and not _OF_OTHERS.fullmatch(_plain(name)):
-        return f"did you mean `{counted}{spelled[close[0]]}`?"
-    return f"give its memory: `{counted or '8x'}48GiB`; known GPUs are {', '.join(known_gpus())}"
+    plain, count = _plain(name), counted or "8x"
+    if plain in _AMD_GIB:
+        return (
+            f"give its memory: `{count}{_AMD_GIB[plain]}GiB`; zlaunch has no figures of AMD GPUs, "
+            "and then counts CUDA's own memory in place of ROCm's"
+        )
+    spelled = {_plain(known): known for known in known_gpus()}
+    if sized := [known for known in spelled if re.fullmatch(re.escape(plain) + r"-\d+gb", known)]:
+        return f"name its memory: {' or '.join(f'`{counted}{spelled[known]}`' for known in sized)}"
+    spelled |= {alias: alias.upper() for alias in _aliases()}
+    slips = [known for known in spelled if _is_slip(plain, known)]
+    if slips and not _OF_OTHERS.fullmatch(plain):
+        return f"did you mean `{counted}{spelled[slips[0]]}`?"
+    memory = "48GiB"
+    if size := _SIZE.search(plain):
+        memory = f"{size[1]}GB"
+    names, words = [gpu for gpu in known_gpus() if _series(_plain(gpu)) == _series(plain)], "similar names"
+    if not names:
+        names, words = list(known_gpus()), "known GPUs"
+    return f"give its memory: `{count}{memory}`; {words} are {', '.join(names)}"
+
+
+def _is_slip(plain: str, known: str) -> bool:
+    """Whether a name is a known one without `GB`, with a zero too many or too few, or two digits swapped.
+
+    Another letter or digit makes another GPU, and so does another memory.
+    """
+    size, known_size = _SIZE.search(plain), _SIZE.search(known)
+    short, known_short = (_short(text).removesuffix("gb") for text in (plain, known))
+    if short == known_short:
+        return True
+    if bool(size) != bool(known_size) or (size and known_size and size[1] != known_size[1]):
+        return False
+    if re.sub(r"\d", "", short) != re.sub(r"\d", "", known_short):
+        return False
+    return any(
+        (
+            known_short in _without_a_zero(short),
+            short in _without_a_zero(known_short),
+            known_short in _swapped(short),
+        )
+    )
+
+
+def _without_a_zero(text: str) -> set[str]:
+    return {text[: zero.start()] + text[zero.end() :] for zero in re.finditer("0", text)}
+
+
+def _swapped(text: str) -> set[str]:
+    return {text[:i] + text[i + 1] + text[i] + text[i + 2 :] for i in range(len(text) - 1)}
 
 
 def _series(plain: str) -> str:

@@ -18,7 +18,8 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_rank_records, read_record
-from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, SampleRecord
+from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, RankRecord, SampleRecord
+from zlaunch.worker.cleanup import buffers_here
 
 SAMPLE_SECONDS = 1.0
 SAMPLE_SHARE = 0.05
@@ -65,6 +66,8 @@ class JobMonitor:
         self._next_sample = self._next_metrics = 0.0
         self._asked_at: float | None = None
         self._is_reported = False
+        self.started: dict[int, RankRecord] = {}
+        """The first record of each rank: the run directory may be gone at the end."""
         self._sampled: dict[int, float | None] = {}
         """When each rank took its last sample; a host that is lost takes none."""
         self._stacks_before: dict[int, int] = {}
@@ -100,6 +103,11 @@ class JobMonitor:
         """The state of the job when it was last sampled."""
         return self._progress
 
+    @property
+    def buffers(self) -> list[str]:
+        """What ranks of this host may have left in shared memory."""
+        return list(buffers_here(self.started.values()))
+
     def confirm_interrupt(self) -> None:
         """Report once that Ctrl-C was received, and what a second one does."""
         if not self._is_confirmed:
@@ -110,12 +118,18 @@ class JobMonitor:
         """Pass on the last output and write the last metrics."""
         for log in self._logs:
             log.finish()
+        self._note_started()
         self._progress = self._progress.after(Snapshot(time.monotonic(), self._heartbeats()))
         if self.stall is not None and not self.stall.ended_job and self._progress.step != self.stall.step:
             self.stall = None
         rundir_writer.append_metrics(self._layout, self._metrics(self._samples()))
 
+    def _note_started(self) -> None:
+        if sum("pid" in record for record in self.started.values()) < self._world_size:
+            self.started |= read_rank_records(self._layout, RankRecord)
+
     def _sample(self, now: float) -> None:
+        self._note_started()
         samples, cpu_seconds = {}, None
         if now >= self._next_metrics:
             samples = self._samples()

@@ -13,7 +13,7 @@ from zlaunch.units import gib, memory
 
 ALLOCATED_ERROR: Final = 0.03
 RESERVED_ERROR: Final = 0.05
-"""How far off a rehearsal may be: the goals of docs/gpu.md, which no GPU has measured yet."""
+"""How far off a rehearsal may be: more than on any run of docs/accuracy.md with packages of today."""
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,24 @@ print(child.wait(lambda: None), time.monotonic() - begin < 10)
     assert told(launcher, body) == "-2 True"
 
 
+def test_a_daemon_gets_no_time_to_end_after_a_launcher_that_was_stopped() -> None:
+    launcher = f"""
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", {PLAIN!r}], start_new_session=True)
+print(flush=True)
+time.sleep(60)
+"""
+    body = """
+child = start(LauncherProcess, 20.0)
+while not log.read_text():
+    time.sleep(0.01)
+child.on_signal(signal.SIGTERM, None)
+begin = time.monotonic()
+print(child.wait(lambda: None), time.monotonic() - begin < 10)
+"""
+    assert told(launcher, body) == "-15 True"
+
+
 def test_a_signal_that_comes_while_a_program_is_started_reaches_it() -> None:
     body = """
 begin = subprocess.Popen

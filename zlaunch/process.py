@@ -469,19 +469,31 @@ def _begin(begin: Callable[[], None], shielded: bool) -> None:
 class LauncherProcess(Child):
     """A program that starts ranks: they get the grace period even if the program itself ended at once."""
 
+    left_ranks = False
+    """Whether ranks were running when the program itself had ended."""
+
     def _wait_for_rest(self, tick: Callable[[], None]) -> None:
         assert self._process is not None
+        self.left_ranks = any(map(_is_rank, descendants()))
         self._deadline = min(self._deadline, time.monotonic() + self._grace)
         # A launcher that is killed tells nobody, and DeepSpeed's runner leaves its node launcher behind.
         are_told = self._process.returncode >= 0 or self.stopped_by is not None
         while time.monotonic() < self._deadline and (left := descendants()):
-            if self.stopped_by is None and not any(map(_is_rank, left)):
+            if not any(map(self._is_awaited, left)):
                 return
             if not are_told:
                 self._deliver(signal.SIGTERM)
                 are_told = True
             tick()
             time.sleep(TICK_SECONDS)
+
+    def _is_awaited(self, process: "psutil.Process") -> bool:
+        """Whether a process gets time to end: a rank, and of a stopped program what shares its session."""
+        if _is_rank(process):
+            return True
+        with contextlib.suppress(ProcessLookupError):
+            return self.stopped_by is not None and os.getsid(process.pid) == self.pid
+        return False
 
 
 class Foreground(LauncherProcess):

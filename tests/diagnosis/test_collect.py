@@ -1,6 +1,7 @@
 """What a run has left, however little of it there is."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.outcome import judge_outcome
 from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, RankRecord
 from zlaunch.rundir.run_files import RunFiles
 
 FILES = ("job.json", "forecast.json", "ds_config.json", "ranks/rank-0.json", "ranks/rank-0.pulse.json",
@@ -191,13 +192,12 @@ def test_a_rank_prints_the_record_that_it_cannot_write_and_the_exception_of_its_
 def test_a_rank_that_printed_no_record_where_another_one_did_is_lost(
     host: str, code: str, tmp_path: Path
 ) -> None:
-    """The directory is read-only now; from other hosts comes only a part of what is printed."""
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-1.log").write_text("step 1")
+    """The directory is gone, and from other hosts comes only a part of what is printed."""
     ranks = [{"rank": 0, "host": "w0"}, {"rank": 1, "host": host}]
     (tmp_path / "job.json").write_text(json.dumps({**JOB, "ranks": ranks, "launcher": "torchrun"}))
     said = printed_line({"rank": 0, "returncode": -15, "stopped_by": 15}, "")
-    evidence = collect_evidence(RunFiles(tmp_path), LauncherEnd(1, log=f"{said}\n"))
+    started: dict[int, RankRecord] = {rank: {"rank": rank, "host": "w0", "pid": 7} for rank in (0, 1)}
+    evidence = collect_evidence(RunFiles(tmp_path), LauncherEnd(1, log=f"{said}\n", started=started))
     assert diagnose(evidence).code == code
 
 
@@ -213,7 +213,7 @@ CUT_OFF = (
 ENDS = "[ERROR] [launch.py:259:sigkill_handler] ['python'] exits with return code = 1\n"
 
 
-def stop_of(root: Path, said: str, *records: dict[str, Any]) -> int | None:
+def stop_of(root: Path, said: str, *records: dict[str, Any], returncode: int = 1) -> int | None:
     """Return the signal that stopped a job whose ranks have left these records."""
     for folder in ("ranks", "logs"):
         (root / folder).mkdir()
@@ -224,7 +224,7 @@ def stop_of(root: Path, said: str, *records: dict[str, Any]) -> int | None:
         (root / "logs" / f"rank-{rank}.log").write_text(
             CUT_OFF if record.get("returncode") == 1 else "step 1"
         )
-    return collect_evidence(RunFiles(root), LauncherEnd(1)).stopped_by
+    return collect_evidence(RunFiles(root), LauncherEnd(returncode)).stopped_by
 
 
 STOPPED = {
@@ -259,3 +259,23 @@ def test_a_rank_that_zlaunch_stopped_itself_was_not_stopped_by_somebody(tmp_path
 
 def test_a_rank_that_left_no_record_failed_and_the_launcher_stopped_the_others(tmp_path: Path) -> None:
     assert stop_of(tmp_path, FAILED, {**STOPPED}) is None
+
+
+@pytest.mark.parametrize("ranks", [[{**STOPPED}, {**STOPPED}], []])
+def test_the_signal_that_ended_the_launcher_came_before_those_of_its_programs(
+    ranks: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    said = f"{ENDS}[INFO] [launch.py:262:sigkill_handler] Main process received SIGTERM, exiting\n"
+    assert stop_of(tmp_path, said, *ranks, returncode=-2) == 2
+
+
+def test_a_runner_that_returned_0_is_believed_where_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "launcher.log").touch()
+    monkeypatch.setattr(
+        os, "access", lambda *_: False
+    )  # as of an immutable file, which is not so for all users
+    evidence = after_the_directory_is_gone(tmp_path, "deepspeed", 0, "")
+    assert judge_outcome(evidence, diagnose(evidence)).how == "finished"

@@ -14,12 +14,15 @@ from tests.estimate.memory.jobs import config, job
 from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import workload
 from zlaunch.errors import Refused
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate import self_test
+from zlaunch.estimate.forecast import Forecast, Phase
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
 from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, too_large
+from zlaunch.estimate.self_test import _PEAKS, why_not_believed
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
+from zlaunch.job.stack import TESTED
 
 
 def program_of(rehearser: Rehearser) -> object:
@@ -121,3 +124,37 @@ def test_what_is_not_rehearsed_for_its_size_fits_on_no_gpu(seq_len: int, micro_b
 def test_the_others_keep_their_order() -> None:
     found = rehearse([llama(seq_len=134_000_000), job("gpt2", 0), llama(world_size=1 << 20)])
     assert [one.method for one in found] == ["closed form", "rehearsal", "closed form"]
+
+
+def told_of_probes() -> dict[int, Forecast]:
+    phases = [[Phase(name, {"gpu": size}, {}) for name, size in peaks.items()] for peaks in _PEAKS]
+    return {number: replace(forecast(1.0), phases=tuple(told)) for number, told in enumerate(phases)}
+
+
+def test_a_rehearsal_that_counts_a_known_job_right_is_believed() -> None:
+    assert why_not_believed(told_of_probes()) is None
+
+
+@pytest.mark.parametrize("harm", ["a phase takes less", "it fails", "it is the closed form"])
+def test_a_rehearsal_that_counts_a_known_job_wrong_is_not_believed(harm: str) -> None:
+    told = told_of_probes()
+    phases = tuple(replace(phase, peak={"gpu": phase.peak["gpu"] * 9 // 10}) for phase in told[1].phases)
+    harmed = {
+        "a phase takes less": replace(told[1], phases=phases),
+        "it is the closed form": replace(told[1], method="closed form"),
+    }
+    assert why_not_believed({0: told[0], **({1: harmed[harm]} if harm in harmed else {})}) is not None
+
+
+@pytest.mark.job
+def test_releases_that_are_new_are_put_to_the_test_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TESTED, "torch", ("1.0", "1.1"))
+    with Rehearser() as rehearser:
+        (believed,) = rehearser([workload(1)])
+    monkeypatch.setattr(self_test, "_PEAKS", ({"forward": 1}, {}))
+    with Rehearser() as rehearser:
+        (told,) = rehearser([workload(1)])
+    assert isinstance(believed, Forecast)
+    assert isinstance(told, Forecast)
+    assert (believed.method, told.method) == ("rehearsal", "closed form")
+    assert told.why_not_rehearsed == "with these packages, the rehearsal of a known job is wrong in forward"

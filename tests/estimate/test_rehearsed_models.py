@@ -55,6 +55,7 @@ def of(config: dict[str, Any], *architectures: str, **changed: Any) -> Workload:
 
 KINDS = {
     "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
+    "a type with two classes for its task": of({"model_type": "deit", **VISION}),
     "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
     "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
     "answers found in a text": of(BERT, "BertForQuestionAnswering"),
@@ -95,8 +96,8 @@ REMARKS = {
     "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
-    "images of any size": "counted without images: the memory for training on them is not included",
 }
+MISSING = {"images of any size": ("images",)}
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +112,7 @@ def test_every_kind_of_model_is_rehearsed_and_says_what_is_not_counted(
     forecast = told[kind]
     assert (forecast.why_not_rehearsed, forecast.late_error) == (None, None)
     assert forecast.notes == ((REMARKS[kind],) if kind in REMARKS else ())
+    assert forecast.missing == MISSING.get(kind, ())
 
 
 def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
+from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.rehearse import Rehearser
 from zlaunch.estimate.workload import FourBits, Lora, Workload
 
 pytestmark = pytest.mark.job
@@ -50,6 +52,8 @@ QUANTIZED = {
     "nf4": below_adapters("nf4"),
     "nested": below_adapters("nf4 nested"),
 }
+FROZEN = replace(of("4 layers", liger=False), frozen="embed_tokens|lm_head")
+NOTHING_FROZEN = replace(FROZEN, frozen="vision")
 AT_STAGE_3 = below_adapters("nf4", stage=3)
 
 
@@ -60,6 +64,7 @@ def told() -> Told:
     }
     asked |= {("adapters", name): one for name, one in QUANTIZED.items()}
     asked["adapters", "stage 3"] = AT_STAGE_3
+    asked["frozen", "ends"] = FROZEN
     return dict(zip(asked, rehearse([*asked.values()]), strict=True))
 
 
@@ -121,3 +126,18 @@ def test_the_parameters_of_a_quantized_model_are_all_counted(told: Told) -> None
 
 def test_weights_of_four_bits_are_not_counted_at_stage_3(told: Told) -> None:
     assert told["adapters", "stage 3"].unsaved == ("weights of four bits at stage 3",)
+
+
+def test_frozen_parameters_have_neither_gradients_nor_an_optimizer(told: Told) -> None:
+    whole, frozen = told["4 layers", False], told["frozen", "ends"]
+    ends = 2 * 2000 * HIDDEN
+    assert (whole.trainable - frozen.trainable, whole.parameters) == (ends, frozen.parameters)
+    of_ranks = [one.parts["gpu"]["master weights"] for one in (whole, frozen)]
+    assert of_ranks[0] - of_ranks[1] == 4 * ends // 4  # bytes each, shared by four ranks
+
+
+def test_a_pattern_that_matches_nothing_is_told_with_a_name() -> None:
+    with Rehearser() as rehearser:
+        (found,) = rehearser([NOTHING_FROZEN])
+    assert isinstance(found, Unavailable)
+    assert "no parameter matches `vision`; the first one is `model.embed_tokens.weight`" in found.message

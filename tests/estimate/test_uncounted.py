@@ -27,6 +27,7 @@ def effects(line: str) -> list[Effect]:
         ("--finetuning_type freeze", [LESS]),
         ("--finetuning_type full", []),
         ("--freeze_vit true --freeze_llm false", [LESS]),
+        ("--freeze_vit true --freeze_aligner true", [LESS, LESS]),
         ("--tune_vision_tower False", [LESS]),
         ("--use_peft --lora_r 16 --lora_alpha 32", [LESS]),
         ("--rlhf_type dpo", [MORE]),

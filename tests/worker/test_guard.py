@@ -36,6 +36,16 @@ def test_a_launcher_that_says_0_of_ranks_that_did_not_end_was_killed_below(
     assert subprocess.run(guard, cwd=ROOT, check=False).returncode == returncode
 
 
+def test_a_launcher_whose_ranks_outlive_it_was_killed_below_even_if_there_are_no_records(
+    tmp_path: Path,
+) -> None:
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "ranks": RANKS}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    rank = [sys.executable, "-c", "import time; time.sleep(0.7)", "zlaunch.worker.rank"]
+    guard = [sys.executable, "-m", "zlaunch.worker.guard", str(tmp_path), "sh", "-c", '"$@" &', "-", *rank]
+    assert subprocess.run(guard, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+
+
 def test_records_that_cannot_be_written_do_not_show_that_a_launcher_was_killed(tmp_path: Path) -> None:
     job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "ranks": RANKS}
     (tmp_path / "job.json").write_text(json.dumps(job))

@@ -1,10 +1,11 @@
 """Collect the evidence of how a run ended from its run directory."""
 
+import os
 import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
@@ -70,10 +71,13 @@ class LauncherEnd:
     """Those of this host during the whole job: lost ranks cannot count theirs."""
     log: str | None = None
     """The end of the launcher's log, which may be all that is left; None if it is read from the run."""
+    started: Mapping[int, RankRecord] = field(default_factory=dict)
+    """The records that ranks wrote when they started."""
 
 
 def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     """Collect all that is known; what cannot be read is left out."""
+    run = run.holding(ranks={**end.started, **run.ranks})
     launcher_log = tail(run.paths.launcher_log, LAUNCHER_LOG_BYTES) if end.log is None else end.log
     stopped_by = end.stopped_by
     is_open = stopped_by is None and end.stall is None and not end.is_diverged
@@ -117,10 +121,12 @@ def _proves_success(run: RunFiles, launcher_log: str) -> bool:
     """Whether a launcher that returned 0 shows that ranks without a record have finished.
 
     It does where no record can be written. DeepSpeed's runner also returns 0 if its node launcher was killed;
-    that says which ranks have succeeded.
+    that says which ranks have succeeded, unless its log cannot be written either.
     """
-    is_runner = run.job.get("launcher") == "deepspeed"
-    return not run.paths.takes_records and (not is_runner or "exits successfully" in launcher_log)
+    log = run.paths.launcher_log
+    is_silent = log.exists() and not os.access(log, os.W_OK)
+    says_success = run.job.get("launcher") != "deepspeed" or is_silent or "exits successfully" in launcher_log
+    return not run.paths.takes_records and says_success
 
 
 def _rank_evidence(
@@ -152,6 +158,8 @@ def _stopped_by_others(
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
+    if -launcher_returncode in _STOPS:  # the others were told to stop after that
+        return -launcher_returncode
     if received := _RECEIVED.search(launcher_log):
         number, name = received.groups()
         return int(number or signal.Signals[name])
@@ -167,9 +175,9 @@ def _stopped_by_others(
         return min(passed_on)
     if alone:
         return None
-    statuses = {-number: number for number in _STOPS}
+    statuses: dict[int, int] = {}
     if passed_on:  # DeepSpeed's runner exits with the status of the node launcher: -15 becomes 241
-        statuses |= {256 - number: number for number in _STOPS}
+        statuses = {256 - number: number for number in _STOPS}
         statuses |= {128 + number: number for number in _STOPS}
     return statuses.get(launcher_returncode)
 
@@ -269,6 +277,7 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) ->
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
+        has_started="pid" in record,
         returncode=record.get("returncode"),
         stopped_by=stopped_by,
         stopped_at=record.get("stopped_at"),

@@ -43,6 +43,8 @@ class RankEvidence:
 
     rank: int
     host: str = ""
+    has_started: bool = False
+    """Whether its rank program has recorded that the script runs."""
     returncode: int | None = None
     """-n for signal n; None if the rank program was lost too, or never started."""
     stopped_by: int | None = None
@@ -80,7 +82,8 @@ class RankEvidence:
     @property
     def never_started(self) -> bool:
         """Whether it left no sign of itself."""
-        return self.returncode is None and not (self.log or self.phase or self.heartbeat or self.stopped_by)
+        has_begun = self.has_started or self.log or self.phase or self.heartbeat or self.stopped_by
+        return self.returncode is None and not has_begun
 
     @property
     def ran_to_its_end(self) -> bool:

@@ -73,7 +73,7 @@ def _without_an_end(rank: RankEvidence, evidence: Evidence) -> RankRole:
     # The kernel kills the rank programs of a launcher that is killed, some before they can record an end.
     if rank.stopped_by is not None or evidence.launcher_returncode < 0:
         return RankRole.STOPPED
-    if evidence.takes_records and (rank.log or rank.phase or rank.heartbeat or rank.step):
+    if evidence.takes_records and not rank.never_started:
         return RankRole.LOST
     return RankRole.NONE
 

@@ -1,4 +1,4 @@
-"""The adapters that the arguments of a script ask for, as common training programs name them."""
+"""Which part of a model is trained, and on what weights, by the arguments of common training programs."""
 
 from typing import Final, NamedTuple
 
@@ -68,6 +68,17 @@ def four_bits_of(args: ScriptArgs) -> FourBits | None:
     if is_nested is None:
         is_nested = not args.has("load_in_4bit")
     return "nf4 nested" if is_nested else "nf4"
+
+
+_VISION: Final = r"(^|\.)(visual|vision_tower|vision_model|vision_encoder)\."
+"""The encoders of vision-language models in transformers."""
+
+
+def frozen_by(args: ScriptArgs) -> str | None:
+    """Return the pattern of the parameters that ms-swift or LLaMA-Factory is told not to train."""
+    if args.is_on("freeze_vit", "freeze_vision_tower", "freeze_vision_encoder"):
+        return _VISION
+    return None
 
 
 def _value(args: ScriptArgs, name: str) -> str | None:

@@ -13,7 +13,7 @@ from zlaunch.units import gib, memory
 
 ALLOCATED_ERROR: Final = 0.03
 RESERVED_ERROR: Final = 0.05
-"""How far off a rehearsal may be: the goals of docs/gpu.md, which no GPU has measured yet."""
+"""How far off a rehearsal may be: more than on any run of docs/accuracy.md with packages of today."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Cluster:
     """None if none was named and there is none here."""
     host_bytes: int | None = None
     """Memory of each host; None if unknown."""
+    network: float | None = None
+    """Bytes per second from a host to the others; None if unknown."""
 
     @property
     def world_size(self) -> int:

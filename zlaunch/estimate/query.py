@@ -9,13 +9,13 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
-from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of
+from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of, frozen_by
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.fit import Cluster, Fit, FitResult, MemoryNeed, check_fit, left_out, memory_need
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
-from zlaunch.estimate.uncounted import ADAPTED, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
+from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
 from zlaunch.estimate.workload import Attention, FourBits, Lora, Workload
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
@@ -44,6 +44,8 @@ class Training:
     activation_checkpointing: bool = False
     attention: Attention = "sdpa"
     lora: Lora | None = None
+    frozen: str | None = None
+    """Pattern of the names of parameters that are not trained."""
     liger: bool = False
     four_bits: FourBits | None = None
     load_dtype: Precision = "fp32"
@@ -58,6 +60,8 @@ class Training:
     """Whether nothing says how long its sequences are."""
     partitioned_at_birth: bool = True
     """Whether stage 3 shards each layer as it is created, as transformers does."""
+    batch: str | None = None
+    """The shapes of a batch, where a program was rehearsed that made it."""
 
 
 @dataclass(frozen=True)
@@ -124,19 +128,20 @@ def training_of(
         activation_checkpointing=bool(checkpointing),
         attention=options.attention or attention,
         lora=lora,
+        frozen=frozen_by(typed),
         liger=bool(typed.is_on(*LIGER_FLAGS)),
         four_bits=four_bits,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
         assumes_length=given is None and model.first("vocab_size") is not None,
-        uncounted=tuple(in_arguments(typed, _counted(lora, four_bits))),
+        uncounted=tuple(in_arguments(typed, _counted(typed, lora, four_bits))),
     )
 
 
-def _counted(lora: Lora | None, four_bits: FourBits | None) -> set[str]:
+def _counted(typed: ScriptArgs, lora: Lora | None, four_bits: FourBits | None) -> set[str]:
     """Name what is counted of the arguments that an estimate may leave out."""
-    given = {ADAPTED: lora, QUANTIZED: four_bits}
+    given = {ADAPTED: lora, QUANTIZED: four_bits, FROZEN: frozen_by(typed)}
     return {does for does, value in given.items() if value is not None}
 
 
@@ -174,6 +179,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         zero_init=stage == 3 and training.partitioned_at_birth,
         activation_checkpointing=training.activation_checkpointing,
         lora=training.lora,
+        frozen=training.frozen,
         liger=training.liger,
         four_bits=training.four_bits,
         attention=training.attention,

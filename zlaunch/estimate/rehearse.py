@@ -13,10 +13,12 @@ from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
+from zlaunch.estimate.self_test import PROBES, why_not_believed
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.workload import Workload, to_json
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
+from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, start_with_pipes
 from zlaunch.units import memory
@@ -73,6 +75,8 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         self._cache = cache or ForecastCache(None)
         self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
+        self._is_checked = False
+        self._doubt: str | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -94,6 +98,11 @@ class Rehearser(AbstractContextManager["Rehearser"]):
             if (result := self._at_once(workload)) is not None:
                 results[number] = result
         missing = [number for number in range(len(workloads)) if number not in results]
+        if missing and (why := self._why_not_believed()) is not None:
+            return [
+                results.get(number) or _forecast(workload, {"failure": why})
+                for number, workload in enumerate(workloads)
+            ]
         # What takes longest starts first, so that no rehearsal ends much later than the others.
         missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
         report = done or (lambda *_: None)
@@ -107,6 +116,16 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         if len(results) < len(workloads):
             self.close()  # it died of one of them
         return [results.get(number) or _forecast(workload, {}) for number, workload in enumerate(workloads)]
+
+    def _why_not_believed(self) -> str | None:
+        """Say why rehearsals are not believed; only releases that were not tested are put to the test."""
+        if not self._is_checked:
+            self._is_checked = True
+            if [*stack_of(inspect_python(self._python)).untested()]:
+                replies = self._ask(PROBES)
+                told = {number: _forecast(PROBES[number], reply) for number, reply in replies}
+                self._doubt = why_not_believed(told)
+        return self._doubt
 
     def _at_once(self, workload: Workload) -> Rehearsed | None:
         """Return a cached forecast, or the closed form for a job too large for a rehearsal."""

@@ -1,6 +1,7 @@
 """Turn the options of an estimate into a query: find the model, the hosts and their GPUs."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -50,7 +51,12 @@ class EstimateRequest:
     gpus: int | None = None
     nodes: int | None = None
     on: str | None = None
+    host_memory: int | None = None
+    """Bytes of each host."""
+    network: float | None = None
+    """Gb/s from a host to the others."""
     optimizer: str | None = None
+    freeze: str | None = None
     trust_remote_code: bool = False
 
 
@@ -66,6 +72,8 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
     training = training_of(model, job.args, request.options)
+    if request.freeze is not None:
+        training = replace(training, frozen=_pattern(request.freeze))
     if request.trust_remote_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trust_remote_code)
@@ -88,6 +96,15 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         remarks=remarks,
     )
     return query.with_options(request.options)
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        hint = "write `--freeze REGEX`, such as `--freeze '^model[.]visual[.]'`"
+        raise WrongUsage(f"`--freeze {text}` is no regular expression: {error}", hint) from None
+    return text
 
 
 def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobSpec, str | None]:
@@ -134,6 +151,15 @@ def code_of(name: str) -> Path:
 
 def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
+    cluster, machine = _found_cluster(request, python)
+    if request.host_memory is not None:
+        cluster = replace(cluster, host_bytes=request.host_memory)
+    if request.network is not None:
+        cluster = replace(cluster, network=request.network * 1e9 / 8)
+    return cluster, machine
+
+
+def _found_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     hosts = _hosts_of_hostfile(request)
     num_hosts = len(hosts) or request.nodes or 1
     gpus = max((len(host.devices) for host in hosts), default=request.gpus)

@@ -43,6 +43,7 @@ LIGER_FLAGS: Final = ("use_liger_kernel", "enable_liger_kernel", "use_liger", "e
 _ON: Final = r"(?!(false|no|off|none|0)$).*"
 """Any value but these."""
 ADAPTED: Final = "trains adapters instead of the model"
+FROZEN: Final = "trains no vision encoder"
 QUANTIZED: Final = "loads quantized weights"
 _REFERENCE = "keeps a second model to compare with"
 
@@ -56,6 +57,11 @@ _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
             r"(quantization_|quant_)?bits?": "[2-8]",
             r"quant(ization)?_(method|type)": _ON,
         },
+    ),
+    (
+        Effect.LESS,
+        FROZEN,
+        {r"freeze_(vit|vision_tower|vision_encoder)": _ON},
     ),
     (
         Effect.LESS,

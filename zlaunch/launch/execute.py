@@ -163,6 +163,7 @@ def _run(
         stopped_at=job.stopped_at,
         oom_kills=oom_kills().since(killed_before),
         log=words,
+        started=monitor.started,
     )
     return collect_evidence(run, end)
 

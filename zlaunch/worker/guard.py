@@ -40,7 +40,7 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))
-    if returncode == 0 and child.stopped_by is None and _was_stopped(run_dir, job):
+    if returncode == 0 and child.stopped_by is None and (child.left_ranks or _was_stopped(run_dir, job)):
         return -signal.SIGKILL
     return returncode
 

@@ -91,6 +91,7 @@ def _job_members(query: EstimateQuery) -> Json:
         "attention": training.attention,
         "activation_checkpointing": training.activation_checkpointing,
         "lora": training.lora,
+        "frozen": training.frozen,
         "liger": training.liger,
         "four_bits": training.four_bits,
         "load_dtype": training.load_dtype,

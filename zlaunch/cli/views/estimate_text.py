@@ -77,7 +77,7 @@ def unchecked_host(estimate: Estimate) -> str | None:
     if estimate.query.cluster.host_bytes is not None or not is_offloaded(estimate.resolved.values):
         return None
     need = f"needs {memory(estimate.need.host)} of host memory on each host"
-    return f"{need} (not checked: `--on` does not describe the hosts)"
+    return f"{need} (not checked: `--host-memory SIZE` tells what they have)"
 
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
@@ -109,7 +109,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
     rows.append(("ranks", _ranks_text(query.cluster)))
-    rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    if query.training.batch is None:
+        rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    else:
+        rows.append(("inputs", query.training.batch))
     return rows
 
 
@@ -134,6 +137,8 @@ def trained(query: EstimateQuery) -> Iterator[str]:
         yield f"{training.attention} attention"
     if training.lora is not None:
         yield f"LoRA of rank {training.lora.rank}"
+    if training.frozen is not None:
+        yield f"`{training.frozen}` frozen"
     if training.four_bits is not None:
         yield "weights of four bits"
     if training.liger:

@@ -116,6 +116,8 @@ def _cache_of(job: TrainingJob) -> tuple[float, str]:
 
 
 def _not_counted(workload: Workload) -> Iterator[str]:
+    if workload.frozen is not None:
+        yield "frozen parameters"
     if workload.liger:
         yield "kernels of Liger"
     if workload.four_bits is not None:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -122,6 +123,8 @@ def choose_class(config: transformers.PretrainedConfig, code: str | None) -> Cho
     for task in _TASKS:
         known = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})  # a task may be newer
         if name := known.get(config.model_type):
+            if isinstance(name, tuple):  # of a type with several classes; the first is the usual one
+                name = name[0]
             return ChosenModel(getattr(transformers, name), _why_not_trained(named, name))
     raise CannotTell(f"`{named or config.model_type}` has no class that computes a loss")
 
@@ -159,6 +162,8 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
         raise NotRehearsed(f"a package is missing in {sys.executable}: {message}") from None
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()  # a part of the initialization
+    if workload.frozen is not None:
+        _freeze(model, workload.frozen)
     if workload.four_bits is not None and not workload.zero_init:
         quantize(model, nested=workload.four_bits == "nf4 nested")
     if workload.lora is not None:
@@ -169,6 +174,15 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
             model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
+
+
+def _freeze(model: torch.nn.Module, pattern: str) -> None:
+    names = dict(model.named_parameters())
+    frozen = [name for name in names if re.search(pattern, name)]
+    if not frozen:
+        raise CannotTell(f"no parameter matches `{pattern}`; the first one is `{next(iter(names))}`")
+    for name in frozen:
+        names[name].requires_grad_(False)
 
 
 def _no_initialization() -> AbstractContextManager[None]:

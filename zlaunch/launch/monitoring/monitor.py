@@ -66,7 +66,7 @@ class JobMonitor:
         self._next_sample = self._next_metrics = 0.0
         self._asked_at: float | None = None
         self._is_reported = False
-        self._started: dict[int, RankRecord] = {}
+        self.started: dict[int, RankRecord] = {}
         """The first record of each rank: the run directory may be gone at the end."""
         self._sampled: dict[int, float | None] = {}
         """When each rank took its last sample; a host that is lost takes none."""
@@ -106,7 +106,7 @@ class JobMonitor:
     @property
     def buffers(self) -> list[str]:
         """What ranks of this host may have left in shared memory."""
-        return list(buffers_here(self._started.values()))
+        return list(buffers_here(self.started.values()))
 
     def confirm_interrupt(self) -> None:
         """Report once that Ctrl-C was received, and what a second one does."""
@@ -125,8 +125,8 @@ class JobMonitor:
         rundir_writer.append_metrics(self._layout, self._metrics(self._samples()))
 
     def _note_started(self) -> None:
-        if len(self._started) < self._world_size:
-            self._started |= read_rank_records(self._layout, RankRecord)
+        if sum("pid" in record for record in self.started.values()) < self._world_size:
+            self.started |= read_rank_records(self._layout, RankRecord)
 
     def _sample(self, now: float) -> None:
         self._note_started()

@@ -73,6 +73,8 @@ class RehearsedProgram:
     """That of the engine that trains, as the engine got it."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """The config.json of the model that trains, if it is one of transformers."""
+    uncounted: Mapping[str, str] = field(default_factory=dict)
+    """What of it took more memory than is counted, and why."""
     accumulated: int = 1
     """Micro-batches of a step; at most two of them were rehearsed."""
     error: str | None = None

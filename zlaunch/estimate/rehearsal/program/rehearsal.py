@@ -17,13 +17,13 @@ import torch
 from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
-from zlaunch.estimate.forecast import Forecast, parts_at_peak
+from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
 from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, groups, pretrained, values
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
@@ -64,6 +64,7 @@ class ProgramRehearsal:
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
         self._confinement = Confinement(folder)
+        self._uncounted: dict[str, str] = {}
         accelerator.replace_builders(self._mode)
         groups.apply()
         pretrained.apply()
@@ -99,6 +100,7 @@ class ProgramRehearsal:
     def leave(self) -> NoReturn:
         """Save as the Trainer does, and end the program."""
         engine = self._engines.trained[0]
+        self._evaluate()
         self._phases.enter("save")
         checkpoint = self._folder / "checkpoint"
         try:
@@ -107,6 +109,18 @@ class ProgramRehearsal:
         except BaseException as error:  # noqa: BLE001 - whatever it is
             self._end(self._without_forecast(error))
         self._end(self._result())
+
+    def _evaluate(self) -> None:
+        trainer = evaluation.running_trainer()
+        if trainer is None:
+            return
+        self._phases.enter(EVALUATION)
+        try:
+            trainer.evaluate()
+        except Exception as error:  # noqa: BLE001 - metrics may need values of any kind
+            self._uncounted["the rest of its evaluation"] = f"after {_one_line(error)}"
+        if evaluation.keeps_predictions(trainer):
+            self._uncounted["the predictions of its evaluation"] = "beyond two batches"
 
     def _result(self) -> RehearsedProgram:
         engine = self._engines.trained[0]
@@ -124,7 +138,7 @@ class ProgramRehearsal:
             flops=self._engines.flops * self._settings.shortened,
             seconds=time.monotonic() - self._began,
         )
-        return replace(self._known(engine), forecast=forecast)
+        return replace(self._known(engine), forecast=forecast, uncounted=self._uncounted)
 
     def _known(self, engine: Engine | None) -> RehearsedProgram:
         facts = tuple(known.facts for known in self._engines.engines.values())
@@ -171,6 +185,8 @@ def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OutOfTime):
         return "it did not take two steps in time"
+    if isinstance(error, _NO_DATA[:2]):
+        return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
     return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]

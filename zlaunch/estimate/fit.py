@@ -13,8 +13,8 @@ from zlaunch.units import gib, memory
 
 ALLOCATED_ERROR: Final = 0.03
 RESERVED_ERROR: Final = 0.06
-"""How far off a rehearsal may be, by docs/accuracy.md: more than for tensors in any run of the same generation,
-and than the mean for their processes."""
+"""How far off a rehearsal may be, by docs/accuracy.md: more than for the tensors of any run of the same
+generation, and than the mean for their processes."""
 
 
 @dataclass(frozen=True)

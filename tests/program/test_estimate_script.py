@@ -101,3 +101,11 @@ def test_a_trainer_program_is_estimated_with_its_own_batches(tmp_path: Path) -> 
     assert "4 x 128 (input_ids, attention_mask, labels): the longest of the first 32 batches" in done.out
     assert "96 = 4 per rank x 3 accumulated x 8 ranks" in done.out
     assert done.status == 0
+
+
+def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Path) -> None:
+    words = ("train", "own_loop", "--rehearse", "--dry-run", "--gpus", "2")
+    done = zlaunch(*words, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"})
+    assert "memory check before the start" in done.out
+    assert "cannot tell" not in done.out
+    assert done.status == 0

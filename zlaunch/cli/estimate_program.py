@@ -18,7 +18,7 @@ from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspec
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, script_path
-from zlaunch.launch.rehearsed_program import estimate_program as rehearse_program
+from zlaunch.launch.estimated_script import estimate_program as rehearse_program
 
 _OF_MODELS: Final = (
     *("micro_batch", "seq_len", "grad_accum", "optimizer", "activation_checkpointing", "lora"),

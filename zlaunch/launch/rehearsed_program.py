@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,47 +19,41 @@ from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
-from zlaunch.errors import Finding, Severity, Unavailable
-from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.query import (
-    USUAL_SEQ_LEN,
     Estimate,
     EstimateQuery,
-    Rejected,
     Training,
     remarks_on,
 )
 from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_arguments
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Accelerator, Workload
 from zlaunch.files import end_of
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
-from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
-from zlaunch.job.spec import JobSpec
 from zlaunch.launch.asked_program import MOST_BYTES, error_of, first_rank
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.memory import query_for
-from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import PlanReporter
-from zlaunch.launch.surroundings import Imagined, Surroundings
 from zlaunch.process import RELAYED, Child, heed_signals, ours
+from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
 _PROGRAM: Final = "zlaunch.estimate.rehearsal.program"
 _GRACE_SECONDS: Final = 2.0
 _EXTRA_SECONDS: Final = 20
 """How much longer than its own limit the process may take, which a package may keep from heeding that."""
+_USUAL_GPU_BYTES: Final = 80 << 30
+"""What a program is told of a GPU that nobody named; a rehearsal has no limit."""
 _QUIET: Final = {
     "HF_DATASETS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -76,34 +70,23 @@ _OF_VALUES: Final = {
 }
 
 
-@dataclass(frozen=True)
-class ProgramEstimate:
-    """The estimate of a program, and what to say with it."""
+def rehearse_job(
+    facts: JobFacts, cluster: Cluster, reporter: PlanReporter
+) -> tuple[LaunchPlan, RehearsedProgram]:
+    """Rehearse the program of a job with a run directory of its own; return the plan that it got, too.
 
-    estimate: Estimate
-    remarks: tuple[Finding, ...] = ()
-
-
-def estimate_program(
-    job: JobSpec, cluster: Cluster, machine: Machine, reporter: PlanReporter
-) -> ProgramEstimate:
-    """Rehearse a program on hosts that are like this machine.
-
-    A program that cannot be rehearsed is estimated by its model. Raises Refused for a job that cannot work,
-    Unavailable for a program that ends with an error, and where nothing is known of the model.
+    Raise Unavailable for a job that splits its model or its sequences.
     """
-    imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     scratch = Scratch("program")
     try:
-        options = LaunchOptions(run_dir=scratch.path / "run", dry_run=True)
-        facts = prepare(job, options, reporter, imagined)
-        plan = make_plan(facts)
-        result = _rehearse(plan, cluster, scratch.path, reporter)
+        plan = make_plan(replace(facts, layout=RunDir(scratch.path / "run")))
+        split = split_by_config(plan.values, facts.script.interface)
+        split = split or split_by_arguments(facts.trainer_flags) or split_by_script(facts.script)
+        if split is not None:
+            raise split.unavailable()
+        return plan, _rehearse(plan, cluster, scratch.path, reporter)
     finally:
         scratch.delete()
-    if result.forecast is None:
-        return _by_model(facts, cluster, result)
-    return ProgramEstimate(_estimate(facts, plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
 def _rehearse(
@@ -119,9 +102,11 @@ def _rehearse(
     words = plan.args.words
     if plan.script.local_rank_flag:
         words = (f"{plan.script.local_rank_flag}=0", *words)
-    order = ProgramOrder(
-        (*program, *words), cluster.world_size, cluster.ranks_per_host, gpu_bytes or 80 << 30
-    )
+    accelerator: Accelerator = "cpu"
+    if plan.facts.machine.gpus:
+        accelerator = "cuda"
+    ranks = (cluster.world_size, cluster.ranks_per_host)
+    order = ProgramOrder((*program, *words), *ranks, gpu_bytes or _USUAL_GPU_BYTES, accelerator)
     files = [directory / name for name in ("order.json", "result.json", "log")]
     order_file, result_file, log = files
     order_file.write_text(json.dumps(asdict(order)), "utf-8")
@@ -190,16 +175,16 @@ def _crash(returncode: int, log: Path) -> RehearsedProgram:
     return RehearsedProgram(error=error)
 
 
-def _estimate(
-    facts: JobFacts, plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, forecast: Forecast
-) -> Estimate:
+def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, forecast: Forecast) -> Estimate:
+    """Estimate a job from the rehearsal of its program."""
+    facts = plan.facts
     args, _ = facts.read_args()
     given = facts.context(args)
     resolved = resolve_config(facts.job, given)
     values = _with_own_batch(_with_own_settings(resolved.values, result), result, cluster)
     config = check(dict(result.ds_config), given.context.release).config or resolved.config
     resolved = replace(resolved, values=values, config=config)
-    name, length = facts.job.shown_name, _length(result)
+    name, length = facts.job.shown_name, sequence_length(result)
     trained = next(engine for engine in result.engines if engine.steps)
     model = ModelConfig(result.model, json.dumps(result.model), f"{trained.model} of {name}")
     training = Training(
@@ -270,7 +255,7 @@ def _notes(result: RehearsedProgram) -> Iterator[str]:
             yield f"counted with a second engine, whose {engine.model} has {engine.parameters:,} parameters"
 
 
-def _length(result: RehearsedProgram) -> int | None:
+def sequence_length(result: RehearsedProgram) -> int | None:
     """Return the number of tokens in a sequence; None if the batches have none."""
     if result.batches is None:
         return None
@@ -300,26 +285,3 @@ def _batch_words(result: RehearsedProgram) -> str:
         f"{' x '.join(map(str, shape)) or '1'} ({', '.join(names)})" for shape, names in grouped.items()
     ]
     return f"{'; '.join(shapes)}: {_compared(result)}"
-
-
-def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
-    """Estimate a program that could not be rehearsed by what is known of its model."""
-    where = f" ({result.place})" if result.place else ""
-    why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
-    if result.is_own_error:
-        hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
-        raise Unavailable(why, hint)
-    query = query_for(facts, _length(result), USUAL_SEQ_LEN)
-    if query is None:
-        raise Unavailable(why, "estimate its model: `zlaunch estimate MODEL`")
-    alone = Uncounted("the script", "may do more or less than train its model", Effect.EITHER)
-    training = replace(query.training, uncounted=(*query.training.uncounted, alone))
-    query = replace(query, cluster=cluster, training=training)
-    with Estimator(python=facts.job.python) as estimator:
-        (estimate,) = estimator.rehearse([query])
-    if isinstance(estimate, Rejected):
-        raise Unavailable(f"{why}; {estimate.findings[0].message}", estimate.findings[0].hint)
-    finding = Finding(
-        "not-rehearsed", f"{why}; this is an estimate of its model alone", severity=Severity.ADVICE
-    )
-    return ProgramEstimate(estimate, (finding,))

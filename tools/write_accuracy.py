@@ -118,8 +118,8 @@ def figures(published: Mapping[str, Any]) -> list[Figure]:
 def predict(run: Mapping[str, Any], published: Mapping[str, Any], *options: str) -> dict[str, Any]:
     """Ask `zlaunch estimate`."""
     with TemporaryDirectory() as folder:
-        asked = [*_asked(run, published, Path(folder)), *options]
-        command = [sys.executable, "-m", "zlaunch", "estimate", *asked]
+        asked = _asked(run, published, Path(folder))
+        command = [sys.executable, "-m", "zlaunch", "estimate", *options, *asked]
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
     try:
         found = json.loads(done.stdout)
@@ -135,14 +135,14 @@ def predict(run: Mapping[str, Any], published: Mapping[str, Any], *options: str)
 
 
 def _asked(run: Mapping[str, Any], published: Mapping[str, Any], folder: Path) -> list[str]:
-    model, options = run["model"], [*run["options"], "--job", "none", "--json"]
+    model, options = run["model"], ["--job", "none", "--json"]
     if model in published["models"]:
         model = "./config.json"
         (folder / "config.json").write_text(json.dumps(published["models"][run["model"]]), "utf-8")
     if "ds_config" in run:
         (folder / "ds_config.json").write_text(json.dumps(published["ds_configs"][run["ds_config"]]), "utf-8")
         options += ["--ds-config", "ds_config.json"]
-    return [model, *options]
+    return [model, *options, *run["options"]]
 
 
 def _phase(phase: Mapping[str, Any]) -> dict[str, list[float]]:

@@ -173,8 +173,9 @@ class EngineFacts:
             self._num_taken += 1
             self._num_skipped += skipped > accumulation.skipped
             facts |= {"taken_steps": self._num_taken, "skipped_steps": self._num_skipped}
-        if engine.fp16_enabled():
-            facts["loss_scale"] = scale = getattr(engine.optimizer, "cur_scale", None)
+        scale = getattr(engine.optimizer, "loss_scale", None)  # `cur_scale` is missing at stage 0
+        if engine.fp16_enabled() and scale is not None:
+            facts["loss_scale"] = scale
             if self._heartbeat.get("first_loss_scale") is None:
                 facts["first_loss_scale"] = scale
         now = time.monotonic()

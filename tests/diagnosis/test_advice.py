@@ -225,3 +225,13 @@ def test_ranks_that_wait_at_different_places_at_stage_3_are_told_what_all_have_t
     )
     assert "the same layers in the same order" in three.advice[0]
     assert two.advice == ()
+
+
+def test_a_script_written_for_gpus_is_told_what_works_on_a_cpu_too() -> None:
+    words = "Cannot access accelerator device when none is available."
+    on = {
+        name: diagnose(run(raised("RuntimeError", words), job={"accelerator": name}))
+        for name in ("cpu", "cuda")
+    }
+    assert "`.to(engine.device)`" in on["cpu"].advice[0]
+    assert on["cuda"].advice == ()

@@ -22,7 +22,7 @@ args = parser.parse_args()
 if args.fail:
     raise FileNotFoundError("no such dataset: rows.jsonl")
 
-os.makedirs("out/logs")
+os.makedirs("out/logs", exist_ok=True)
 with open("out/log.txt", "w") as log:
     log.write("begun")
 assert open("out/log.txt").read() == "begun"

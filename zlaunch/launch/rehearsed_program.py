@@ -3,13 +3,15 @@
 It gets what `zlaunch train` would hand over, and is left when it has taken two steps.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +24,7 @@ from zlaunch.dsconfig.schema_check import check
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
-from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -67,6 +69,8 @@ _OF_VALUES: Final = {
     "compares": (Effect.EITHER, "compares a value, which is only known in training, and counts as false"),
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
     "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
+    "autocasts": (Effect.EITHER, "computes in another precision than that of the weights"),
+    "compiles": (Effect.EITHER, "compiles, which changes what is kept"),
 }
 
 
@@ -105,19 +109,41 @@ def _rehearse(
     accelerator: Accelerator = "cpu"
     if plan.facts.machine.gpus:
         accelerator = "cuda"
-    ranks = (cluster.world_size, cluster.ranks_per_host)
-    order = ProgramOrder((*program, *words), *ranks, gpu_bytes or _USUAL_GPU_BYTES, accelerator)
-    files = [directory / name for name in ("order.json", "result.json", "log")]
-    order_file, result_file, log = files
+    sizes = (cluster.world_size, cluster.ranks_per_host)
+    ranks = tuple(dict.fromkeys((0, cluster.world_size - 1)))
+    order = ProgramOrder((*program, *words), *sizes, gpu_bytes or _USUAL_GPU_BYTES, accelerator, ranks)
+    order_file, log = directory / "order.json", directory / "log"
     order_file.write_text(json.dumps(asdict(order)), "utf-8")
-    argv = ours(_PROGRAM, str(order_file), str(result_file), python=str(plan.python.executable))
+    argv = ours(_PROGRAM, str(order_file), str(directory), python=str(plan.python.executable))
     returncode, is_late = _run(argv, _environment(plan, directory), log, plan, reporter)
-    if result_file.exists():
-        result: RehearsedProgram = adapter_of(RehearsedProgram).validate_json(result_file.read_bytes())
-        return result
+    files = [result_of(directory, rank) for rank in ranks]
+    read = adapter_of(RehearsedProgram).validate_json
+    results = [read(file.read_bytes()) for file in files if file.exists()]
+    _remove(result.made for result in results)
+    if files[0].exists():
+        return _fuller(*results)
     if is_late:
         return RehearsedProgram(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
     return _crash(returncode, log)
+
+
+def _remove(made: Iterable[Sequence[str]]) -> None:
+    """Remove directories that ranks made; the job may fail where they exist already."""
+    for directory in sorted(set(chain.from_iterable(made)), key=len, reverse=True):
+        with contextlib.suppress(OSError):
+            Path(directory).rmdir()
+
+
+def _fuller(first: RehearsedProgram, last: RehearsedProgram | None = None) -> RehearsedProgram:
+    """Return the rank that holds more; the first alone saves the model."""
+    if first.forecast is None or last is None or last.forecast is None:
+        return first
+    pool = first.forecast.tensor_pool
+    if last.forecast.peak(pool) <= first.forecast.peak(pool):
+        return first
+    saving = [phase for phase in first.forecast.phases if phase.name == "save"]
+    training = [phase for phase in last.forecast.phases if phase.name != "save"]
+    return replace(last, forecast=replace(last.forecast, phases=(*training, *saving)))
 
 
 def _run(
@@ -280,7 +306,7 @@ def _batch_words(result: RehearsedProgram) -> str:
         return "made by the program itself, without a data loader"
     grouped: dict[tuple[int, ...], list[str]] = {}
     for name, shape in result.batches.shapes.items():
-        grouped.setdefault(shape, []).append(name)
+        grouped.setdefault(shape, []).append(name.replace("[", "input ").replace("]", ""))
     shapes = [
         f"{' x '.join(map(str, shape)) or '1'} ({', '.join(names)})" for shape, names in grouped.items()
     ]

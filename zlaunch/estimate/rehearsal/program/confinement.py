@@ -5,7 +5,6 @@ there what it wrote. Nothing outside may be deleted or renamed, and no other mac
 """
 
 import builtins
-import contextlib
 import io
 import os
 import sys
@@ -51,12 +50,10 @@ class Confinement:
         os.open = open_descriptor
         sys.addaudithook(self._hear)
 
-    def lift(self) -> None:
-        """End this, and remove the directories that the program made, all of which are empty."""
+    def lift(self) -> tuple[str, ...]:
+        """End this, and return the directories that the program made, all of which are empty."""
         self._is_on = False
-        for made in reversed(self._made):
-            with contextlib.suppress(OSError):
-                Path(made).rmdir()
+        return tuple(self._made)
 
     def _is_free(self, path: str) -> bool:
         return any(path == root or path.startswith(root + os.sep) for root in self._free)

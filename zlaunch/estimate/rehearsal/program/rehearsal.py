@@ -5,9 +5,11 @@ import gc
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -44,6 +46,10 @@ _NO_DATA = (
 """Exceptions of code that needs the data of tensors."""
 
 
+_MOST_CHARACTERS = 300
+"""How much of an error is shown."""
+
+
 class OutOfTime(BaseException):
     """The program has not taken two steps in time; no `except Exception` of it gets this."""
 
@@ -51,9 +57,12 @@ class OutOfTime(BaseException):
 class ProgramRehearsal:
     """The rehearsal of one program in this process, which ends with it."""
 
-    def __init__(self, order: ProgramOrder, file: Path, folder: Path) -> None:
-        """Patch this process; the result goes to a file, and temporary files into a folder."""
-        self._order, self._file, self._folder = order, file, folder
+    def __init__(self, order: ProgramOrder, file: Path, folder: Path, others: Sequence[int]) -> None:
+        """Patch this process; the result goes to a file, and temporary files into a folder.
+
+        `others` are the processes of other ranks, which this one waits for.
+        """
+        self._order, self._file, self._folder, self._others = order, file, folder, others
         self._began = time.monotonic()
         log, attribution = AllocationLog(), Attribution(None, is_half=False)
         steps.prepare_for(order.accelerator)
@@ -172,8 +181,11 @@ class ProgramRehearsal:
         return replace(known, error=message, place=place, is_own_error=not needs_data)
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
-        self._confinement.lift()
+        result = replace(result, made=self._confinement.lift())
         write_whole(self._file, json.dumps(asdict(result)))
+        signal.alarm(0)
+        for other in self._others:
+            os.waitpid(other, 0)
         os._exit(0)
 
 
@@ -189,7 +201,8 @@ def _one_line(error: BaseException) -> str:
         return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+    words = "".join(traceback.format_exception_only(error)).split()
+    return " ".join(words)[:_MOST_CHARACTERS]
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

@@ -35,15 +35,20 @@ def result_of(folder: Path, rank: int) -> Path:
     return folder / f"result.{rank}.json"
 
 
+Need = Literal["compares", "reads", "selects", "autocasts", "compiles"]
+"""What a rehearsal cannot do: a comparison counts as false, what is read as zero, and a mask as all true.
+Other precisions and compilers are left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Where a program needs a value that a rehearsal does not have."""
+    """Where a program needs what a rehearsal does not have, mostly a value."""
 
     place: str
     """File and line."""
     code: str
-    kind: Literal["compares", "reads", "selects"]
-    """What it does with it: a comparison counts as false, what is read as zero, and a mask as all true."""
+    kind: Need
+    """What it does with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
 
+import re
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.estimator import Estimator
@@ -19,6 +21,11 @@ from zlaunch.launch.prepare import prepare
 from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
+
+_OFFLINE: Final = re.compile(
+    r"offline|LocalEntryNotFound|connect to|cached files|Hub|a rehearsal connects", re.IGNORECASE
+)
+"""What a package says of a file that is not here."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,8 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
     why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
     if result.is_own_error:
         hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
+        if _OFFLINE.search(str(result.error)):
+            hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)
     query = query_for(facts, sequence_length(result), USUAL_SEQ_LEN)
     if query is None:

@@ -69,6 +69,8 @@ _OF_VALUES: Final = {
     "compares": (Effect.EITHER, "compares a value, which is only known in training, and counts as false"),
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
     "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
+    "autocasts": (Effect.EITHER, "computes in another precision than that of the weights"),
+    "compiles": (Effect.EITHER, "compiles, which changes what is kept"),
 }
 
 
@@ -304,7 +306,7 @@ def _batch_words(result: RehearsedProgram) -> str:
         return "made by the program itself, without a data loader"
     grouped: dict[tuple[int, ...], list[str]] = {}
     for name, shape in result.batches.shapes.items():
-        grouped.setdefault(shape, []).append(name)
+        grouped.setdefault(shape, []).append(name.replace("[", "input ").replace("]", ""))
     shapes = [
         f"{' x '.join(map(str, shape)) or '1'} ({', '.join(names)})" for shape, names in grouped.items()
     ]

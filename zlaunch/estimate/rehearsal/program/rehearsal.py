@@ -46,6 +46,10 @@ _NO_DATA = (
 """Exceptions of code that needs the data of tensors."""
 
 
+_MOST_CHARACTERS = 300
+"""How much of an error is shown."""
+
+
 class OutOfTime(BaseException):
     """The program has not taken two steps in time; no `except Exception` of it gets this."""
 
@@ -197,7 +201,8 @@ def _one_line(error: BaseException) -> str:
         return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+    words = "".join(traceback.format_exception_only(error)).split()
+    return " ".join(words)[:_MOST_CHARACTERS]
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

@@ -5,15 +5,14 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from zlaunch.estimate.program import ReadValue
+from zlaunch.estimate.program import Need, ReadValue
+from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.worker.hook.frames import is_the_users
-
-Kind = Literal["compares", "reads", "selects"]
 
 _FOUND: dict[str, ReadValue] = {}
 
@@ -46,7 +45,7 @@ def _is_between(file: str) -> bool:
     return file == __file__ or "/site-packages/torch/" in file
 
 
-def _note(kind: Kind = "compares") -> None:
+def _note(kind: Need = "compares") -> None:
     """Remember the line of the program that needs a value; what packages compare is known to be harmless."""
     frame = _caller()
     if frame is not None and is_the_users(frame.f_code.co_filename) and (place := place_of(frame)):
@@ -143,6 +142,18 @@ def apply() -> None:
         kind = str(self.dtype).removeprefix("torch.")
         return np.zeros(tuple(self.shape), dtype=kind if hasattr(np, kind) else "float32")
 
+    enter, compile_nothing = torch.autocast.__enter__, torch.compile
+
+    def entered(self: torch.autocast) -> Any:
+        if self._enabled and self.device in ("cuda", NAME):
+            _note("autocasts")
+        return enter(self)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        _note("compiles")
+        return compile_nothing(*args, **kwargs)
+
+    torch.autocast.__enter__, torch.compile = entered, compiled
     FakeTensor.item, FakeTensor.__bool__, FakeTensor.__float__ = unknown, decides, number
     FakeTensor.__int__ = FakeTensor.__index__ = integer
     FakeTensor.numpy = FakeTensor.__array__ = array

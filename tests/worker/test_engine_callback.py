@@ -191,3 +191,11 @@ def test_the_loss_scale_is_that_of_any_optimizer_in_fp16(
 ) -> None:
     facts = trained(Loop(tmp_path, Half(1, optimizer)), [1.0])
     assert {facts[name] for name in ("loss_scale", "first_loss_scale") if name in facts} == known
+
+
+def test_steps_at_a_learning_rate_of_0_count_once_the_rate_was_not_0(tmp_path: Path) -> None:
+    loop, idle = Loop(tmp_path, Engine(1)), []
+    for rate in (0.0, 0.1, 0.0, 0.0, 0.1, 0.0):
+        loop.engine.optimizer = SimpleNamespace(param_groups=[{"lr": rate}, {"lr": 0.0}])
+        idle.append(trained(loop, [1.0])["idle_steps"])
+    assert idle == [0, 0, 1, 2, 0, 1]

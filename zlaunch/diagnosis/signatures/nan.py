@@ -22,6 +22,8 @@ class LostWork(NamedTuple):
 
 
 DEFAULT_LOSS_SCALE = 2.0**16
+MOST_IDLE = 3
+"""Steps at a learning rate of 0 that a schedule may have at its end."""
 _RANGE = "it has the range of fp32; models trained in bf16 overflow in fp16"
 BF16 = f"`--precision bf16`: {_RANGE}"
 _OWN_BF16 = f"write `bf16` in place of `fp16` in the script's own ds_config: {_RANGE}"
@@ -160,6 +162,19 @@ def discarded_gradients(heartbeat: HeartbeatRecord) -> LostWork | None:
             "or `--set managed_gradient_accumulation=false`, if this DeepSpeed has it",
         ),
     )
+
+
+def idle_steps(heartbeat: HeartbeatRecord) -> LostWork | None:
+    """Describe the steps since a schedule has reached 0; None if they are few."""
+    idle, taken = heartbeat.get("idle_steps") or 0, heartbeat.get("taken_steps") or 0
+    if idle < MOST_IDLE or idle * 20 < taken:
+        return None
+    advice = (
+        "give the schedule all steps of the training; one that accelerate prepares steps once for each "
+        "rank: multiply its steps by the ranks"
+    )
+    cause = f"the learning rate was 0 in the last {idle} of {plural(taken, 'step')}"
+    return LostWork(cause, ("steps at that rate change no weight",), (advice,))
 
 
 def _is_fp16(case: Case) -> bool:

@@ -52,7 +52,7 @@ def test_no_run_that_ran_out_of_memory_is_said_to_fit(published: dict[str, Any])
 
 def test_the_margins_of_a_verdict_are_larger_than_published_errors(published: dict[str, Any]) -> None:
     known = [one for one in figures(published) if "excluded" not in one.run]
-    assert max(map(abs, errors_of(known, "same", "allocated"))) <= 100 * ALLOCATED_ERROR
+    assert max(errors_of(known, "same", "allocated")) <= 100 * ALLOCATED_ERROR
     for kind in ("reserved", "process"):
         assert mean_error(errors_of(known, "same", kind)) <= 100 * RESERVED_ERROR
 

@@ -235,3 +235,10 @@ def test_a_script_written_for_gpus_is_told_what_works_on_a_cpu_too() -> None:
     }
     assert "`.to(engine.device)`" in on["cpu"].advice[0]
     assert on["cuda"].advice == ()
+
+
+def test_an_overflow_in_fp16_that_only_the_script_asked_for_is_answered_with_bf16() -> None:
+    for seen in ({"loss": float("inf")}, {"taken_steps": 40, "skipped_steps": 40}):
+        rank = printed("", 0, heartbeat={**seen, "loss_scale": 1.0})
+        verdict = diagnose(run(rank, launcher_returncode=0, job={"handover": Handover.NOT}))
+        assert verdict.advice[0].startswith("write `bf16` in place of `fp16` in the script's own ds_config")

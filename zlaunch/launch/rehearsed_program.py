@@ -31,7 +31,7 @@ from zlaunch.estimate.query import (
     Training,
     remarks_on,
 )
-from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.estimate.rehearse import ENVIRONMENT, Rehearser
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_arguments
@@ -88,6 +88,10 @@ def rehearse_job(
         split = split or split_by_arguments(facts.trainer_flags) or split_by_script(facts.script)
         if split is not None:
             raise split.unavailable()
+        with Rehearser(python=Path(plan.python.executable)) as rehearser:
+            doubt = rehearser.doubt()
+        if doubt is not None:
+            return plan, RehearsedProgram(error=doubt)
         return plan, _rehearse(plan, cluster, scratch.path, reporter)
     finally:
         scratch.delete()

@@ -6,14 +6,17 @@ once, and each further rank is a fork, which the first one waits for.
 
 import faulthandler
 import gc
+import json
 import os
 import signal
 import sys
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
-from zlaunch.estimate.program import ProgramOrder, result_of
+from zlaunch.estimate.program import ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.rehearsal.imports import import_packages
+from zlaunch.files import write_whole
 from zlaunch.hosts.adapters import adapter_of
 
 
@@ -30,7 +33,11 @@ def main() -> None:
         others.append(child)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank % order.ranks_per_host))
     file = result_of(Path(sys.argv[2]), rank)
-    rehearsal = ProgramRehearsal(order, file, Path(tempfile.mkdtemp()), others)
+    try:
+        rehearsal = ProgramRehearsal(order, file, Path(tempfile.mkdtemp()), others)
+    except Exception as error:  # noqa: BLE001 - a release may lack what is replaced
+        write_whole(file, json.dumps(asdict(RehearsedProgram(error=f"{type(error).__name__}: {error}"))))
+        return
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,10 @@ class Confinement:
 
         builtins.open = io.open = open_file
         os.open = open_descriptor
+        for name in ("rename", "replace"):
+            setattr(os, name, self._moving(getattr(os, name)))
+        for name in ("remove", "unlink"):
+            setattr(os, name, self._removing(getattr(os, name)))
         sys.addaudithook(self._hear)
 
     def lift(self) -> tuple[str, ...]:
@@ -69,6 +74,23 @@ class Confinement:
             return file
         self._written[path] = str(self._folder / f"{len(self._written)}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
         return self._written[path]
+
+    def _moving(self, move: Callable[..., None]) -> Callable[..., None]:
+        def moved(source: Any, target: Any, **kwargs: Any) -> None:
+            written = self._written.pop(os.path.realpath(source), None)
+            if written is None:
+                move(source, target, **kwargs)
+            else:
+                self._written[os.path.realpath(target)] = written
+
+        return moved
+
+    def _removing(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def removed(path: Any, **kwargs: Any) -> None:
+            if self._written.pop(os.path.realpath(path), None) is None:
+                remove(path, **kwargs)
+
+        return removed
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on:

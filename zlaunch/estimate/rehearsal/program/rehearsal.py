@@ -25,7 +25,7 @@ from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics,
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, pretrained, values
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
@@ -65,7 +65,8 @@ class ProgramRehearsal:
         self._order, self._file, self._folder, self._others = order, file, folder, others
         self._began = time.monotonic()
         log, attribution = AllocationLog(), Attribution(None, is_half=False)
-        steps.prepare_for(order.accelerator)
+        with known_data.masks_of_data():
+            steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
         self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
         self._settings = ProgramSettings(str(folder / "swap"))

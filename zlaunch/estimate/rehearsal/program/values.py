@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from zlaunch.estimate.program import Need, ReadValue
 from zlaunch.estimate.rehearsal.device import NAME
+from zlaunch.estimate.rehearsal.program.known_data import known
 from zlaunch.worker.hook.frames import is_the_users
 
 _FOUND: dict[str, ReadValue] = {}
@@ -118,30 +119,42 @@ def apply() -> None:
     item, truth = torch.Tensor.item, torch.Tensor.__bool__
 
     def unknown(self: FakeTensor) -> Any:
-        if _is_program():
+        if known(self) is None and _is_program():
             return UnknownNumber(item(self))
         return item(self)
 
     def decides(self: FakeTensor) -> bool:
-        _note()
+        if known(self) is None:
+            _note()
         return bool(truth(self))
 
     def number(self: FakeTensor) -> float:
-        if _branches():
+        if known(self) is None and _branches():
             _note()
         return float(item(self))
 
     def integer(self: FakeTensor) -> int:
-        _note("reads")
+        if known(self) is None:
+            _note("reads")
         return int(item(self))
 
     def array(self: FakeTensor, *_: object, **__: object) -> Any:
         import numpy as np
 
+        if (data := known(self)) is not None:
+            return data.numpy()
         _note("reads")
         kind = str(self.dtype).removeprefix("torch.")
         return np.zeros(tuple(self.shape), dtype=kind if hasattr(np, kind) else "float32")
 
+    FakeTensor.item, FakeTensor.__bool__, FakeTensor.__float__ = unknown, decides, number
+    FakeTensor.__int__ = FakeTensor.__index__ = integer
+    FakeTensor.numpy = FakeTensor.__array__ = array
+    FakeTensor.tolist = lambda self: array(self).tolist()
+    _note_what_is_left_out()
+
+
+def _note_what_is_left_out() -> None:
     enter, compile_nothing = torch.autocast.__enter__, torch.compile
 
     def entered(self: torch.autocast) -> Any:
@@ -154,10 +167,6 @@ def apply() -> None:
         return compile_nothing(*args, **kwargs)
 
     torch.autocast.__enter__, torch.compile = entered, compiled
-    FakeTensor.item, FakeTensor.__bool__, FakeTensor.__float__ = unknown, decides, number
-    FakeTensor.__int__ = FakeTensor.__index__ = integer
-    FakeTensor.numpy = FakeTensor.__array__ = array
-    FakeTensor.tolist = lambda self: array(self).tolist()
 
 
 def _branches() -> bool:

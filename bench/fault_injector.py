@@ -288,17 +288,9 @@ DIRECTORY = (
     *(Fault(delete), Fault(move), Fault(make_immutable), Fault(mount_read_only)),
     Fault(fill, small_disk),
 )
+STRANGER = (Fault(kill_a_stranger),)
 ENDS = (STOP, to_process(KILLS, "script"), to_process(KILLS, "rank program"))
-EVERYWHERE = (
-    "planning",
-    "asking",
-    "compiling",
-    "compiling",
-    "starting",
-    "starting",
-    *("training",) * 4,
-    "ending",
-)
+EVERYWHERE = ("planning", "asking", *("compiling",) * 2, *("starting",) * 2, *("training",) * 4, "ending")
 
 
 @dataclass(frozen=True)
@@ -308,42 +300,69 @@ class Kind:
     name: str
     share: int
     """Of a hundred trials."""
-    faults: tuple[tuple[Fault, ...], ...]
+    faults: Sequence[Sequence[Fault]]
     """One fault of each is done."""
-    work: tuple[str, ...] = ("sleeps",)
-    phases: tuple[str, ...] = ("training", "training", "ending")
+    work: Sequence[str]
+    phases: Sequence[str]
     gap: tuple[float, float] = (0.0, 0.0)
     """Seconds between two faults."""
 
 
+MOSTLY_SLEEPS = ("sleeps", "sleeps", "sleeps", "reduces")
+LOCAL = ("sleeps", "reduces", "ignores")
+TRAINING = ("training",)
+SOON = (0.0, 1.0)
+
 KINDS = (
-    Kind("a signal", 20, ((ANY_SIGNAL,),), ("sleeps",) * 3 + ("reduces",), EVERYWHERE),
-    Kind("two signals at once", 15, ((ANY_SIGNAL,),) * 2, ("sleeps",) * 3 + ("reduces",), EVERYWHERE),
-    Kind("two signals within a second", 10, ((ANY_SIGNAL,),) * 2, phases=EVERYWHERE, gap=(AT_ONCE, 1.0)),
+    Kind("a signal", 20, [[ANY_SIGNAL]], MOSTLY_SLEEPS, EVERYWHERE),
+    Kind("two signals at once", 15, [[ANY_SIGNAL], [ANY_SIGNAL]], MOSTLY_SLEEPS, EVERYWHERE),
+    Kind(
+        "two signals within a second",
+        share=10,
+        faults=[[ANY_SIGNAL], [ANY_SIGNAL]],
+        work=("sleeps",),
+        phases=EVERYWHERE,
+        gap=(AT_ONCE, 1.0),
+    ),
     Kind(
         "a second stop during the cleanup",
-        *(12, ((STOP,),) * 2, ("ignores", "ignores", "sleeps", "reduces")),
-        ("compiling", *("training",) * 4, "ending"),
-        (AT_ONCE, 4.0),
+        share=12,
+        faults=[[STOP], [STOP]],
+        work=("ignores", "ignores", "sleeps", "reduces"),
+        phases=("compiling", *TRAINING * 4, "ending"),
+        gap=(AT_ONCE, 4.0),
     ),
     Kind(
         "a stop of a rank program in a collective",
-        *(13, ((to_process(STOPS, "rank program"),),), ("reduces", "reduces on hosts"), ("training",)),
+        share=13,
+        faults=[[to_process(STOPS, "rank program")]],
+        work=("reduces", "reduces on hosts"),
+        phases=TRAINING,
     ),
-    Kind("the run directory", 8, (DIRECTORY,), ("sleeps", "reduces", "reduces on hosts")),
+    Kind(
+        "the run directory",
+        share=8,
+        faults=[DIRECTORY],
+        work=("sleeps", "reduces", "reduces on hosts"),
+        phases=("training", "training", "ending"),
+    ),
     Kind(
         "the run directory, then a signal",
-        *(10, (DIRECTORY, (ANY_SIGNAL, *ENDS)), ("sleeps", "reduces"), ("training",), (0.0, 1.0)),
+        share=10,
+        faults=[DIRECTORY, (ANY_SIGNAL, *ENDS)],
+        work=("sleeps", "reduces"),
+        phases=TRAINING,
+        gap=SOON,
     ),
+    Kind("an out-of-memory kill of a stranger, then a signal", 5, [STRANGER, ENDS], LOCAL, TRAINING, SOON),
+    Kind("a signal, then an out-of-memory kill of a stranger", 4, [ENDS, STRANGER], LOCAL, TRAINING, SOON),
     Kind(
-        "an out-of-memory kill of a stranger, then a signal",
-        *(5, ((Fault(kill_a_stranger),), ENDS), ("sleeps", "reduces", "ignores"), ("training",), (0.0, 1.0)),
+        "no more processes",
+        share=3,
+        faults=[[Fault(limit_processes, group_of_processes)]],
+        work=("sleeps",),
+        phases=("planning",),
     ),
-    Kind(
-        "a signal, then an out-of-memory kill of a stranger",
-        *(4, (ENDS, (Fault(kill_a_stranger),)), ("sleeps", "reduces", "ignores"), ("training",), (0.0, 1.0)),
-    ),
-    Kind("no more processes", 3, ((Fault(limit_processes, group_of_processes),),), phases=("planning",)),
 )
 
 
@@ -401,7 +420,9 @@ def trials(count: int, seed: int) -> Iterator[Trial]:
 
 def _possible(phase: str, work: str) -> str:
     """Torch is imported in ranks alone: no op is compiled for these, and nobody asks them."""
-    return phase if work == "sleeps" or phase not in {"asking", "compiling"} else "training"
+    if work != "sleeps" and phase in {"asking", "compiling"}:
+        return "training"
+    return phase
 
 
 class MarkedJob(Job):
@@ -418,10 +439,10 @@ class MarkedJob(Job):
 
     def buffers(self) -> list[Path]:
         """List what lies of the job in shared memory."""
-        found = []
+        found, words = [], os.fsencode(self.folder)
         for file in Path(BUFFERS).parent.glob(f"{Path(BUFFERS).name}*"):
             with contextlib.suppress(OSError):
-                if file.read_bytes() == os.fsencode(self.folder):
+                if file.stat().st_size == len(words) and file.read_bytes() == words:
                     found.append(file)
         return found
 

@@ -43,5 +43,11 @@ def test_the_smallest_gpu_of_all_hosts_decides_whether_a_job_fits(hostfile: Path
     assert (site.world_size, site.gpu.name) == (4, "RTX-4090")
 
 
+def test_options_describe_the_hosts_of_gpus_that_are_not_here() -> None:
+    asked = EstimateRequest("m", JobSpec(Path()), on="8xH100-80GB", host_memory=1 << 40, network=400)
+    site, _ = find_cluster(asked, PYTHON)
+    assert (site.host_bytes, site.network) == (1 << 40, 50e9)
+
+
 def test_the_model_of_a_recipe_is_found_by_the_name_of_the_recipe() -> None:
     assert find_model("moe").value["model_type"] == "mixtral"

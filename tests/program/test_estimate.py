@@ -92,7 +92,7 @@ def test_a_job_that_offloads_is_told_what_it_needs_of_hosts_that_nobody_named(
     done = zlaunch("estimate", "small", *ON, *ALONE, "--stage", "2", "--offload", offload, cwd=folder)
     assert done.status == 0
     said = " ".join(done.out.split())
-    assert ("of host memory on each host (not checked: `--on` does not describe" in said) == is_told
+    assert ("of host memory on each host (not checked: `--host-memory SIZE`" in said) == is_told
     assert "it fits" in said
 
 

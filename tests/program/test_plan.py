@@ -92,7 +92,9 @@ def test_a_plan_that_offloads_says_what_it_needs_of_hosts_that_nobody_named(fold
     done = zlaunch("plan", "large", "--on", "T4", "--global-batch", "1", "--seq-len", "128", cwd=folder)
     assert "--offload cpu" in done.out
     said = " ".join(done.out.split())
-    assert re.search(r"; needs \d.* GiB of host memory on each host \(not checked: `--on`", said), done.out
+    assert re.search(r"; needs \d.* GiB of host memory on each host \(not checked: `--host-memory", said), (
+        done.out
+    )
 
 
 def test_a_plan_needs_a_gpu_to_plan_for(folder: Path) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.estimate_options import EstimateOptions, request_of
+from zlaunch.cli.estimate_options import EstimateOptions, is_program, request_of
 from zlaunch.cli.option_table import with_options
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
@@ -15,13 +15,18 @@ from zlaunch.job.args import ds_config_of
 
 
 @with_options(EstimateOptions.without("global_batch", "output"), ())
-def estimate(trainer: typer.Context, model: options.Model, **given: Any) -> None:
+def estimate(trainer: typer.Context, model: options.ModelOrScript, **given: Any) -> None:
     """Estimate how much memory a job needs, and whether it fits.
 
-    Without --stage, --offload and --ds-config, compares all stages and offloads and names the
+    A training script (`.py`) is rehearsed as it is, on fake tensors, with the arguments after `--`.
+    For a model without --stage, --offload and --ds-config, compares all stages and offloads and names the
     fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
+    if is_program(model):
+        from zlaunch.cli.estimate_program import estimate_program  # what starts a program is rarely needed
+
+        raise typer.Exit(estimate_program(trainer, model, given))
     typed, _ = trainer_args(trainer.args, given["python"])
     request = request_of(model, *ds_config_of(typed, given["ds_config"]), given)
     as_json, tries_levers = given["as_json"], given["tries_levers"]

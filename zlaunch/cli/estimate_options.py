@@ -10,11 +10,19 @@ import typer
 from zlaunch.cli import options
 from zlaunch.cli.job_options import ConfigOptions, Offload
 from zlaunch.cli.option_table import OptionPanel, members, read
+from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import TRAINING, Options
 from zlaunch.estimate.request import EstimateRequest
 from zlaunch.estimate.workload import Lora, parse_lora
+from zlaunch.hosts.machine.gpu_catalog import parse_memory
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
+
+
+def _memory(text: str) -> int:
+    if num_bytes := parse_memory(text):
+        return num_bytes
+    raise WrongUsage(f"`--host-memory {text}` is no amount of memory", "write `--host-memory 512GiB`")
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,16 @@ class EstimateOptions:
     nodes: options.Nodes = None
     on: options.On = None
     hostfile: options.Hostfile = None
+    host_memory: Annotated[
+        int | None,
+        typer.Option(
+            "--host-memory", metavar="SIZE", parser=_memory, help="Memory of each host: 512GiB or 512GB."
+        ),
+    ] = None
+    network: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="GBITS", help="Network of each host in Gb/s, for the step time."),
+    ] = None
     stage: Annotated[
         Literal["0", "1", "2", "3"] | None, typer.Option(help="ZeRO stage (default: compare all).")
     ] = None
@@ -96,6 +114,11 @@ class EstimateOptions:
         """Return the options of a command, which has all but these."""
         panel = OptionPanel.of("Options", cls)
         return [replace(panel, names=[name for name in panel.names if name not in names])]
+
+
+def is_program(name: str) -> bool:
+    """Whether what is to be estimated is a training script instead of a model."""
+    return name.endswith(".py")
 
 
 def request_of(

@@ -36,6 +36,15 @@ Model = Annotated[
     ),
 ]
 
+ModelOrScript = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL|SCRIPT [-- ARGS]",
+        help="Model directory, config.json, a model on the Hub, or a training script (.py).",
+        autocompletion=completed("models"),
+    ),
+]
+
 Gpus = Annotated[int | None, typer.Option(min=1, max=MOST_GPUS, metavar="N", help="GPUs per host.")]
 
 Nodes = Annotated[

@@ -86,10 +86,9 @@ def trainer_args(argv: Sequence[str], python: Path | None) -> tuple[ScriptArgs, 
     """
     if not argv or (argv[0].startswith("-") and argv[0] != "-m"):
         return ScriptArgs.of(argv), None
-    from zlaunch.cli.views.plan_view import PlanView  # what asks a program is rarely needed
-    from zlaunch.launch.ask import ask_command
+    from zlaunch.cli.asked_args import asked_args  # what asks a program is rarely needed
 
-    return ask_command(argv, python, PlanView())
+    return asked_args(argv, python)
 
 
 def _follows_module(word: str, words: list[str]) -> bool:

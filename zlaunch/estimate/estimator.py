@@ -250,5 +250,5 @@ def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Spee
     if gpu is None or not gpu.half_flops:
         return None
     with suppress(Refused):
-        return step_speed(workload, DeviceSpeed(gpu), forecast.flops)
+        return step_speed(workload, DeviceSpeed(gpu, query.cluster.network), forecast.flops)
     return None

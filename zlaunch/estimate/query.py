@@ -60,6 +60,8 @@ class Training:
     """Whether nothing says how long its sequences are."""
     partitioned_at_birth: bool = True
     """Whether stage 3 shards each layer as it is created, as transformers does."""
+    batch: str | None = None
+    """The shapes of a batch, where a program was rehearsed that made it."""
 
 
 @dataclass(frozen=True)

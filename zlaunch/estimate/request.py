@@ -51,6 +51,10 @@ class EstimateRequest:
     gpus: int | None = None
     nodes: int | None = None
     on: str | None = None
+    host_memory: int | None = None
+    """Bytes of each host."""
+    network: float | None = None
+    """Gb/s from a host to the others."""
     optimizer: str | None = None
     freeze: str | None = None
     trust_remote_code: bool = False
@@ -147,6 +151,15 @@ def code_of(name: str) -> Path:
 
 def find_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     """Return where the job would run, and one of its hosts as a plan would see it."""
+    cluster, machine = _found_cluster(request, python)
+    if request.host_memory is not None:
+        cluster = replace(cluster, host_bytes=request.host_memory)
+    if request.network is not None:
+        cluster = replace(cluster, network=request.network * 1e9 / 8)
+    return cluster, machine
+
+
+def _found_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Cluster, Machine]:
     hosts = _hosts_of_hostfile(request)
     num_hosts = len(hosts) or request.nodes or 1
     gpus = max((len(host.devices) for host in hosts), default=request.gpus)

@@ -13,6 +13,7 @@ LINEAR_LAYERS = "linear_layers"
 
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
+Accelerator = Literal["cuda", "cpu"]
 FourBits = Literal["nf4", "nf4 nested"]
 """Weights of four bits, whose scales may be quantized too."""
 
@@ -72,7 +73,7 @@ class Workload:
     """Whether the weights below the adapters are quantized, and their scales too."""
     attention: Attention = "sdpa"
     """Anything but "eager" is the best that the model has; flash attention is torch's own."""
-    accelerator: Literal["cuda", "cpu"] = "cuda"
+    accelerator: Accelerator = "cuda"
     steps: int = 2
     save: bool = True
     """Whether saving a checkpoint is looked at too."""

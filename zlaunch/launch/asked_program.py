@@ -94,7 +94,7 @@ def described(
     Raises WrongUsage if it rejects its command line, Refused for arguments that only another Trainer has,
     Unavailable if a module that it imports is missing.
     """
-    ranks = _first_rank(topology)
+    ranks = first_rank(topology)
     key = _key(job, python, ranks, is_open, handed)
     answer = _kept(key)
     if answer is None:
@@ -155,7 +155,7 @@ def _answer(
             return answer
         with log.open("rb") as printed:
             lines = [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
-    error = _error_of(lines)
+    error = error_of(lines)
     if returncode == 2:
         _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
     if returncode == 1:
@@ -179,7 +179,7 @@ def _environment(job: JobSpec, ranks: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **ranks, **rendezvous, **chosen}
 
 
-def _error_of(lines: Sequence[str]) -> str:
+def error_of(lines: Sequence[str]) -> str:
     """Return the error of a program, after which it may have printed more; its last line if there is none."""
     if (error := exception_in("\n".join(lines))) is not None:
         return str(error).partition("\n")[0]
@@ -231,7 +231,7 @@ def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = 
     return WrongUsage(f"{job.shown_name} {what}", f"{hint} {_UNASKED}")
 
 
-def _first_rank(topology: Topology) -> dict[str, str]:
+def first_rank(topology: Topology) -> dict[str, str]:
     """Variables of the first rank, as of torchrun: programs compute arguments from the number of ranks."""
     ranks = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
     sizes = dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), str(topology.world_size))

@@ -77,7 +77,7 @@ def unchecked_host(estimate: Estimate) -> str | None:
     if estimate.query.cluster.host_bytes is not None or not is_offloaded(estimate.resolved.values):
         return None
     need = f"needs {memory(estimate.need.host)} of host memory on each host"
-    return f"{need} (not checked: `--on` does not describe the hosts)"
+    return f"{need} (not checked: `--host-memory SIZE` tells what they have)"
 
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
@@ -109,7 +109,10 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
     rows.append(("ranks", _ranks_text(query.cluster)))
-    rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    if query.training.batch is None:
+        rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
+    else:
+        rows.append(("inputs", query.training.batch))
     return rows
 
 

@@ -65,6 +65,11 @@ class Attribution:
         self.phase = ""
         """The current phase: load, initialize, forward, backward or step."""
 
+    def learn(self, model: torch.nn.Module, vocab_size: int | None, *, is_half: bool) -> None:
+        """Learn of a model what could not be said before it was made."""
+        self._vocab_size, self._is_half = vocab_size, is_half
+        self.set_model(model)
+
     def set_model(self, model: torch.nn.Module) -> None:
         """Remember the shapes of the parameters: tensors of these shapes count as gradients."""
         self._weight_shapes = {tuple(getattr(p, "ds_shape", p.shape)) for p in model.parameters()}

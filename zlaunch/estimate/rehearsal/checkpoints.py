@@ -10,13 +10,15 @@ from typing import IO, Any
 import deepspeed
 import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from transformers import PreTrainedModel
 
 _TAG = "rehearsal"
 
 
 def save(engine: deepspeed.DeepSpeedEngine, model: torch.nn.Module, directory: Path) -> None:
     """Save like the Trainer: the weights for `from_pretrained`, then DeepSpeed's checkpoint."""
-    _save_weights(engine, model)
+    if isinstance(model, PreTrainedModel) or _has_adapters(model):
+        _save_weights(engine, model)
     with _sizes_only(engine, directory):
         engine.save_checkpoint(str(directory), tag=_TAG, exclude_frozen_parameters=_has_adapters(model))
     link_files_of_other_ranks(engine, directory, _TAG)
@@ -82,9 +84,7 @@ def _converted(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> dict
 
 def _has_adapters(model: torch.nn.Module) -> bool:
     """Whether this is a model of `peft`, of which the Trainer saves only the trained parameters."""
-    from transformers import PreTrainedModel
-
-    return not isinstance(model, PreTrainedModel)
+    return hasattr(model, "get_base_model")
 
 
 _Saved = tuple[int, int, torch.dtype, tuple[int, ...], tuple[int, ...], int]

@@ -219,6 +219,12 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         block = self.log.allocate(pool, self._category_of(tensor), nbytes, current_stream().number)
         self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
 
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Log that the memory of a tensor is free, whatever still refers to it."""
+        key = tensor.untyped_storage()._cdata
+        if key in self._blocks:
+            self._free(key)
+
     def _free(self, key: int, _: object = None) -> None:
         block, _ = self._blocks.pop(key)
         self.log.free(block)

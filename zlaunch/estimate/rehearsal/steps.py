@@ -32,7 +32,7 @@ from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
 from zlaunch.estimate.rehearsal.quantized import numel_of
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Accelerator, Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 """Packages whose exceptions a real run would raise too."""
@@ -132,12 +132,17 @@ def is_of_zero_init(workload: Workload, rehearsal: Rehearsal) -> bool:
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
     """Patch the process for rehearsals; `fast` includes what only saves time."""
+    prepare_for(workload.accelerator, fast=fast)
+
+
+def prepare_for(accelerator: Accelerator, *, fast: bool = True) -> None:
+    """Patch the process for rehearsals on a GPU, or on a CPU."""
     device.register()
     fake_tensors.patch_fake_tensor()
-    fake_tensors.share_dispatch_keys(_device(workload))
+    fake_tensors.share_dispatch_keys(device_of(accelerator))
     fake_tensors.FakeGpuMode.fast = fast
     patches.apply(fast)
-    if workload.accelerator == "cuda":
+    if accelerator == "cuda":
         cuda_semantics.apply()
 
 
@@ -225,7 +230,7 @@ class _Rank:
             phase = partial(self.phase, "second step")
         training.take_step(
             self.engine,
-            partial(self.inputs.make, _device(self.workload), dtype),
+            partial(self.inputs.make, device_of(self.workload.accelerator), dtype),
             phase,
             int(self.workload.ds_config.get("gradient_accumulation_steps", 1)),
         )
@@ -239,7 +244,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
     The rehearsal therefore uses a temporary directory.
     """
     with tempfile.TemporaryDirectory() as nvme:
-        workload = replace(workload, ds_config=_with_nvme_path(nvme, workload.ds_config))
+        workload = replace(workload, ds_config=with_nvme_path(nvme, workload.ds_config))
         config = model.read_config(workload)
         chosen = model.choose_class(config, workload.remote_code)
         rehearsal.is_text = is_text(chosen.type, config)
@@ -248,7 +253,7 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         attribution = Attribution(vocab_size, is_half=is_half)
         mode = fake_tensors.FakeGpuMode(
-            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, _device(workload)
+            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, device_of(workload.accelerator)
         )
         rehearsal.mode = mode
         accelerator.replace_builders(mode)
@@ -264,7 +269,8 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
             yield rank
 
 
-def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let DeepSpeed swap to another directory, whose contents it deletes."""
     zero = dict(ds_config.get("zero_optimization", {}))
     for name in ("offload_optimizer", "offload_param"):
         section = zero.get(name) or {}
@@ -275,7 +281,8 @@ def _with_nvme_path(path: str, ds_config: Mapping[str, Any]) -> Mapping[str, Any
     return {**ds_config, "zero_optimization": zero}
 
 
-def _device(workload: Workload) -> torch.device:
-    if workload.accelerator == "cuda":
+def device_of(accelerator: Accelerator) -> torch.device:
+    """Return the device of a rank's tensors."""
+    if accelerator == "cuda":
         return torch.device(device.NAME, 0)
     return torch.device("cpu")

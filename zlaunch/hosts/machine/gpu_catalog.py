@@ -170,13 +170,19 @@ def _short(name: str) -> str:
     return _plain(name).replace("-", "")
 
 
-def _of_memory(text: str) -> GpuModel | None:
-    """Read `48GiB` or `48GB` as a GPU with that memory, bf16 and unknown speed."""
+def parse_memory(text: str) -> int:
+    """Read `48GiB` or `48GB` as bytes; 0 for anything else."""
     match = _MEMORY.fullmatch(text.strip())
-    total_bytes = int(float(match["size"]) * _UNITS[match["unit"].lower()]) if match else 0
-    if not total_bytes:
-        return None
-    return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+    if match is None:
+        return 0
+    return int(float(match["size"]) * _UNITS[match["unit"].lower()])
+
+
+def _of_memory(text: str) -> GpuModel | None:
+    """Read a memory as a GPU with that memory, bf16 and unknown speed."""
+    if total_bytes := parse_memory(text):
+        return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+    return None
 
 
 def _hint_for(name: str, counted: str) -> str:

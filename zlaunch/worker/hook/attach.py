@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.hook import accelerate_cpu
+from zlaunch.worker.hook.frames import is_the_users
 from zlaunch.worker.hook.heartbeat import Heartbeat, start_heartbeat
 from zlaunch.worker.hook.imports import UNSEEN
 from zlaunch.worker.hook.instrument import Instrumentation
@@ -26,9 +27,6 @@ from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
     from zlaunch.rundir.record import ErrorRecord
-
-_HERE = str(Path(__file__).parent)
-_STANDARD = os.path.dirname(os.__file__)  # noqa: PTH120 - the standard library, as frames name it
 
 
 def install(root: str, is_debugged: bool = False) -> None:
@@ -86,7 +84,7 @@ class _ErrorRecorder:
 
     def _write(self, error: BaseException, trace: TracebackType | None) -> None:
         frames = traceback.extract_tb(trace)
-        deepest = next((frame for frame in reversed(frames) if _is_the_users(frame.filename)), None)
+        deepest = next((frame for frame in reversed(frames) if is_the_users(frame.filename)), None)
         record: ErrorRecord = {
             "type": type(error).__name__,
             "module": type(error).__module__,
@@ -122,8 +120,3 @@ def _message(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - the user's own `__str__` may do anything
         return ""
-
-
-def _is_the_users(filename: str) -> bool:
-    packaged = any(f"{os.sep}{name}{os.sep}" in filename for name in ("site-packages", "dist-packages"))
-    return not packaged and not filename.startswith(("<", _HERE, _STANDARD))

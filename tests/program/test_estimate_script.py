@@ -1,0 +1,112 @@
+"""`zlaunch estimate SCRIPT`: a training script is rehearsed as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, Result, zlaunch
+
+pytestmark = pytest.mark.job
+
+MESSY = """\
+import argparse
+import os
+import socket
+
+import deepspeed
+import torch
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--fail", action="store_true")
+args = parser.parse_args()
+if args.fail:
+    raise FileNotFoundError("no such dataset: rows.jsonl")
+
+os.makedirs("out/logs", exist_ok=True)
+with open("out/log.txt", "w") as log:
+    log.write("begun")
+os.replace("out/log.txt", "out/first.txt")
+assert open("out/first.txt").read() == "begun"
+try:
+    socket.create_connection(("192.0.2.1", 80), timeout=60)
+except ConnectionRefusedError:
+    print("offline")
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.AdamW(model.parameters())
+engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+best = 1e9
+for step in range(100):
+    x = torch.randn(4, 64, device="cuda", dtype=next(engine.parameters()).dtype)
+    loss = engine(x).float().pow(2).mean()
+    engine.backward(loss)
+    engine.step()
+    print(f"step {step}: loss {loss.item():.4f}")
+    if loss.item() < best:
+        best = loss.item()
+torch.save(model.state_dict(), "out/model.pt")
+"""
+"""It writes files, connects to others, and decides by its loss."""
+
+ON = ("--on", "8xH100-80GB", "--stage", "2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "messy.py").write_text(MESSY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def estimated(folder: Path) -> Result:
+    return zlaunch("estimate", "messy.py", *ON, cwd=folder, env={"COLUMNS": "80"})
+
+
+def test_the_numbers_are_those_of_the_model_that_the_script_makes(estimated: Result) -> None:
+    assert "Linear of messy.py: 4160 parameters, all trained" in estimated.out
+    assert "second step" in estimated.out
+
+
+def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdict_open(
+    estimated: Result,
+) -> None:
+    said = " ".join(estimated.out.split())
+    assert "messy.py:34 compares a value" in said
+    assert "cannot tell whether it fits" in said
+    assert estimated.status == 69
+
+
+def test_a_script_that_is_rehearsed_leaves_nothing_behind(estimated: Result, folder: Path) -> None:
+    assert estimated.out
+    assert [file.name for file in folder.iterdir()] == ["messy.py"]
+
+
+def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
+    done = zlaunch("estimate", "messy.py", *ON, "--", "--fail", cwd=folder, env={"COLUMNS": "300"})
+    assert "FileNotFoundError: no such dataset: rows.jsonl (messy.py:12)" in done.err
+    assert done.status == 69
+
+
+def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:
+    done = zlaunch("estimate", "messy.py", *ON, "--seq-len", "512", cwd=folder)
+    assert "give the script its own argument, after `--`" in done.err
+    assert done.status == 2
+
+
+def test_a_trainer_program_is_estimated_with_its_own_batches(tmp_path: Path) -> None:
+    recipe = ROOT / "recipes/causal_lm.py"
+    words = ("--per_device_train_batch_size", "4", "--gradient_accumulation_steps", "3")
+    done = zlaunch("estimate", recipe, *ON, "--", *words, cwd=tmp_path, env={"COLUMNS": "200"})
+    assert "LlamaForCausalLM of causal_lm.py: 3.25 M parameters" in done.out
+    assert "4 x 128 (input_ids, attention_mask, labels): the longest of the first 32 batches" in done.out
+    assert "96 = 4 per rank x 3 accumulated x 8 ranks" in done.out
+    assert done.status == 0
+
+
+def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Path) -> None:
+    words = ("train", "own_loop", "--rehearse", "--dry-run", "--gpus", "2")
+    done = zlaunch(*words, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"})
+    assert "memory check before the start" in done.out
+    assert "cannot tell" not in done.out
+    assert done.status == 0

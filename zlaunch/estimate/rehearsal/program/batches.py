@@ -1,0 +1,120 @@
+"""The longest of the batches that a program's data loaders begin with, in place of all others."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from zlaunch.estimate.program import Batches
+from zlaunch.estimate.rehearsal.program.mode import ProgramMode
+
+_MOST_UNTRAINED = 2
+"""Batches of a loader while nothing is trained."""
+
+
+class BatchReader:
+    """Reads the first batches of every data loader, and gives out the longest one."""
+
+    def __init__(self, mode: ProgramMode, most: int, is_training: Callable[[], bool]) -> None:
+        """Compare so many batches; `is_training` tells whether a loader is read to train on it."""
+        self._mode, self._most, self._is_training = mode, most, is_training
+        self.longest: Batches | None = None
+        """The longest batch that was given out to train on."""
+
+    def install(self) -> None:
+        """Let loaders read in this process, and give out what is said above."""
+        init, iterate = DataLoader.__init__, DataLoader.__iter__
+        parameters = inspect.signature(init)
+
+        def initialize(loader: Any, *args: Any, **kwargs: Any) -> None:
+            given = parameters.bind(loader, *args, **kwargs)
+            given.arguments.update(num_workers=0, pin_memory=False, timeout=0)
+            for name in ("prefetch_factor", "multiprocessing_context", "persistent_workers"):
+                given.arguments.pop(name, None)
+            init(*given.args, **given.kwargs)
+
+        def read(loader: Any) -> Iterator[Any]:
+            return self._batches(loader, iterate)
+
+        DataLoader.__init__, DataLoader.__iter__ = initialize, read
+
+    def _batches(self, loader: Any, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
+        first: list[Any] = []
+        with self._mode.reading_data(peeks=True):
+            source = iterate(loader)
+            for batch in source:
+                first.append(batch)
+                if len(first) == self._most:
+                    break
+        if not first:
+            return
+        longest = max(first, key=_num_elements)
+        is_training = self._is_training()
+        if is_training:
+            self._remember(longest, len(first))
+        count = len(first)
+        if count == self._most:
+            count = _length(loader) or (1 << 62)
+        del first, batch, source
+        for number in range(count):
+            if number >= _MOST_UNTRAINED and not self._is_training():
+                return
+            with self._mode.reading_data():
+                given = _copied(longest)
+            yield given
+            del given
+
+    def _remember(self, batch: Any, count: int) -> None:
+        shapes = dict(_shapes(batch))
+        size = sum(map(_product, shapes.values()))
+        known = self.longest
+        if known is None or size > sum(map(_product, known.shapes.values())):
+            self.longest = Batches(count, shapes)
+
+
+def _copied(batch: Any) -> Any:
+    """Copy a batch as a program would read another one of its size."""
+    copies = {id(tensor): tensor.clone() for tensor in _tensors(batch)}
+    return copy.deepcopy(batch, copies)
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # of an iterable dataset
+        return None
+
+
+def _num_elements(batch: Any) -> int:
+    return sum(_product(shape) for _, shape in _shapes(batch))
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return numel
+
+
+def _shapes(batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, tensor in _named(batch, ""):
+        yield name, tuple(tensor.shape)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    for _, tensor in _named(batch, ""):
+        yield tensor
+
+
+def _named(batch: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(batch, torch.Tensor):
+        yield name or "batch", batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from _named(value, str(key))
+    elif isinstance(batch, (list, tuple)):
+        for number, value in enumerate(batch):
+            yield from _named(value, f"{name}[{number}]")

@@ -1,0 +1,117 @@
+"""Keep a program from what a rehearsal must not do: write files, connect to other machines, delete anything.
+
+Files that it opens to write outside of temporary directories and caches are other, temporary ones; it reads
+there what it wrote. Nothing outside may be deleted or renamed, and no other machine is connected to.
+"""
+
+import builtins
+import io
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+_WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_CHANGES: Final = {
+    **dict.fromkeys(("os.remove", "os.rmdir", "shutil.rmtree", "os.truncate", "os.chmod", "os.chown"), 1),
+    **dict.fromkeys(("os.rename", "shutil.move", "os.link", "os.symlink"), 2),
+}
+"""Event of the audit → how many paths it changes."""
+_CACHES: Final = ("HF_HOME", "HF_DATASETS_CACHE", "HF_HUB_CACHE", "XDG_CACHE_HOME", "TRITON_CACHE_DIR")
+_LOCAL: Final = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - nothing listens there
+
+
+class Confinement:
+    """What a program may change: temporary files, caches, and what it made itself."""
+
+    def __init__(self, folder: Path) -> None:
+        """Put files that it writes elsewhere into a temporary directory."""
+        caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+        roots = [*caches, str(folder), tempfile.gettempdir(), os.path.expanduser("~/.cache")]  # noqa: PTH111
+        roots += ["/dev", "/proc"]
+        self._free = tuple(os.path.realpath(root) for root in roots)
+        self._folder = folder
+        self._written: dict[str, str] = {}
+        self._made: list[str] = []
+        self._is_on = True
+
+    def install(self) -> None:
+        """From here on, watch what the program does."""
+        opens, os_opens = builtins.open, os.open
+
+        def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            return opens(self._place(file, any(letter in mode for letter in "wax+")), mode, *args, **kwargs)
+
+        def open_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            return os_opens(self._place(path, bool(flags & _WRITING)), flags, *args, **kwargs)
+
+        builtins.open = io.open = open_file
+        os.open = open_descriptor
+        for name in ("rename", "replace"):
+            setattr(os, name, self._moving(getattr(os, name)))
+        for name in ("remove", "unlink"):
+            setattr(os, name, self._removing(getattr(os, name)))
+        sys.addaudithook(self._hear)
+
+    def lift(self) -> tuple[str, ...]:
+        """End this, and return the directories that the program made, all of which are empty."""
+        self._is_on = False
+        return tuple(self._made)
+
+    def _is_free(self, path: str) -> bool:
+        return any(path == root or path.startswith(root + os.sep) for root in self._free)
+
+    def _place(self, file: Any, writes: bool) -> Any:
+        """Return the file to open in place of another one."""
+        if not self._is_on or not isinstance(file, (str, os.PathLike)) or isinstance(os.fspath(file), bytes):
+            return file
+        path = os.path.realpath(os.fspath(file))
+        if path in self._written:
+            return self._written[path]
+        if not writes or self._is_free(path):
+            return file
+        self._written[path] = str(self._folder / f"{len(self._written)}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
+        return self._written[path]
+
+    def _moving(self, move: Callable[..., None]) -> Callable[..., None]:
+        def moved(source: Any, target: Any, **kwargs: Any) -> None:
+            written = self._written.pop(os.path.realpath(source), None)
+            if written is None:
+                move(source, target, **kwargs)
+            else:
+                self._written[os.path.realpath(target)] = written
+
+        return moved
+
+    def _removing(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def removed(path: Any, **kwargs: Any) -> None:
+            if self._written.pop(os.path.realpath(path), None) is None:
+                remove(path, **kwargs)
+
+        return removed
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self._is_on:
+            return
+        if event == "os.mkdir":
+            path = os.path.realpath(args[0])
+            if not self._is_free(path) and not os.path.exists(path):  # noqa: PTH110 - in each call
+                self._made.append(path)
+        elif event in _CHANGES:
+            for changed in args[: _CHANGES[event]]:
+                self._refuse_change(changed)
+        elif event == "socket.connect" and not _is_local(args[1]):
+            raise ConnectionRefusedError("a rehearsal connects to no other machine")
+
+    def _refuse_change(self, changed: Any) -> None:
+        if not isinstance(changed, (str, os.PathLike)):
+            return
+        path = os.path.realpath(changed)
+        if not self._is_free(path) and path not in self._made and os.path.lexists(path):
+            raise PermissionError(f"a rehearsal changes nothing: {path}")
+
+
+def _is_local(address: Any) -> bool:
+    return not isinstance(address, tuple) or str(address[0]).startswith(_LOCAL)

@@ -1,0 +1,211 @@
+"""Run a program on fake tensors until its engines have taken two steps, and tell what it held."""
+
+import contextlib
+import gc
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import torch
+from deepspeed.accelerator import real_accelerator
+from torch._subclasses import fake_tensor
+
+from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
+from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
+from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
+from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+from zlaunch.estimate.rehearsal.attribution import Attribution
+from zlaunch.estimate.rehearsal.model import NotRehearsed
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
+from zlaunch.estimate.rehearsal.program.batches import BatchReader
+from zlaunch.estimate.rehearsal.program.confinement import Confinement
+from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
+from zlaunch.estimate.rehearsal.program.mode import ProgramMode, keep_models_fake
+from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
+from zlaunch.files import write_whole
+from zlaunch.json_lines import plain
+from zlaunch.worker.hook import accelerate_cpu
+from zlaunch.worker.hook.frames import is_the_users
+
+_NO_DATA = (
+    fake_tensor.DataDependentOutputException,
+    fake_tensor.DynamicOutputShapeException,
+    fake_tensor.UnsupportedFakeTensorException,
+    fake_tensor.UnsupportedOperatorException,
+    NotImplementedError,
+)
+"""Exceptions of code that needs the data of tensors."""
+
+
+_MOST_CHARACTERS = 300
+"""How much of an error is shown."""
+
+
+class OutOfTime(BaseException):
+    """The program has not taken two steps in time; no `except Exception` of it gets this."""
+
+
+class ProgramRehearsal:
+    """The rehearsal of one program in this process, which ends with it."""
+
+    def __init__(self, order: ProgramOrder, file: Path, folder: Path, others: Sequence[int]) -> None:
+        """Patch this process; the result goes to a file, and temporary files into a folder.
+
+        `others` are the processes of other ranks, which this one waits for.
+        """
+        self._order, self._file, self._folder, self._others = order, file, folder, others
+        self._began = time.monotonic()
+        log, attribution = AllocationLog(), Attribution(None, is_half=False)
+        with known_data.masks_of_data():
+            steps.prepare_for(order.accelerator)
+        device = steps.device_of(order.accelerator)
+        self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
+        self._settings = ProgramSettings(str(folder / "swap"))
+        self._phases = Phases(self._mode, attribution)
+        self._engines = EngineWatch(self._phases, self.leave, self._settings)
+        self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
+        self._confinement = Confinement(folder)
+        self._uncounted: dict[str, str] = {}
+        accelerator.replace_builders(self._mode)
+        groups.apply()
+        pretrained.apply()
+        values.apply()
+        if order.accelerator == "cuda":
+            real_accelerator.set_accelerator(accelerator.FakeGPU(self._mode, order.ranks_per_host))
+            cuda.apply(log, order.ranks_per_host, order.gpu_bytes)
+        else:
+            accelerate_cpu.allow_deepspeed(sys.modules["accelerate.state"])
+        self._settings.install()
+        self._engines.install()
+        self._reader.install()
+        keep_models_fake(self._mode)
+
+    def run(self) -> NoReturn:
+        """Run the program as Python would, and write why there is no forecast if it ends by itself."""
+        program, *args = self._order.argv
+        with torch.autograd.set_multithreading_enabled(False), self._mode:
+            self._phases.enter("load")
+            self._confinement.install()
+            try:
+                if program == "-m":
+                    sys.argv = args
+                    runpy.run_module(args[0], run_name="__main__", alter_sys=True)
+                else:
+                    sys.argv = [program, *args]
+                    sys.path[0] = os.path.dirname(os.path.abspath(program))  # noqa: PTH100, PTH120
+                    runpy.run_path(program, run_name="__main__")
+                self._end(self._without_forecast(None))
+            except BaseException as error:  # noqa: BLE001 - SystemExit, too, is how a program may end
+                self._end(self._without_forecast(error))
+
+    def leave(self) -> NoReturn:
+        """Save as the Trainer does, and end the program."""
+        engine = self._engines.trained[0]
+        self._evaluate()
+        self._phases.enter("save")
+        checkpoint = self._folder / "checkpoint"
+        try:
+            with contextlib.suppress(NotRehearsed):
+                checkpoints.save(engine.engine, engine.engine.module, checkpoint)
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            self._end(self._without_forecast(error))
+        self._end(self._result())
+
+    def _evaluate(self) -> None:
+        trainer = evaluation.running_trainer()
+        if trainer is None:
+            return
+        self._phases.enter(EVALUATION)
+        try:
+            trainer.evaluate()
+        except Exception as error:  # noqa: BLE001 - metrics may need values of any kind
+            self._uncounted["the rest of its evaluation"] = f"after {_one_line(error)}"
+        if evaluation.keeps_predictions(trainer):
+            self._uncounted["the predictions of its evaluation"] = "beyond two batches"
+
+    def _result(self) -> RehearsedProgram:
+        engine = self._engines.trained[0]
+        log = self._mode.log
+        gc.collect()
+        phases = log.phases()
+        forecast = Forecast(
+            "rehearsal",
+            phases,
+            parts_at_peak(phases),
+            engine.parameters,
+            engine.trainable,
+            type(engine.engine.optimizer).__name__,
+            curve=log.curve(),
+            flops=self._engines.flops * self._settings.shortened,
+            seconds=time.monotonic() - self._began,
+        )
+        return replace(self._known(engine), forecast=forecast, uncounted=self._uncounted)
+
+    def _known(self, engine: Engine | None) -> RehearsedProgram:
+        facts = tuple(known.facts for known in self._engines.engines.values())
+        result = RehearsedProgram(engines=facts, batches=self._reader.longest, values=values.read_values())
+        if engine is None:
+            return result
+        config = engine.engine._config._param_dict
+        return replace(
+            result,
+            ds_config=plain(config),
+            model=plain(config_of(engine.engine.module)),
+            accumulated=self._settings.asked,
+        )
+
+    def _without_forecast(self, error: BaseException | None) -> RehearsedProgram:
+        """Tell why the program ended before it took two steps."""
+        known = self._known(next(iter(self._engines.engines.values()), None))
+        if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+            return replace(known, error="it ended before it took two steps", is_own_error=True)
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [
+            frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]
+        ]
+        place = None
+        if own:
+            place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
+        message = _one_line(error)
+        needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
+            _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
+        )
+        return replace(known, error=message, place=place, is_own_error=not needs_data)
+
+    def _end(self, result: RehearsedProgram) -> NoReturn:
+        result = replace(result, made=self._confinement.lift())
+        write_whole(self._file, json.dumps(asdict(result)))
+        signal.alarm(0)
+        for other in self._others:
+            os.waitpid(other, 0)
+        os._exit(0)
+
+
+def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
+    places = ("/torch/_subclasses/", "/zlaunch/estimate/rehearsal/")
+    return bool(frames) and any(place in frames[-1].filename for place in places)
+
+
+def _one_line(error: BaseException) -> str:
+    if isinstance(error, OutOfTime):
+        return "it did not take two steps in time"
+    if isinstance(error, _NO_DATA[:2]):
+        return f"`{error}` needs the values of tensors"
+    if isinstance(error, SystemExit) and isinstance(error.code, str):
+        return error.code
+    words = "".join(traceback.format_exception_only(error)).split()
+    return " ".join(words)[:_MOST_CHARACTERS]
+
+
+def out_of_time(_: int, __: FrameType | None) -> None:
+    """Raise in the program what ends it."""
+    raise OutOfTime

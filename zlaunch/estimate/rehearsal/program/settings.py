@@ -1,0 +1,101 @@
+"""What a program is given in place of its own settings: fewer micro-batches, no trackers, nothing to save."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+
+from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal.steps import with_nvme_path
+
+MOST_ACCUMULATED: Final = 2
+"""Micro-batches of a step: from the second on, memory no longer grows."""
+
+
+class ProgramSettings:
+    """Changes settings of a program, and remembers by how much its steps are shortened."""
+
+    def __init__(self, swap: str) -> None:
+        """DeepSpeed deletes the contents of the directory that it swaps to: it gets another one."""
+        self._swap = swap
+        self.asked = 1
+        """Micro-batches of a step as the program wants it."""
+
+    @property
+    def shortened(self) -> float:
+        """How many times as many micro-batches a step really has."""
+        return self.asked / min(self.asked, MOST_ACCUMULATED)
+
+    def install(self) -> None:
+        """Change the settings of the Trainer and of accelerate, and let nothing be saved."""
+        _report_to_nobody(self)
+        _save_nothing()
+
+    def shorten(self, asked: Any) -> int:
+        """Return the number of micro-batches to rehearse."""
+        number = int(asked or 1)
+        self.asked = max(self.asked, number)
+        return min(number, MOST_ACCUMULATED)
+
+    def ds_config(self, given: Any) -> Any:
+        """Return a ds_config as it is rehearsed."""
+        if isinstance(given, (str, Path)) and Path(given).is_file():
+            given = json.loads(Path(given).read_text("utf-8"))
+        if not isinstance(given, Mapping):
+            return given
+        config = dict(with_nvme_path(self._swap, given))
+        groups = config.get("tensor_parallel") or {}
+        if groups.get("autotp_size", 0) > 1 or config.get("sequence_parallel_size", 1) > 1:
+            raise CannotTell("its ds_config splits the model or its sequences in other ways than ZeRO")
+        if isinstance(accumulated := config.get("gradient_accumulation_steps"), int):
+            config["gradient_accumulation_steps"] = self.shorten(accumulated)
+            if accumulated > MOST_ACCUMULATED and "train_micro_batch_size_per_gpu" in config:
+                config.pop("train_batch_size", None)
+        return config
+
+
+def _report_to_nobody(settings: ProgramSettings) -> None:
+    begin = transformers.TrainingArguments.__post_init__
+
+    def initialized(self: transformers.TrainingArguments) -> None:
+        self.report_to, self.push_to_hub = "none", False
+        self.gradient_accumulation_steps = settings.shorten(self.gradient_accumulation_steps)
+        begin(self)
+
+    transformers.TrainingArguments.__post_init__ = initialized
+    try:
+        import accelerate
+    except ImportError:
+        return
+    create = accelerate.Accelerator.__init__
+
+    def created(self: accelerate.Accelerator, *args: Any, **kwargs: Any) -> None:
+        if "gradient_accumulation_steps" in kwargs:
+            kwargs["gradient_accumulation_steps"] = settings.shorten(kwargs["gradient_accumulation_steps"])
+        create(self, *args, **kwargs)
+
+    from accelerate.utils.deepspeed import HfDeepSpeedConfig
+
+    read = HfDeepSpeedConfig.__init__
+
+    def shortened(self: HfDeepSpeedConfig, config_file_or_dict: Any) -> None:
+        read(self, settings.ds_config(config_file_or_dict))
+
+    HfDeepSpeedConfig.__init__ = shortened  # that of transformers is derived from it
+    accelerate.Accelerator.__init__ = created
+    accelerate.Accelerator.init_trackers = lambda *_, **__: None
+    accelerate.Accelerator.log = lambda *_, **__: None
+
+
+def _save_nothing() -> None:
+    """Libraries that are not written in Python write files themselves."""
+    torch.save = lambda *_, **__: None
+    for saved in (
+        transformers.PreTrainedModel,
+        transformers.PreTrainedTokenizerBase,
+        transformers.ProcessorMixin,
+    ):
+        saved.save_pretrained = lambda *_, **__: ()

@@ -110,3 +110,9 @@ def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Pa
     assert "memory check before the start" in done.out
     assert "cannot tell" not in done.out
     assert done.status == 0
+
+
+def test_a_search_for_a_script_names_the_command_that_estimates_it(folder: Path) -> None:
+    done = zlaunch("plan", "messy.py", "--on", "8xH100-80GB", cwd=folder)
+    assert "`zlaunch estimate messy.py` rehearses it" in done.err
+    assert done.status == 2

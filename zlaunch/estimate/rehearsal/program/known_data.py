@@ -4,6 +4,7 @@ Programs and models decide by them, as by whether a mask has any padding.
 """
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,8 +27,8 @@ _MADE_OF_NUMBERS: Final = (
     aten.ones.default,
     aten.full.default,
 )
-_CHANGED: set[int] = set()
-"""Storages that an operator wrote to: what is known of them is out of date."""
+_CHANGED: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+"""Storages that an operator wrote to, until they are freed: what is known of them is out of date."""
 
 FakeTensor._known = None
 
@@ -56,7 +57,7 @@ def keep(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: 
     if not isinstance(first, torch.Tensor) or known(first) is None:
         return
     if func._schema.is_mutable:
-        _CHANGED.add(first.untyped_storage()._cdata)
+        _forget(first)
         return
     if type(out) is not FakeTensor or out.numel() > _MOST_ELEMENTS or func in _WITHOUT_DATA:
         return
@@ -86,7 +87,14 @@ def _forget_all(args: Sequence[Any]) -> None:
         if isinstance(value, (list, tuple)):
             _forget_all(value)
         elif type(value) is FakeTensor:
-            _CHANGED.add(value.untyped_storage()._cdata)
+            _forget(value)
+
+
+def _forget(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    if key not in _CHANGED:
+        _CHANGED[key] = weakref.ref(storage, lambda _: _CHANGED.pop(key, None))
 
 
 @contextlib.contextmanager

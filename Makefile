@@ -51,6 +51,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
 	$(BIN)/python -m tools.write_endings
 	$(BIN)/python -m tools.write_speed
+	$(BIN)/python -m tools.write_accuracy
 	$(BIN)/python -m tools.write_models
 	$(BIN)/python -m tools.write_systems
 	$(BIN)/python -m tools.draw_learn

@@ -783,6 +783,8 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
     "no-gpu": (
         run(raised("AssertionError", "Torch not compiled with CUDA enabled")),
         run(raised("RuntimeError", "No CUDA GPUs are available")),
+        run(raised("RuntimeError", "Cannot access accelerator device when none is available.")),
+        run(raised("AttributeError", "module 'torch._C' has no attribute '_cuda_setDevice'")),
     ),
     "device-side-assert": (
         run(

@@ -1,5 +1,6 @@
 """What to change is computed for the job: it says numbers, and never what is on already."""
 
+import signal
 from typing import Any
 
 import pytest
@@ -209,3 +210,35 @@ def test_the_variable_that_lets_torch_load_anything_is_named_where_it_has_an_eff
     error = raised("UnpicklingError", WEIGHTS_ONLY, frame(file, 7, "load", code))
     verdict = diagnose(run(error))
     assert (verdict.code, FORCED in verdict.advice) == ("weights-only-refused", is_forced)
+
+
+def test_a_bus_error_of_unknown_cause_names_shared_memory() -> None:
+    bus, illegal = (diagnose(run(printed("", -number))) for number in (signal.SIGBUS, signal.SIGILL))
+    assert "/dev/shm" in bus.advice[0]
+    assert illegal.advice == ()
+
+
+def test_ranks_that_wait_at_different_places_at_stage_3_are_told_what_all_have_to_run() -> None:
+    stall = StallEvidence(70.0, 7, {0: "train.py:9 main", 1: "net.py:4 forward"}, (1,))
+    two, three = (
+        diagnose(run(stopped(0), stopped(1), stall=stall, job={"stage": stage})) for stage in (2, 3)
+    )
+    assert "the same layers in the same order" in three.advice[0]
+    assert two.advice == ()
+
+
+def test_a_script_written_for_gpus_is_told_what_works_on_a_cpu_too() -> None:
+    words = "Cannot access accelerator device when none is available."
+    on = {
+        name: diagnose(run(raised("RuntimeError", words), job={"accelerator": name}))
+        for name in ("cpu", "cuda")
+    }
+    assert "`.to(engine.device)`" in on["cpu"].advice[0]
+    assert on["cuda"].advice == ()
+
+
+def test_an_overflow_in_fp16_that_only_the_script_asked_for_is_answered_with_bf16() -> None:
+    for seen in ({"loss": float("inf")}, {"taken_steps": 40, "skipped_steps": 40}):
+        rank = printed("", 0, heartbeat={**seen, "loss_scale": 1.0})
+        verdict = diagnose(run(rank, launcher_returncode=0, job={"handover": Handover.NOT}))
+        assert verdict.advice[0].startswith("write `bf16` in place of `fp16` in the script's own ds_config")

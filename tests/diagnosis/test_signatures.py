@@ -13,7 +13,7 @@ from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
-from zlaunch.diagnosis.signatures.nan import skipped_steps
+from zlaunch.diagnosis.signatures.nan import idle_steps, skipped_steps
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import duration, gib
 
@@ -308,3 +308,12 @@ def test_the_first_skips_of_fp16_are_not_reported_while_it_trains() -> None:
     lost = skipped_steps({**first, "taken_steps": 30, "skipped_steps": 30})
     assert lost is not None
     assert lost.cause == "all 30 steps were skipped, so no weight has changed"
+
+
+@pytest.mark.parametrize(
+    ("idle", "taken", "is_told"), [(5, 10, True), (2, 4, False), (3, 1000, False), (0, 9, False)]
+)
+def test_a_schedule_that_ends_before_the_training_is_told(idle: int, taken: int, is_told: bool) -> None:
+    lost = idle_steps({"idle_steps": idle, "taken_steps": taken})
+    assert (lost is not None) == is_told
+    assert lost is None or lost.cause == "the learning rate was 0 in the last 5 of 10 steps"

@@ -394,6 +394,14 @@ def test_a_plan_names_the_ops_it_needs(inputs: JobFacts, ops: list[str]) -> None
     assert [op.name for op in make_plan(inputs).ops] == ops
 
 
+def test_offload_at_stage_0_is_refused_only_where_there_is_a_gpu() -> None:
+    offload = Offload(optimizer="cpu")
+    assert _codes(_asked(DEFAULTS, stage=0, offload=offload)) == ["offload-needs-partitioning"]
+    assert (
+        make_plan(_asked(ON_CPU, stage=0, offload=offload)).values.config()["zero_optimization"]["stage"] == 0
+    )
+
+
 def test_every_reason_is_given_at_once() -> None:
     argv = ["--max_steps=many", "--max_grad_norm=1"]
     overrides = (("gradient_clipping", 7),)

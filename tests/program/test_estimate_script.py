@@ -22,10 +22,11 @@ args = parser.parse_args()
 if args.fail:
     raise FileNotFoundError("no such dataset: rows.jsonl")
 
-os.makedirs("out/logs")
+os.makedirs("out/logs", exist_ok=True)
 with open("out/log.txt", "w") as log:
     log.write("begun")
-assert open("out/log.txt").read() == "begun"
+os.replace("out/log.txt", "out/first.txt")
+assert open("out/first.txt").read() == "begun"
 try:
     socket.create_connection(("192.0.2.1", 80), timeout=60)
 except ConnectionRefusedError:
@@ -71,7 +72,7 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     estimated: Result,
 ) -> None:
     said = " ".join(estimated.out.split())
-    assert "messy.py:33 compares a value" in said
+    assert "messy.py:34 compares a value" in said
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
 
@@ -101,3 +102,17 @@ def test_a_trainer_program_is_estimated_with_its_own_batches(tmp_path: Path) -> 
     assert "4 x 128 (input_ids, attention_mask, labels): the longest of the first 32 batches" in done.out
     assert "96 = 4 per rank x 3 accumulated x 8 ranks" in done.out
     assert done.status == 0
+
+
+def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Path) -> None:
+    words = ("train", "own_loop", "--rehearse", "--dry-run", "--gpus", "2")
+    done = zlaunch(*words, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"})
+    assert "memory check before the start" in done.out
+    assert "cannot tell" not in done.out
+    assert done.status == 0
+
+
+def test_a_search_for_a_script_names_the_command_that_estimates_it(folder: Path) -> None:
+    done = zlaunch("plan", "messy.py", "--on", "8xH100-80GB", cwd=folder)
+    assert "`zlaunch estimate messy.py` rehearses it" in done.err
+    assert done.status == 2

@@ -176,3 +176,26 @@ def test_skipped_steps_of_this_run_are_counted(tmp_path: Path) -> None:
     engine.skipped_steps = 7
     facts = trained(Loop(tmp_path, engine), [1.0] * 5)
     assert (facts["taken_steps"], facts["skipped_steps"]) == (5, 3)
+
+
+class Half(Engine):
+    def fp16_enabled(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "known"), [(SimpleNamespace(loss_scale=8.0), {8.0}), (object(), set())]
+)
+def test_the_loss_scale_is_that_of_any_optimizer_in_fp16(
+    optimizer: object, known: set[float], tmp_path: Path
+) -> None:
+    facts = trained(Loop(tmp_path, Half(1, optimizer)), [1.0])
+    assert {facts[name] for name in ("loss_scale", "first_loss_scale") if name in facts} == known
+
+
+def test_steps_at_a_learning_rate_of_0_count_once_the_rate_was_not_0(tmp_path: Path) -> None:
+    loop, idle = Loop(tmp_path, Engine(1)), []
+    for rate in (0.0, 0.1, 0.0, 0.0, 0.1, 0.0):
+        loop.engine.optimizer = SimpleNamespace(param_groups=[{"lr": rate}, {"lr": 0.0}])
+        idle.append(trained(loop, [1.0])["idle_steps"])
+    assert idle == [0, 0, 1, 2, 0, 1]

@@ -9,21 +9,22 @@ from zlaunch.cli.job_options import ConfigOptions
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_one
-from zlaunch.cli.views.estimate_report import NAME_A_GPU
+from zlaunch.cli.views.estimate_report import NAME_A_GPU, write_picture
 from zlaunch.cli.views.estimate_text import estimate_lines
+from zlaunch.cli.views.memory_plot import phases_picture
+from zlaunch.cli.views.picture import check_plot
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import ExitStatus, WrongUsage
+from zlaunch.estimate.changes import TRAINING
 from zlaunch.estimate.request import EstimateRequest, find_cluster
+from zlaunch.files import check_new
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, script_path
-from zlaunch.launch.rehearsed_program import estimate_program as rehearse_program
+from zlaunch.launch.estimated_script import estimate_program as rehearse_program
 
-_OF_MODELS: Final = (
-    *("micro_batch", "seq_len", "grad_accum", "optimizer", "activation_checkpointing", "lora"),
-    *("attention", "trust_remote_code"),
-)
+_OF_MODELS: Final = (*TRAINING, "optimizer", "freeze", "trust_remote_code")
 """Options that describe a training, which a script decides itself."""
 
 
@@ -36,6 +37,12 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
                 f"`{option}` describes the training of a model, but {script} decides itself how it trains",
                 "give the script its own argument, after `--`",
             )
+    if given["tries_levers"]:
+        raise WrongUsage("`--levers` tries changes to the training of a model", "estimate its model instead")
+    plot = given["plot"]
+    if plot is not None:
+        check_plot(plot)
+        check_new(plot)
     job = _job_of(context, script, given)
     python = inspect_python(job.python)
     check_packages(python, ESTIMATING)
@@ -49,6 +56,8 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
     else:
         console.data(*estimate_lines(estimate))
         console.say_findings([*found.remarks, *estimate.findings])
+    if plot is not None:
+        write_picture(phases_picture(estimate), plot)
     if cluster.gpu is None:
         console.say(NAME_A_GPU)
     return estimate.fit.status

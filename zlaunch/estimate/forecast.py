@@ -13,6 +13,8 @@ STATES: Final = ("parameters", "master weights", "optimizer states", "gradients"
 """Parts that ZeRO partitions or offloads."""
 ACTIVATIONS: Final = ("activations", "logits")
 """Parts that depend on the size of a micro-batch, and that no stage partitions."""
+EVALUATION = "evaluation"
+"""The phase before `save` of a program that evaluates."""
 RESUME = "resume"
 """The phase after `initialize` of a run that resumes from a checkpoint."""
 

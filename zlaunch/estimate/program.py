@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from zlaunch.estimate.forecast import Forecast
@@ -23,20 +24,31 @@ class ProgramOrder:
     ranks_per_host: int
     gpu_bytes: int
     accelerator: Accelerator = "cuda"
-    rank: int = 0
+    ranks: tuple[int, ...] = (0,)
+    """The ranks to rehearse."""
     most_batches: int = MOST_BATCHES
     most_seconds: int = MOST_SECONDS
 
 
+def result_of(folder: Path, rank: int) -> Path:
+    """Return the file with what the rehearsal of a rank found out."""
+    return folder / f"result.{rank}.json"
+
+
+Need = Literal["compares", "reads", "selects", "autocasts", "compiles"]
+"""What a rehearsal cannot do: a comparison counts as false, what is read as zero, and a mask as all true.
+Other precisions and compilers are left out."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadValue:
-    """Where a program needs a value that a rehearsal does not have."""
+    """Where a program needs what a rehearsal does not have, mostly a value."""
 
     place: str
     """File and line."""
     code: str
-    kind: Literal["compares", "reads", "selects"]
-    """What it does with it: a comparison counts as false, what is read as zero, and a mask as all true."""
+    kind: Need
+    """What it does with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,10 @@ class RehearsedProgram:
     """That of the engine that trains, as the engine got it."""
     model: Mapping[str, Any] = field(default_factory=dict)
     """The config.json of the model that trains, if it is one of transformers."""
+    uncounted: Mapping[str, str] = field(default_factory=dict)
+    """What of it took more memory than is counted, and why."""
+    made: tuple[str, ...] = ()
+    """Directories that it made, which are empty."""
     accumulated: int = 1
     """Micro-batches of a step; at most two of them were rehearsed."""
     error: str | None = None

@@ -98,7 +98,7 @@ class Rehearser(AbstractContextManager["Rehearser"]):
             if (result := self._at_once(workload)) is not None:
                 results[number] = result
         missing = [number for number in range(len(workloads)) if number not in results]
-        if missing and (why := self._why_not_believed()) is not None:
+        if missing and (why := self.doubt()) is not None:
             return [
                 results.get(number) or _forecast(workload, {"failure": why})
                 for number, workload in enumerate(workloads)
@@ -117,7 +117,7 @@ class Rehearser(AbstractContextManager["Rehearser"]):
             self.close()  # it died of one of them
         return [results.get(number) or _forecast(workload, {}) for number, workload in enumerate(workloads)]
 
-    def _why_not_believed(self) -> str | None:
+    def doubt(self) -> str | None:
         """Say why rehearsals are not believed; only releases that were not tested are put to the test."""
         if not self._is_checked:
             self._is_checked = True

@@ -127,6 +127,11 @@ def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobS
 
 def find_model(name: str) -> ModelConfig:
     """Read a model from a directory, a config.json, a recipe, or the hub."""
+    if name.endswith(".py"):
+        raise WrongUsage(
+            f"`{name}` is a training script, not a model",
+            f"`zlaunch estimate {name}` rehearses it; or name its model",
+        )
     if Path(name).exists():
         return read_model(Path(name))
     recipe = recipe_path(name)

@@ -260,9 +260,9 @@ class _Search:
         return list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
 
     def _can_be_chosen(self, number: int) -> bool:
-        """Whether a candidate surely fits if it takes the least that is predicted."""
+        """Whether a candidate may fit if it takes the least that is predicted."""
         least = 1 / (1 + self._expect(number).forecast.error)
-        return is_fit(self._supposing(number, least, LEAST_CACHE))
+        return _may_fit(self._supposing(number, least, LEAST_CACHE))
 
     def _supposing(self, number: int, factor: float, cache: float) -> Estimate:
         """Estimate a candidate that takes `factor` times the prediction and reserves `cache` times that."""

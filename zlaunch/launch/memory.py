@@ -33,6 +33,7 @@ from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.units import memory
 
@@ -60,12 +61,35 @@ def with_memory(
         try:
             estimate = check_memory(facts, estimator, options.seq_len)
         except Unavailable as error:
-            if options.rehearse:
-                raise
-            reporter.note(error.message)  # the job may well work: it starts
-            return facts
+            if not options.rehearse:
+                reporter.note(error.message)  # the job may well work: it starts
+                return facts
+            estimate = _of_script(facts, reporter, error)
     reporter.warn(estimate.remarks)
     return replace(facts, estimate=estimate)
+
+
+def _of_script(facts: JobFacts, reporter: PlanReporter, error: Unavailable) -> Estimate:
+    """Rehearse the script as it is, where nothing is known of its model; else raise the error about that."""
+    cluster = _cluster(facts)
+    plan, result = rehearse_job(facts, cluster, reporter)
+    if result.forecast is None:
+        where = f" ({result.place})" if result.place else ""
+        why = f"{error.message}, and {facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+        raise Unavailable(why, error.hint)
+    estimate = estimate_of(plan, cluster, result, result.forecast)
+    if estimate.fit is Fit.NO:
+        message = "; ".join(estimate.verdict.reasons)
+        hint = f"{_ELSE[cluster.gpu is None]}; `--force` starts it anyway"
+        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
+    return estimate
+
+
+def _cluster(facts: JobFacts) -> Cluster:
+    hosts = facts.topology.hosts
+    gpu = smallest_gpu(list(facts.machines.values())) if facts.machine.gpus else None
+    ranks = max(len(host.devices) for host in hosts)
+    return Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes)
 
 
 def query_for(
@@ -75,15 +99,14 @@ def query_for(
 
     `usual_seq_len` is the sequence length where neither `seq_len` nor the script says it.
     """
-    model, hosts = facts.model, facts.topology.hosts
+    model = facts.model
     if model is None:
         return None
     args, _ = facts.read_args()
-    gpu = smallest_gpu(list(facts.machines.values())) if facts.machine.gpus else None
-    ranks = max(len(host.devices) for host in hosts)
-    cluster = Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes)
     training = training_of(model, facts.trainer_flags, Options(seq_len=seq_len), usual_seq_len)
-    return EstimateQuery(facts.job, facts.context(args), model, _with_script(training, facts), cluster)
+    return EstimateQuery(
+        facts.job, facts.context(args), model, _with_script(training, facts), _cluster(facts)
+    )
 
 
 def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int) -> EstimateQuery:

@@ -3,13 +3,15 @@
 It gets what `zlaunch train` would hand over, and is left when it has taken two steps.
 """
 
+import contextlib
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -17,47 +19,43 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
-from zlaunch.errors import Finding, Severity, Unavailable
-from zlaunch.estimate.estimator import Estimator
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
-from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
-    USUAL_SEQ_LEN,
     Estimate,
     EstimateQuery,
-    Rejected,
     Training,
     remarks_on,
 )
-from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.estimate.rehearse import ENVIRONMENT, Rehearser
+from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_arguments
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Accelerator, Workload
 from zlaunch.files import end_of
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
-from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
-from zlaunch.job.spec import JobSpec
 from zlaunch.launch.asked_program import MOST_BYTES, error_of, first_rank
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
-from zlaunch.launch.memory import query_for
-from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import PlanReporter
-from zlaunch.launch.surroundings import Imagined, Surroundings
 from zlaunch.process import RELAYED, Child, heed_signals, ours
+from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
 _PROGRAM: Final = "zlaunch.estimate.rehearsal.program"
 _GRACE_SECONDS: Final = 2.0
 _EXTRA_SECONDS: Final = 20
 """How much longer than its own limit the process may take, which a package may keep from heeding that."""
+_USUAL_GPU_BYTES: Final = 80 << 30
+"""What a program is told of a GPU that nobody named; a rehearsal has no limit."""
 _QUIET: Final = {
     "HF_DATASETS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -71,37 +69,32 @@ _OF_VALUES: Final = {
     "compares": (Effect.EITHER, "compares a value, which is only known in training, and counts as false"),
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),
     "selects": (Effect.LESS, "selects by a mask, which counts as true everywhere"),
+    "autocasts": (Effect.EITHER, "computes in another precision than that of the weights"),
+    "compiles": (Effect.EITHER, "compiles, which changes what is kept"),
 }
 
 
-@dataclass(frozen=True)
-class ProgramEstimate:
-    """The estimate of a program, and what to say with it."""
+def rehearse_job(
+    facts: JobFacts, cluster: Cluster, reporter: PlanReporter
+) -> tuple[LaunchPlan, RehearsedProgram]:
+    """Rehearse the program of a job with a run directory of its own; return the plan that it got, too.
 
-    estimate: Estimate
-    remarks: tuple[Finding, ...] = ()
-
-
-def estimate_program(
-    job: JobSpec, cluster: Cluster, machine: Machine, reporter: PlanReporter
-) -> ProgramEstimate:
-    """Rehearse a program on hosts that are like this machine.
-
-    A program that cannot be rehearsed is estimated by its model. Raises Refused for a job that cannot work,
-    Unavailable for a program that ends with an error, and where nothing is known of the model.
+    Raise Unavailable for a job that splits its model or its sequences.
     """
-    imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     scratch = Scratch("program")
     try:
-        options = LaunchOptions(run_dir=scratch.path / "run", dry_run=True)
-        facts = prepare(job, options, reporter, imagined)
-        plan = make_plan(facts)
-        result = _rehearse(plan, cluster, scratch.path, reporter)
+        plan = make_plan(replace(facts, layout=RunDir(scratch.path / "run")))
+        split = split_by_config(plan.values, facts.script.interface)
+        split = split or split_by_arguments(facts.trainer_flags) or split_by_script(facts.script)
+        if split is not None:
+            raise split.unavailable()
+        with Rehearser(python=Path(plan.python.executable)) as rehearser:
+            doubt = rehearser.doubt()
+        if doubt is not None:
+            return plan, RehearsedProgram(error=doubt)
+        return plan, _rehearse(plan, cluster, scratch.path, reporter)
     finally:
         scratch.delete()
-    if result.forecast is None:
-        return _by_model(facts, cluster, result)
-    return ProgramEstimate(_estimate(facts, plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
 def _rehearse(
@@ -117,20 +110,44 @@ def _rehearse(
     words = plan.args.words
     if plan.script.local_rank_flag:
         words = (f"{plan.script.local_rank_flag}=0", *words)
-    order = ProgramOrder(
-        (*program, *words), cluster.world_size, cluster.ranks_per_host, gpu_bytes or 80 << 30
-    )
-    files = [directory / name for name in ("order.json", "result.json", "log")]
-    order_file, result_file, log = files
+    accelerator: Accelerator = "cpu"
+    if plan.facts.machine.gpus:
+        accelerator = "cuda"
+    sizes = (cluster.world_size, cluster.ranks_per_host)
+    ranks = tuple(dict.fromkeys((0, cluster.world_size - 1)))
+    order = ProgramOrder((*program, *words), *sizes, gpu_bytes or _USUAL_GPU_BYTES, accelerator, ranks)
+    order_file, log = directory / "order.json", directory / "log"
     order_file.write_text(json.dumps(asdict(order)), "utf-8")
-    argv = ours(_PROGRAM, str(order_file), str(result_file), python=str(plan.python.executable))
+    argv = ours(_PROGRAM, str(order_file), str(directory), python=str(plan.python.executable))
     returncode, is_late = _run(argv, _environment(plan, directory), log, plan, reporter)
-    if result_file.exists():
-        result: RehearsedProgram = adapter_of(RehearsedProgram).validate_json(result_file.read_bytes())
-        return result
+    files = [result_of(directory, rank) for rank in ranks]
+    read = adapter_of(RehearsedProgram).validate_json
+    results = [read(file.read_bytes()) for file in files if file.exists()]
+    _remove(result.made for result in results)
+    if files[0].exists():
+        return _fuller(*results)
     if is_late:
         return RehearsedProgram(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
     return _crash(returncode, log)
+
+
+def _remove(made: Iterable[Sequence[str]]) -> None:
+    """Remove directories that ranks made; the job may fail where they exist already."""
+    for directory in sorted(set(chain.from_iterable(made)), key=len, reverse=True):
+        with contextlib.suppress(OSError):
+            Path(directory).rmdir()
+
+
+def _fuller(first: RehearsedProgram, last: RehearsedProgram | None = None) -> RehearsedProgram:
+    """Return the rank that holds more; the first alone saves the model."""
+    if first.forecast is None or last is None or last.forecast is None:
+        return first
+    pool = first.forecast.tensor_pool
+    if last.forecast.peak(pool) <= first.forecast.peak(pool):
+        return first
+    saving = [phase for phase in first.forecast.phases if phase.name == "save"]
+    training = [phase for phase in last.forecast.phases if phase.name != "save"]
+    return replace(last, forecast=replace(last.forecast, phases=(*training, *saving)))
 
 
 def _run(
@@ -188,19 +205,21 @@ def _crash(returncode: int, log: Path) -> RehearsedProgram:
     return RehearsedProgram(error=error)
 
 
-def _estimate(
-    facts: JobFacts, plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, forecast: Forecast
-) -> Estimate:
+def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, forecast: Forecast) -> Estimate:
+    """Estimate a job from the rehearsal of its program."""
+    facts = plan.facts
     args, _ = facts.read_args()
     given = facts.context(args)
     resolved = resolve_config(facts.job, given)
-    resolved = replace(resolved, values=_with_own_batch(resolved.values, result, cluster))
-    name, length = facts.job.shown_name, _length(result)
+    values = _with_own_batch(_with_own_settings(resolved.values, result), result, cluster)
+    config = check(dict(result.ds_config), given.context.release).config or resolved.config
+    resolved = replace(resolved, values=values, config=config)
+    name, length = facts.job.shown_name, sequence_length(result)
     trained = next(engine for engine in result.engines if engine.steps)
     model = ModelConfig(result.model, json.dumps(result.model), f"{trained.model} of {name}")
     training = Training(
         seq_len=Sourced(length or 1, Source.computed(_compared(result))),
-        uncounted=(*_undecided(result), *_uncounted(facts)),
+        uncounted=(*_undecided(result), *_uncounted(facts, result)),
         batch=_batch_words(result),
     )
     query = EstimateQuery(facts.job, given, model, training, cluster)
@@ -225,6 +244,14 @@ def _speed(workload: Workload, cluster: Cluster, forecast: Forecast, length: int
         return None
 
 
+def _with_own_settings(values: Values, result: RehearsedProgram) -> Values:
+    """Show the stage, the offload and the precision that the engine was really created with."""
+    for section in (ZERO, "bf16", "fp16"):
+        if isinstance(own := result.ds_config.get(section), Mapping):
+            values = values.put((section,), own, Source.computed("the program's own"))
+    return values
+
+
 def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) -> Values:
     """Show the batch that the engine was really created with."""
     micro = result.ds_config.get("train_micro_batch_size_per_gpu")
@@ -243,8 +270,10 @@ def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
         yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
 
 
-def _uncounted(facts: JobFacts) -> Iterator[Uncounted]:
-    """Find what the arguments ask for that fake tensors do not do; most of it the program does itself."""
+def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]:
+    """Find what was not rehearsed: in its evaluation, and what fake tensors do not do."""
+    for what, why in result.uncounted.items():
+        yield Uncounted(what, why, Effect.MORE)
     for one in in_arguments(facts.trainer_flags):
         if one.effect in (Effect.EITHER, Effect.MORE) and one.does.startswith(("changes", "generates")):
             yield one
@@ -256,7 +285,7 @@ def _notes(result: RehearsedProgram) -> Iterator[str]:
             yield f"counted with a second engine, whose {engine.model} has {engine.parameters:,} parameters"
 
 
-def _length(result: RehearsedProgram) -> int | None:
+def sequence_length(result: RehearsedProgram) -> int | None:
     """Return the number of tokens in a sequence; None if the batches have none."""
     if result.batches is None:
         return None
@@ -281,29 +310,8 @@ def _batch_words(result: RehearsedProgram) -> str:
         return "made by the program itself, without a data loader"
     grouped: dict[tuple[int, ...], list[str]] = {}
     for name, shape in result.batches.shapes.items():
-        grouped.setdefault(shape, []).append(name)
+        grouped.setdefault(shape, []).append(name.replace("[", "input ").replace("]", ""))
     shapes = [
         f"{' x '.join(map(str, shape)) or '1'} ({', '.join(names)})" for shape, names in grouped.items()
     ]
     return f"{'; '.join(shapes)}: {_compared(result)}"
-
-
-def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
-    """Estimate a program that could not be rehearsed by what is known of its model."""
-    where = f" ({result.place})" if result.place else ""
-    why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
-    if result.is_own_error:
-        hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
-        raise Unavailable(why, hint)
-    query = query_for(facts, None, USUAL_SEQ_LEN)
-    if query is None:
-        raise Unavailable(why, "estimate its model: `zlaunch estimate MODEL`")
-    query = replace(query, cluster=cluster)
-    with Estimator(python=facts.job.python) as estimator:
-        (estimate,) = estimator.rehearse([query])
-    if isinstance(estimate, Rejected):
-        raise Unavailable(f"{why}; {estimate.findings[0].message}", estimate.findings[0].hint)
-    finding = Finding(
-        "not-rehearsed", f"{why}; this is an estimate of its model alone", severity=Severity.ADVICE
-    )
-    return ProgramEstimate(estimate, (finding,))

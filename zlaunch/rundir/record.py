@@ -299,6 +299,8 @@ class HeartbeatRecord(TypedDict, total=False):
     """Steps of this run's engines, with those that were skipped."""
     skipped_steps: int
     """Those of them that changed no weight, because the gradients were not finite."""
+    idle_steps: int
+    """The last ones, at which the learning rate was 0 after it had not been."""
     tokens: int
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int

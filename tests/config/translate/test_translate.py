@@ -769,6 +769,15 @@ def test_a_script_with_its_own_ds_config_gets_no_stage(
     assert not any("stage" in note.text for note in found.notes)
 
 
+def test_accelerate_is_still_told_the_precision_of_a_script_with_its_own_ds_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text(OWN_CONFIGS["accelerate"])
+    found = translated("accelerate launch --num_processes 2 --mixed_precision bf16 t.py")
+    assert found.line == "ACCELERATE_MIXED_PRECISION=bf16 zlaunch train t.py --gpus 2"
+
+
 def test_every_flag_of_hosts_is_answered_for_once() -> None:
     text = "deepspeed --hostfile=hf --launcher SLURM --master_addr n0 t.py --deepspeed d.json"
     about = [note.about for note in translate_command([text], {"SLURM_JOB_ID": "7"}).notes]

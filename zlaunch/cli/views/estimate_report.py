@@ -81,7 +81,7 @@ def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) 
     else:
         console.data(*strategies.table_lines(table))
     if view.plot is not None:
-        _write_picture(strategies_picture(table), view.plot)
+        write_picture(strategies_picture(table), view.plot)
     if view.as_json:
         return table.fit.status
     if query.cluster.gpu is not None and table.fit is Fit.NO:
@@ -106,13 +106,14 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
         console.data(*estimate_text.estimate_lines(estimate))
         console.say_findings(estimate.findings)
     if view.plot is not None:
-        _write_picture(phases_picture(estimate), view.plot)
+        write_picture(phases_picture(estimate), view.plot)
     if view.levers and not view.as_json:
         console.data(*estimate_text.change_lines(estimate, _effects(estimate, estimator)))
     return estimate.fit.status
 
 
-def _write_picture(picture: Picture, file: Path) -> None:
+def write_picture(picture: Picture, file: Path) -> None:
+    """Draw a picture into a new file, and say so."""
     write_new(file, render(picture, file))
     console.say(f"wrote {file}")
 

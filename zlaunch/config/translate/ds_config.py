@@ -11,6 +11,7 @@ STAGE = "2"
 
 _GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 _INIT = "ACCELERATE_DEEPSPEED_ZERO3_INIT"
+_MIXED_PRECISION = "ACCELERATE_MIXED_PRECISION"
 _DEVICES = (Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE)
 _PATHS: Mapping[Role, str] = {
     Role.OPTIMIZER_PATH: "zero_optimization.offload_optimizer.nvme_path",
@@ -90,7 +91,9 @@ def _without_deepspeed(command: Command, roles: Roles, script: TranslatedScript)
             yield not_needed(precision, "the script's own `--bf16` or `--fp16` decides")
         return
     if script.has_own_config:
-        if precision:
+        if precision and script.leaves_precision_to_accelerate:
+            yield from sets(precision, _MIXED_PRECISION, precision.value.lower())
+        elif precision:
             yield no_equivalent(precision, "the script decides its precision itself")
         return
     if command.launcher.hostfile:

@@ -37,7 +37,12 @@ def stalled(case: Case) -> Reading | None:
     if not odd:
         return Reading(cause, _places(stall), is_local=False)
     cause += f"; rank {', '.join(str(rank.rank) for rank in odd)} differs from the others"
-    return Reading(cause, _places(stall), rank=odd[0])
+    advice = []
+    if case.evidence.job.stage == 3:  # whose layers are gathered by all ranks together
+        advice.append(
+            "at stage 3, have all ranks run the same layers in the same order, and load and generate together"
+        )
+    return Reading(cause, _places(stall), advice, rank=odd[0])
 
 
 def _places(stall: StallEvidence) -> tuple[str, ...]:
@@ -133,7 +138,13 @@ def crashed(case: Case) -> Reading | None:
     )
     fault = matching_line("Fatal Python error", f"{case.rank.stacks}\n{case.rank.log[-8192:]}")
     facts = (_top_of_stack(case), last_words or fault, named_in(case.words, r"what\(\):\s+([^\n]{1,200})"))
-    return Reading(f"{case.who} crashed with {signal_name(number)}", facts)
+    advice = []
+    if number == signal.SIGBUS:  # what filled /dev/shm may have left it with its process
+        advice.append(
+            "watch /dev/shm while it trains: SIGBUS mostly means that it was full "
+            "(`--shm-size` of the container), or that a mapped file was cut off"
+        )
+    return Reading(f"{case.who} crashed with {signal_name(number)}", facts, advice)
 
 
 def _top_of_stack(case: Case) -> str | None:

@@ -22,7 +22,11 @@ class LostWork(NamedTuple):
 
 
 DEFAULT_LOSS_SCALE = 2.0**16
-BF16 = "`--precision bf16`: it has the range of fp32; models trained in bf16 overflow in fp16"
+MOST_IDLE = 3
+"""Steps at a learning rate of 0 that a schedule may have at its end."""
+_RANGE = "it has the range of fp32; models trained in bf16 overflow in fp16"
+BF16 = f"`--precision bf16`: {_RANGE}"
+_OWN_BF16 = f"write `bf16` in place of `fp16` in the script's own ds_config: {_RANGE}"
 
 
 @signature("loss-scale-collapsed", "`Current loss scale already at minimum`")
@@ -39,6 +43,8 @@ def loss_scale_collapsed(case: Case, line: str) -> Reading:
 def _bf16(case: Case) -> tuple[str, ...]:
     if not _is_fp16(case):
         return ()
+    if not case.job.takes_ds_config:
+        return (_OWN_BF16,)
     return (BF16,)
 
 
@@ -79,7 +85,10 @@ def steps_skipped(case: Case) -> Reading | None:
     skipped = skipped_steps(case.evidence.ranks[0].heartbeat, has_ended=True)
     if skipped is None:
         return None
-    return Reading(skipped.cause, skipped.facts, skipped.advice, is_local=False)
+    advice = skipped.advice
+    if BF16 in advice:
+        advice = _bf16(case)
+    return Reading(skipped.cause, skipped.facts, advice, is_local=False)
 
 
 def _has_succeeded(case: Case) -> bool:
@@ -155,8 +164,22 @@ def discarded_gradients(heartbeat: HeartbeatRecord) -> LostWork | None:
     )
 
 
+def idle_steps(heartbeat: HeartbeatRecord) -> LostWork | None:
+    """Describe the steps since a schedule has reached 0; None if they are few."""
+    idle, taken = heartbeat.get("idle_steps") or 0, heartbeat.get("taken_steps") or 0
+    if idle < MOST_IDLE or idle * 20 < taken:
+        return None
+    advice = (
+        "give the schedule all steps of the training; one that accelerate prepares steps once for each "
+        "rank: multiply its steps by the ranks"
+    )
+    cause = f"the learning rate was 0 in the last {idle} of {plural(taken, 'step')}"
+    return LostWork(cause, ("steps at that rate change no weight",), (advice,))
+
+
 def _is_fp16(case: Case) -> bool:
-    return case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True
+    is_planned = case.job.precision == "fp16" or setting(case.job.config, "fp16", "enabled") is True
+    return is_planned or any("loss_scale" in rank.heartbeat for rank in case.evidence.ranks)
 
 
 def _numbers(rank: RankEvidence | None) -> dict[str, float]:

@@ -137,13 +137,18 @@ def no_such_device(case: Case, line: str) -> Reading:
 
 @signature("no-gpu", "`No CUDA GPUs are available`, `Torch not compiled with CUDA enabled`, a driver too old")
 @quotes(
-    r"No CUDA GPUs are available|Torch not compiled with CUDA enabled|Found no NVIDIA driver"
+    r"No CUDA GPUs are available|Torch not compiled with \w+ enabled|Found no NVIDIA driver"
+    r"|Cannot access accelerator device when none is available"
+    r"|torch\._C' has no attribute '_cuda_|Cannot get CUDA generator|requires CUDA support"
     r"|driver on your system is too old"
     r"|no CUDA-capable device is detected|CUDA driver version is insufficient"
 )
 def no_gpu(case: Case, line: str) -> Reading:
     """The script needs a GPU, but torch cannot use any."""
-    return Reading(f"{case.who} needs a GPU, but torch cannot use any", (line,))
+    advice = []
+    if case.evidence.job.accelerator == "cpu":
+        advice.append("move tensors `.to(engine.device)`, not to a number or to `cuda`: it is the CPU here")
+    return Reading(f"{case.who} needs a GPU, but torch cannot use any", (line, where(case.error)), advice)
 
 
 @signature("device-side-assert", "`device-side assert triggered`")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from zlaunch.diagnosis.collect import tail
-from zlaunch.diagnosis.signatures.nan import LostWork, discarded_gradients, skipped_steps
+from zlaunch.diagnosis.signatures.nan import LostWork, discarded_gradients, idle_steps, skipped_steps
 from zlaunch.diagnosis.stacks import last_stack, odd_ranks, place
 from zlaunch.diagnosis.stall import StallEvidence, silence
 from zlaunch.errors import Finding, Severity
@@ -207,6 +207,7 @@ class JobMonitor:
         first = self._progress.first
         self._report_lost_work("gradients-discarded", discarded_gradients(first))
         self._report_lost_work("steps-skipped", skipped_steps(first))
+        self._report_lost_work("learning-rate-zero", idle_steps(first))
 
     def _report_lost_work(self, code: str, lost: LostWork | None) -> None:
         if lost is not None and code not in self._reported_losses:

@@ -88,7 +88,8 @@ class EngineFacts:
         self._heartbeat = heartbeat
         self._accumulations: dict[int, _Accumulation] = {}
         """Those of each engine."""
-        self._num_discarded = self._num_taken = self._num_skipped = 0
+        self._num_discarded = self._num_taken = self._num_skipped = self._num_idle = 0
+        self._has_learned = False
         self._tokens = 0
         self._asked = 0.0
 
@@ -173,8 +174,10 @@ class EngineFacts:
             self._num_taken += 1
             self._num_skipped += skipped > accumulation.skipped
             facts |= {"taken_steps": self._num_taken, "skipped_steps": self._num_skipped}
-        if engine.fp16_enabled():
-            facts["loss_scale"] = scale = getattr(engine.optimizer, "cur_scale", None)
+            facts["idle_steps"] = self._count_idle(engine)
+        scale = getattr(engine.optimizer, "loss_scale", None)  # `cur_scale` is missing at stage 0
+        if engine.fp16_enabled() and scale is not None:
+            facts["loss_scale"] = scale
             if self._heartbeat.get("first_loss_scale") is None:
                 facts["first_loss_scale"] = scale
         now = time.monotonic()
@@ -193,6 +196,15 @@ class EngineFacts:
             self._asked = now
             facts |= _gpu_peaks()
         return facts
+
+    def _count_idle(self, engine: "DeepSpeedEngine") -> int:
+        """Count the last steps whose learning rate was 0, after one at which it was not."""
+        groups = getattr(engine.optimizer, "param_groups", None) or []
+        rates = [group.get("lr") for group in groups]
+        is_idle = bool(rates) and all(isinstance(rate, int | float) and rate == 0 for rate in rates)
+        self._num_idle = self._num_idle + 1 if is_idle and self._has_learned else 0
+        self._has_learned |= bool(rates) and not is_idle
+        return self._num_idle
 
 
 def _overwrites(engine: "DeepSpeedEngine") -> bool:

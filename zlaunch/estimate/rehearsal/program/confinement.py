@@ -5,11 +5,11 @@ there what it wrote. Nothing outside may be deleted or renamed, and no other mac
 """
 
 import builtins
-import contextlib
 import io
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,14 +49,16 @@ class Confinement:
 
         builtins.open = io.open = open_file
         os.open = open_descriptor
+        for name in ("rename", "replace"):
+            setattr(os, name, self._moving(getattr(os, name)))
+        for name in ("remove", "unlink"):
+            setattr(os, name, self._removing(getattr(os, name)))
         sys.addaudithook(self._hear)
 
-    def lift(self) -> None:
-        """End this, and remove the directories that the program made, all of which are empty."""
+    def lift(self) -> tuple[str, ...]:
+        """End this, and return the directories that the program made, all of which are empty."""
         self._is_on = False
-        for made in reversed(self._made):
-            with contextlib.suppress(OSError):
-                Path(made).rmdir()
+        return tuple(self._made)
 
     def _is_free(self, path: str) -> bool:
         return any(path == root or path.startswith(root + os.sep) for root in self._free)
@@ -72,6 +74,23 @@ class Confinement:
             return file
         self._written[path] = str(self._folder / f"{len(self._written)}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
         return self._written[path]
+
+    def _moving(self, move: Callable[..., None]) -> Callable[..., None]:
+        def moved(source: Any, target: Any, **kwargs: Any) -> None:
+            written = self._written.pop(os.path.realpath(source), None)
+            if written is None:
+                move(source, target, **kwargs)
+            else:
+                self._written[os.path.realpath(target)] = written
+
+        return moved
+
+    def _removing(self, remove: Callable[..., None]) -> Callable[..., None]:
+        def removed(path: Any, **kwargs: Any) -> None:
+            if self._written.pop(os.path.realpath(path), None) is None:
+                remove(path, **kwargs)
+
+        return removed
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._is_on:

@@ -40,15 +40,32 @@ _DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.flo
 def apply() -> None:
     """Let transformers make models where it would load them."""
     PreTrainedModel.from_pretrained = classmethod(_from_pretrained)  # type: ignore[arg-type]
-    implement = PreTrainedModel._check_and_adjust_attn_implementation
+    _use_flash_attention_of_torch()
+
+
+def _use_flash_attention_of_torch() -> None:
+    """Flash attention of another package needs a GPU to be imported; torch's own allocates the same."""
+    if is_before(transformers.__version__, "4.56"):
+        choose = PreTrainedModel._autoset_attn_implementation.__func__
+
+        def chosen(cls: type[PreTrainedModel], config: Any, *args: Any, **kwargs: Any) -> Any:
+            config._attn_implementation = _without_flash(config._attn_implementation)
+            return choose(cls, config, *args, **kwargs)
+
+        PreTrainedModel._autoset_attn_implementation = classmethod(chosen)
+        return
+    adjust = PreTrainedModel._check_and_adjust_attn_implementation
 
     def adjusted(self: PreTrainedModel, wanted: str | None, *args: Any, **kwargs: Any) -> Any:
-        # Flash attention of another package needs a GPU to import; torch's own allocates the same.
-        if wanted is not None and wanted.rpartition("/")[2].startswith("flash"):
-            wanted = "sdpa"
-        return implement(self, wanted, *args, **kwargs)
+        return adjust(self, _without_flash(wanted), *args, **kwargs)
 
     PreTrainedModel._check_and_adjust_attn_implementation = adjusted
+
+
+def _without_flash(attention: str | None) -> str | None:
+    if attention is not None and attention.rpartition("/")[2].startswith("flash"):
+        return "sdpa"
+    return attention
 
 
 def _from_pretrained(

@@ -5,9 +5,11 @@ import gc
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
@@ -17,13 +19,13 @@ import torch
 from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
-from zlaunch.estimate.forecast import Forecast, parts_at_peak
+from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
 from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, groups, pretrained, values
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
@@ -44,6 +46,10 @@ _NO_DATA = (
 """Exceptions of code that needs the data of tensors."""
 
 
+_MOST_CHARACTERS = 300
+"""How much of an error is shown."""
+
+
 class OutOfTime(BaseException):
     """The program has not taken two steps in time; no `except Exception` of it gets this."""
 
@@ -51,12 +57,16 @@ class OutOfTime(BaseException):
 class ProgramRehearsal:
     """The rehearsal of one program in this process, which ends with it."""
 
-    def __init__(self, order: ProgramOrder, file: Path, folder: Path) -> None:
-        """Patch this process; the result goes to a file, and temporary files into a folder."""
-        self._order, self._file, self._folder = order, file, folder
+    def __init__(self, order: ProgramOrder, file: Path, folder: Path, others: Sequence[int]) -> None:
+        """Patch this process; the result goes to a file, and temporary files into a folder.
+
+        `others` are the processes of other ranks, which this one waits for.
+        """
+        self._order, self._file, self._folder, self._others = order, file, folder, others
         self._began = time.monotonic()
         log, attribution = AllocationLog(), Attribution(None, is_half=False)
-        steps.prepare_for(order.accelerator)
+        with known_data.masks_of_data():
+            steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
         self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
         self._settings = ProgramSettings(str(folder / "swap"))
@@ -64,6 +74,7 @@ class ProgramRehearsal:
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
         self._confinement = Confinement(folder)
+        self._uncounted: dict[str, str] = {}
         accelerator.replace_builders(self._mode)
         groups.apply()
         pretrained.apply()
@@ -99,6 +110,7 @@ class ProgramRehearsal:
     def leave(self) -> NoReturn:
         """Save as the Trainer does, and end the program."""
         engine = self._engines.trained[0]
+        self._evaluate()
         self._phases.enter("save")
         checkpoint = self._folder / "checkpoint"
         try:
@@ -107,6 +119,18 @@ class ProgramRehearsal:
         except BaseException as error:  # noqa: BLE001 - whatever it is
             self._end(self._without_forecast(error))
         self._end(self._result())
+
+    def _evaluate(self) -> None:
+        trainer = evaluation.running_trainer()
+        if trainer is None:
+            return
+        self._phases.enter(EVALUATION)
+        try:
+            trainer.evaluate()
+        except Exception as error:  # noqa: BLE001 - metrics may need values of any kind
+            self._uncounted["the rest of its evaluation"] = f"after {_one_line(error)}"
+        if evaluation.keeps_predictions(trainer):
+            self._uncounted["the predictions of its evaluation"] = "beyond two batches"
 
     def _result(self) -> RehearsedProgram:
         engine = self._engines.trained[0]
@@ -124,7 +148,7 @@ class ProgramRehearsal:
             flops=self._engines.flops * self._settings.shortened,
             seconds=time.monotonic() - self._began,
         )
-        return replace(self._known(engine), forecast=forecast)
+        return replace(self._known(engine), forecast=forecast, uncounted=self._uncounted)
 
     def _known(self, engine: Engine | None) -> RehearsedProgram:
         facts = tuple(known.facts for known in self._engines.engines.values())
@@ -158,8 +182,11 @@ class ProgramRehearsal:
         return replace(known, error=message, place=place, is_own_error=not needs_data)
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
-        self._confinement.lift()
+        result = replace(result, made=self._confinement.lift())
         write_whole(self._file, json.dumps(asdict(result)))
+        signal.alarm(0)
+        for other in self._others:
+            os.waitpid(other, 0)
         os._exit(0)
 
 
@@ -171,9 +198,12 @@ def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OutOfTime):
         return "it did not take two steps in time"
+    if isinstance(error, _NO_DATA[:2]):
+        return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
-    return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]
+    words = "".join(traceback.format_exception_only(error)).split()
+    return " ".join(words)[:_MOST_CHARACTERS]
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

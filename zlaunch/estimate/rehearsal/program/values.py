@@ -5,15 +5,15 @@ import os
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from zlaunch.estimate.program import ReadValue
+from zlaunch.estimate.program import Need, ReadValue
+from zlaunch.estimate.rehearsal.device import NAME
+from zlaunch.estimate.rehearsal.program.known_data import known
 from zlaunch.worker.hook.frames import is_the_users
-
-Kind = Literal["compares", "reads", "selects"]
 
 _FOUND: dict[str, ReadValue] = {}
 
@@ -46,7 +46,7 @@ def _is_between(file: str) -> bool:
     return file == __file__ or "/site-packages/torch/" in file
 
 
-def _note(kind: Kind = "compares") -> None:
+def _note(kind: Need = "compares") -> None:
     """Remember the line of the program that needs a value; what packages compare is known to be harmless."""
     frame = _caller()
     if frame is not None and is_the_users(frame.f_code.co_filename) and (place := place_of(frame)):
@@ -119,26 +119,30 @@ def apply() -> None:
     item, truth = torch.Tensor.item, torch.Tensor.__bool__
 
     def unknown(self: FakeTensor) -> Any:
-        if _is_program():
+        if known(self) is None and _is_program():
             return UnknownNumber(item(self))
         return item(self)
 
     def decides(self: FakeTensor) -> bool:
-        _note()
+        if known(self) is None:
+            _note()
         return bool(truth(self))
 
     def number(self: FakeTensor) -> float:
-        if _branches():
+        if known(self) is None and _branches():
             _note()
         return float(item(self))
 
     def integer(self: FakeTensor) -> int:
-        _note("reads")
+        if known(self) is None:
+            _note("reads")
         return int(item(self))
 
     def array(self: FakeTensor, *_: object, **__: object) -> Any:
         import numpy as np
 
+        if (data := known(self)) is not None:
+            return data.numpy()
         _note("reads")
         kind = str(self.dtype).removeprefix("torch.")
         return np.zeros(tuple(self.shape), dtype=kind if hasattr(np, kind) else "float32")
@@ -147,6 +151,22 @@ def apply() -> None:
     FakeTensor.__int__ = FakeTensor.__index__ = integer
     FakeTensor.numpy = FakeTensor.__array__ = array
     FakeTensor.tolist = lambda self: array(self).tolist()
+    _note_what_is_left_out()
+
+
+def _note_what_is_left_out() -> None:
+    enter, compile_nothing = torch.autocast.__enter__, torch.compile
+
+    def entered(self: torch.autocast) -> Any:
+        if self._enabled and self.device in ("cuda", NAME):
+            _note("autocasts")
+        return enter(self)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        _note("compiles")
+        return compile_nothing(*args, **kwargs)
+
+    torch.autocast.__enter__, torch.compile = entered, compiled
 
 
 def _branches() -> bool:

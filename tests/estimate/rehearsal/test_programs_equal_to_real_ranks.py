@@ -1,0 +1,158 @@
+"""The rehearsal of a program says, to the byte, what each phase of it really holds in memory."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.estimate.rehearsal.cells import BUCKETS, NUM_RANKS
+from tests.estimate.rehearsal.test_equal_to_real_ranks import environment
+from tests.running import ROOT
+from zlaunch.estimate.program import ProgramOrder, RehearsedProgram, result_of
+from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.hosts.adapters import adapter_of
+from zlaunch.process import ours
+from zlaunch.worker import cleanup
+
+pytestmark = pytest.mark.job
+
+DISTIL = """\
+import argparse
+
+import deepspeed
+import torch
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 500}
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+args = parser.parse_args()
+
+teacher = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_hidden_layers=3))
+teacher.requires_grad_(False).eval()
+student = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_hidden_layers=2))
+student.model.embed_tokens.requires_grad_(False)
+optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=1e-3)
+engine, *_ = deepspeed.initialize(args=args, model=student, optimizer=optimizer)
+teacher.to(engine.device)
+tokens = torch.randint(500, (64, 24))
+while True:
+    for ids in DataLoader(tokens, batch_size=engine.train_micro_batch_size_per_gpu()):
+        ids = ids.to(engine.device)
+        with torch.no_grad():
+            target = teacher(input_ids=ids, use_cache=False).logits.softmax(-1)
+        logits = engine(input_ids=ids, use_cache=False).logits
+        loss = -(target * logits.float().log_softmax(-1)).sum(-1).mean()
+        engine.backward(loss)
+        engine.step()
+        print(f"loss {loss.item():.3f}")
+"""
+"""A loop of its own with the engine: a student learns from a frozen teacher."""
+TRAINER = str(ROOT / "recipes/causal_lm.py")
+TRAINED = ("--use_cpu", "True", "--bf16", "True", "--per_device_train_batch_size", "4", "--max_steps", "9")
+
+Levels = dict[str, tuple[int, int]]
+"""Phase → the most that was held in it, and what was held at its end; bytes."""
+
+
+def ds_config(folder: Path, stage: int, **keys: Any) -> str:
+    file = folder / f"stage{stage}-{'-'.join(keys)}.json"
+    zero = {"zero_optimization": {"stage": stage, **BUCKETS}, "bf16": {"enabled": True}}
+    file.write_text(json.dumps({**zero, **keys}))
+    return str(file)
+
+
+def command(name: str, folder: Path) -> list[str]:
+    program, stage = name.split(maxsplit=1)[0], int(name.rsplit(maxsplit=1)[-1])
+    if program == "distil":
+        file = ds_config(folder, stage, train_micro_batch_size_per_gpu=4, gradient_accumulation_steps=2)
+        script = folder / "distil.py"
+        script.write_text(DISTIL)
+        return [str(script), "--deepspeed_config", file]
+    file = ds_config(folder, stage, train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
+    return [TRAINER, "--deepspeed", file, *TRAINED, "--output_dir", str(folder / "never")]
+
+
+def start(argv: Sequence[str], rank: int) -> subprocess.Popen[bytes]:
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    return subprocess.Popen(argv, cwd=ROOT, env={**environment(rank), **ENVIRONMENT, **rendezvous})
+
+
+@pytest.fixture(scope="module")
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[dict[str, Any]]]:
+    """Run the chosen programs on the same real ranks, one after the other."""
+    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    names = [str(item.callspec.params["name"]) for item in functions if item.path == request.path]
+    folder = tmp_path_factory.mktemp("real")
+    train([command(name, folder) for name in names], folder)
+    return {
+        name: [json.loads((folder / f"{number}.{rank}.json").read_text()) for rank in range(NUM_RANKS)]
+        for number, name in enumerate(names)
+    }
+
+
+def train(programs: Sequence[Sequence[str]], folder: Path) -> None:
+    (folder / "programs.json").write_text(json.dumps(programs))
+    module = "tests.estimate.rehearsal.real_program"
+    argv = [sys.executable, "-m", module, str(folder / "programs.json"), str(folder)]
+    ranks = [start(argv, rank) for rank in range(NUM_RANKS)]
+    try:
+        assert [rank.wait() for rank in ranks] == [0] * NUM_RANKS
+    finally:
+        for started in ranks:
+            started.kill()
+        cleanup.delete((), (cleanup.buffer_of(rank, environment(rank)) for rank in range(NUM_RANKS)))
+
+
+def rehearse(words: Sequence[str], folder: Path) -> list[RehearsedProgram]:
+    """Rehearse each rank of a program."""
+    ranks = tuple(range(NUM_RANKS))
+    order = ProgramOrder(tuple(words), NUM_RANKS, NUM_RANKS, 0, accelerator="cpu", ranks=ranks)
+    (folder / "order.json").write_text(json.dumps(asdict(order)))
+    module = "zlaunch.estimate.rehearsal.program"
+    assert start(ours(module, str(folder / "order.json"), str(folder)), 0).wait() == 0
+    results = [result_of(folder, rank).read_bytes() for rank in ranks]
+    return [adapter_of(RehearsedProgram).validate_json(result) for result in results]
+
+
+def measured(answer: dict[str, Any]) -> Levels:
+    assert "failure" not in answer, answer["failure"]
+    phases = {name: level for name, level in answer["tensors"].items() if name not in ("left", "end")}
+    return {name: (level["peak"], level["end"]) for name, level in phases.items()}
+
+
+def foretold(result: RehearsedProgram) -> Levels:
+    assert result.forecast is not None, result.error
+    phases = result.forecast.phases
+    return {phase.name: (phase.peak.get("pageable", 0), phase.end.get("pageable", 0)) for phase in phases}
+
+
+def table(real: Levels, rehearsed: Levels) -> str:
+    rows = [f"{name:12} {real[name]} {rehearsed.get(name)}" for name in real]
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "causal_lm at stage 3",
+        "distil at stage 3",
+        pytest.param("causal_lm at stage 2", marks=pytest.mark.full),
+        pytest.param("distil at stage 2", marks=pytest.mark.full),
+    ],
+)
+def test_the_rehearsal_of_a_program_says_to_the_byte_what_it_really_holds(
+    name: str, trained: dict[str, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    real = [measured(answer) for answer in trained[name]]
+    rehearsed = [foretold(result) for result in rehearse(command(name, tmp_path), tmp_path)]
+    shown = "\n".join(map(table, real, rehearsed))
+    assert rehearsed == real, f"{name}\n{shown}"

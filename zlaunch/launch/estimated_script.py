@@ -1,0 +1,78 @@
+"""Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
+
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from zlaunch.errors import Finding, Severity, Unavailable
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.fit import Cluster
+from zlaunch.estimate.program import RehearsedProgram
+from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, Rejected
+from zlaunch.estimate.uncounted import Effect, Uncounted
+from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.memory import query_for
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length
+from zlaunch.launch.reporter import PlanReporter
+from zlaunch.launch.surroundings import Imagined, Surroundings
+
+_OFFLINE: Final = re.compile(
+    r"offline|LocalEntryNotFound|connect to|cached files|Hub|a rehearsal connects", re.IGNORECASE
+)
+"""What a package says of a file that is not here."""
+
+
+@dataclass(frozen=True)
+class ProgramEstimate:
+    """The estimate of a program, and what to say with it."""
+
+    estimate: Estimate
+    remarks: tuple[Finding, ...] = ()
+
+
+def estimate_program(
+    job: JobSpec, cluster: Cluster, machine: Machine, reporter: PlanReporter
+) -> ProgramEstimate:
+    """Rehearse a program on hosts that are like this machine.
+
+    A program that cannot be rehearsed is estimated by its model. Raises Refused for a job that cannot work,
+    Unavailable for a program that ends with an error, and where nothing is known of the model.
+    """
+    imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
+    options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
+    facts = prepare(job, options, reporter, imagined)
+    plan, result = rehearse_job(facts, cluster, reporter)
+    if result.forecast is None:
+        return _by_model(facts, cluster, result)
+    return ProgramEstimate(estimate_of(plan, cluster, result, result.forecast), tuple(plan.warnings))
+
+
+def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
+    """Estimate a program that could not be rehearsed by what is known of its model."""
+    where = f" ({result.place})" if result.place else ""
+    why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+    if result.is_own_error:
+        hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
+        if _OFFLINE.search(str(result.error)):
+            hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
+        raise Unavailable(why, hint)
+    query = query_for(facts, sequence_length(result), USUAL_SEQ_LEN)
+    if query is None:
+        raise Unavailable(why, "estimate its model: `zlaunch estimate MODEL`")
+    alone = Uncounted("the script", "may do more or less than train its model", Effect.EITHER)
+    training = replace(query.training, uncounted=(*query.training.uncounted, alone))
+    query = replace(query, cluster=cluster, training=training)
+    with Estimator(python=facts.job.python) as estimator:
+        (estimate,) = estimator.rehearse([query])
+    if isinstance(estimate, Rejected):
+        raise Unavailable(f"{why}; {estimate.findings[0].message}", estimate.findings[0].hint)
+    finding = Finding(
+        "not-rehearsed", f"{why}; this is an estimate of its model alone", severity=Severity.ADVICE
+    )
+    return ProgramEstimate(estimate, (finding,))

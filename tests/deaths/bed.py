@@ -140,13 +140,21 @@ class Job:
         # What zlaunch builds itself dies when the compiler has said its last word.
         built = [file.stat().st_mtime for file in self.folder.glob("**/logs/build-*.log")]
         died = died or max(built, default=time.time())
-        while (left := len(self.left()) + len(self.buffers())) and time.time() < died + within + 5:
+        while (left := self._num_left()) and time.time() < died + within + 5:
             died = self._died() or died
             self.process.poll()
             time.sleep(0.05)
         seconds = max(0.0, time.time() - died)
         returncode = self.process.wait(1) if not left else self.process.poll()
         return _status(returncode), left, seconds
+
+    def _num_left(self) -> int:
+        """Count what is left; a process that becomes another program is not seen for a moment."""
+        for _ in range(3):
+            if left := len(self.left()) + len(self.buffers()):
+                return left
+            time.sleep(0.05)
+        return 0
 
     def _died(self) -> float | None:
         if self.moment is not None:

@@ -384,7 +384,7 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
 ) -> None:
     zero = {"stage": 2, "offload_optimizer": {"device": "nvme", "nvme_path": "DIR"}}
     (tmp_path / "nvme.json").write_text(json.dumps({"zero_optimization": zero, "bf16": {"enabled": True}}))
-    for options in ("--stage 2 --offload nvme", "--stage 0 --offload cpu"):
+    for options in ("--stage 2 --offload nvme", "--stage 1 --offload nvme"):
         words = options.split()
         trained = zlaunch("train", "--gpus", 2, "--nvme", ".", "--dry-run", *words, cwd=tmp_path)
         asked = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *words, cwd=tmp_path)

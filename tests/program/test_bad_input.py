@@ -92,7 +92,6 @@ CASES: dict[str, Case] = {
         65,
         "nvme_path",
     ),
-    "stage 0 with offload": (["--stage", "0", "--offload", "cpu"], 65, "use stage 2 or 3"),
     "parameters offloaded below stage 3": (
         ["--stage", "2", "--offload", "optimizer:cpu,param:cpu"],
         65,

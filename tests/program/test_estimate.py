@@ -62,7 +62,9 @@ def test_one_job_is_shown_in_all_its_phases(one: Result) -> None:
     phases = [phase for phase in PHASES if f"\n{phase} " in one.out]
     assert phases[:6] == list(PHASES[:6])
     assert "batch      16 = 2 per rank x 1 accumulated x 8 ranks" in one.out
-    assert "it fits with sequences of up to 2048 tokens; it needs " in " ".join(one.out.split())
+    assert "it fits with sequences of 2048 tokens (`--seq-len N` if they are longer); it needs " in " ".join(
+        one.out.split()
+    )
 
 
 @pytest.mark.parametrize("shown", ["ladder", "one"])

@@ -137,7 +137,7 @@ def left_out(forecast: Forecast, uncounted: Iterable[Uncounted]) -> Iterator[Unc
 
 def _of_each(forecast: Forecast, need: MemoryNeed) -> str:
     if forecast.on_gpu:
-        return f"{memory(need.process[0])} on each GPU"
+        return f"{memory(need.allocated)} of tensors on each GPU"
     return f"{memory(need.host)} on each host"
 
 

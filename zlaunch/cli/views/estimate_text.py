@@ -63,7 +63,7 @@ def for_length(query: EstimateQuery) -> str:
     """Say for which sequences a verdict holds, if nobody said how long they are."""
     if not query.training.assumes_length:
         return ""
-    return f" with sequences of up to {query.training.seq_len.value} tokens"
+    return f" with sequences of {query.training.seq_len.value} tokens (`--seq-len N` if they are longer)"
 
 
 def _hint_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:

@@ -167,7 +167,9 @@ class ProgramRehearsal:
         """Tell why the program ended before it took two steps."""
         known = self._known(next(iter(self._engines.engines.values()), None))
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return replace(known, error="it ended before it took two steps", is_own_error=True)
+            return replace(
+                known, error="it ended before an engine of DeepSpeed took two steps", is_own_error=True
+            )
         frames = traceback.extract_tb(error.__traceback__)
         own = [
             frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]

@@ -139,11 +139,13 @@ def test_a_rehearsal_that_counts_a_known_job_right_is_believed() -> None:
 def test_a_rehearsal_that_counts_a_known_job_wrong_is_not_believed(harm: str) -> None:
     told = told_of_probes()
     phases = tuple(replace(phase, peak={"gpu": phase.peak["gpu"] * 9 // 10}) for phase in told[1].phases)
-    harmed = {
-        "a phase takes less": replace(told[1], phases=phases),
-        "it is the closed form": replace(told[1], method="closed form"),
-    }
-    assert why_not_believed({0: told[0], **({1: harmed[harm]} if harm in harmed else {})}) is not None
+    if harm == "a phase takes less":
+        told[1] = replace(told[1], phases=phases)
+    elif harm == "it is the closed form":
+        told[1] = replace(told[1], method="closed form")
+    else:
+        del told[1]
+    assert why_not_believed(told) is not None
 
 
 @pytest.mark.job

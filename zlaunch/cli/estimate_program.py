@@ -17,7 +17,6 @@ from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.changes import TRAINING
 from zlaunch.estimate.request import EstimateRequest, find_cluster
-from zlaunch.files import check_new
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.script_reader import read_script
@@ -42,7 +41,6 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
     plot = given["plot"]
     if plot is not None:
         check_plot(plot)
-        check_new(plot)
     job = _job_of(context, script, given)
     python = inspect_python(job.python)
     check_packages(python, ESTIMATING)

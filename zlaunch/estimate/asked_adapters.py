@@ -29,13 +29,13 @@ _SPELLINGS: Final = (
     _Spelling("lora_enable", "true", "lora_r", 64, "lora_target_modules", ()),
 )
 _EVERY: Final = {"all", "all-linear", "all_linear"}
-_OTHERS: Final = ("use_dora", "use_rslora", "modules_to_save", "lora_modules_to_save", "additional_target")
-"""Arguments that make other adapters, or train more than them."""
+_MORE: Final = ("modules_to_save", "lora_modules_to_save", "additional_target")
+"""Arguments that train more than adapters."""
 
 
 def adapters_of(args: ScriptArgs) -> Lora | None:
     """Read the adapters that are asked for; None if there are none, or none that can be counted."""
-    if args.is_on("use_dora") or any(args.has(name) for name in _OTHERS[2:]):
+    if args.is_on("use_dora") or any(map(args.has, _MORE)):
         return None
     for one in _SPELLINGS:
         if _value(args, one.switch) != one.on:

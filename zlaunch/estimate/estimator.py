@@ -11,6 +11,7 @@ from typing import Final
 from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document, located
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
+from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory.activations import counted_too_much
@@ -135,7 +136,7 @@ class Estimator(AbstractContextManager["Estimator"]):
         """Estimate the same job from another forecast."""
         speed = estimate.speed
         if forecast.flops != estimate.forecast.flops:  # nothing else of a forecast decides the speed
-            speed = _speed(estimate.query, estimate.workload, forecast)
+            speed = speed_of(estimate.workload, estimate.query.cluster, forecast)
         return replace(estimate, forecast=forecast, speed=speed)
 
 
@@ -180,7 +181,7 @@ def _estimate(
         forecast = forecast.resumed()
     if forecast.late_error is not None:
         return Rejected(Refused([_deepspeed_gives_up(forecast.late_error, query.given.base)]))
-    return Estimate(query, resolved, workload, forecast, _speed(query, workload, forecast), remarks)
+    return Estimate(query, resolved, workload, forecast, speed_of(workload, query.cluster, forecast), remarks)
 
 
 def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:
@@ -244,11 +245,11 @@ def _deepspeed_gives_up(words: str, base: Document | None) -> Finding:
     return located(finding, base)
 
 
-def _speed(query: EstimateQuery, workload: Workload, forecast: Forecast) -> Speed | None:
+def speed_of(workload: Workload, cluster: Cluster, forecast: Forecast) -> Speed | None:
     """Work out the speed; None for a GPU without a data sheet, or a model of unknown sizes."""
-    gpu = query.cluster.gpu
+    gpu = cluster.gpu
     if gpu is None or not gpu.half_flops:
         return None
     with suppress(Refused):
-        return step_speed(workload, DeviceSpeed(gpu, query.cluster.network), forecast.flops)
+        return step_speed(workload, DeviceSpeed(gpu, cluster.network), forecast.flops)
     return None

@@ -63,6 +63,13 @@ class Training:
     batch: str | None = None
     """The shapes of a batch, where a program was rehearsed that made it."""
 
+    @property
+    def assumed_length(self) -> str:
+        """The sequences for which a verdict holds; empty if it is known how long they are."""
+        if not self.assumes_length:
+            return ""
+        return f"sequences of {self.seq_len.value} tokens (`--seq-len N` if they are longer)"
+
 
 @dataclass(frozen=True)
 class EstimateQuery:
@@ -119,7 +126,7 @@ def training_of(
     attention: Attention = next((known for known in get_args(Attention) if known == named), "sdpa")
     resumed = arguments.get("resume_from_checkpoint", "false")
     checkpointing = options.activation_checkpointing or typed.is_on(*CHECKPOINTING_FLAGS)
-    lora, four_bits = options.lora or adapters_of(typed), None
+    lora, frozen, four_bits = options.lora or adapters_of(typed), frozen_by(typed), None
     if lora is not None:
         four_bits = four_bits_of(typed)
     given = _given_seq_len(arguments, options.seq_len)
@@ -128,20 +135,20 @@ def training_of(
         activation_checkpointing=bool(checkpointing),
         attention=options.attention or attention,
         lora=lora,
-        frozen=frozen_by(typed),
+        frozen=frozen,
         liger=bool(typed.is_on(*LIGER_FLAGS)),
         four_bits=four_bits,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
         resumes=resumed.lower() not in ("false", "none", ""),
         split=split_by_arguments(typed),
         assumes_length=given is None and model.first("vocab_size") is not None,
-        uncounted=tuple(in_arguments(typed, _counted(typed, lora, four_bits))),
+        uncounted=tuple(in_arguments(typed, _counted(lora, frozen, four_bits))),
     )
 
 
-def _counted(typed: ScriptArgs, lora: Lora | None, four_bits: FourBits | None) -> set[str]:
+def _counted(lora: Lora | None, frozen: str | None, four_bits: FourBits | None) -> set[str]:
     """Name what is counted of the arguments that an estimate may leave out."""
-    given = {ADAPTED: lora, QUANTIZED: four_bits, FROZEN: frozen_by(typed)}
+    given = {ADAPTED: lora, FROZEN: frozen, QUANTIZED: four_bits}
     return {does for does, value in given.items() if value is not None}
 
 

@@ -45,6 +45,8 @@ _ON: Final = r"(?!(false|no|off|none|0)$).*"
 ADAPTED: Final = "trains adapters instead of the model"
 FROZEN: Final = "trains no vision encoder"
 QUANTIZED: Final = "loads quantized weights"
+RECOMPUTES: Final = "changes what is kept"
+GENERATES: Final = "generates with a second copy of the model"
 _REFERENCE = "keeps a second model to compare with"
 
 _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
@@ -74,8 +76,8 @@ _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
     ),
     (Effect.LESS, ADAPTED, {r"\w*(lora|peft|adapter)\w*": _ON, r"(finetuning|train|tuner|sft)_type": "lora"}),
     (Effect.LESS, "keeps less of the training", {r"use_(galore|badam|apollo|unsloth)\w*": _ON}),
-    (Effect.EITHER, "changes what is kept", {r"activation_offloading|torch_compile|compile": _ON}),
-    (Effect.MORE, "generates with a second copy of the model", {"use_vllm|vllm": _ON}),
+    (Effect.EITHER, RECOMPUTES, {r"activation_offloading|torch_compile|compile": _ON}),
+    (Effect.MORE, GENERATES, {"use_vllm|vllm": _ON}),
     (
         Effect.MORE,
         _REFERENCE,

@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -143,18 +143,12 @@ def _answer(
             if file.exists() or took > limit:  # a process that it started may have answered
                 child.end_within(0.0)
 
-        returncode = child.wait(follow)
-        heed_signals()
-        if child.stopped_by:
-            sys.exit(128 + child.stopped_by)
-        if -returncode in RELAYED:
-            sys.exit(128 - returncode)
+        returncode = ended_by_itself(child, follow)
         if answer := read_record(file, AnswerRecord):
             if answer.get("ds_config") == str(ds_config):
                 answer["ds_config"] = None
             return answer
-        with log.open("rb") as printed:
-            lines = [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
+        lines = last_lines(log)
     error = error_of(lines)
     if returncode == 2:
         _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
@@ -163,6 +157,23 @@ def _answer(
     why = _why_unasked(returncode, error, is_late=time.monotonic() - started > limit)
     reporter.note(f"cannot find out the arguments of {job.shown_name}: {why}")
     return {}
+
+
+def ended_by_itself(child: Child, follow: Callable[[], None]) -> int:
+    """Wait for a program and return how it ended; exit as a signal ends zlaunch if one ended the program."""
+    returncode = child.wait(follow)
+    heed_signals()
+    if child.stopped_by:
+        sys.exit(128 + child.stopped_by)
+    if -returncode in RELAYED:
+        sys.exit(128 - returncode)
+    return returncode
+
+
+def last_lines(log: Path) -> list[str]:
+    """Read the last lines of a log that are not empty."""
+    with log.open("rb") as printed:
+        return [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
 
 
 def _why_unasked(returncode: int, error: str, *, is_late: bool) -> str:

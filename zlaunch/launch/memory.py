@@ -184,7 +184,8 @@ def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
     if table.chosen is not None:
         strategy, estimate = table.chosen
         job = replace(estimate.query.job, is_chosen=True)
-        return job, f"`{strategy.options}` is the fastest that fits{_length(query)}: {_need(estimate)}"
+        fits = " ".join(filter(None, ("fits", query.training.assumed_length)))
+        return job, f"`{strategy.options}` is the fastest that {fits}: {_need(estimate)}"
     for _, outcome in table.rows:
         if isinstance(outcome, Rejected) and isinstance(outcome.error, Unavailable):
             raise outcome.error
@@ -194,13 +195,6 @@ def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
             raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
     hint = _remedies_hint(query, find_remedies(query, available(query), estimator))
     raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
-
-
-def _length(query: EstimateQuery) -> str:
-    """Say for which sequences it fits, if the length is only assumed."""
-    if not query.training.assumes_length:
-        return ""
-    return f" sequences of {query.training.seq_len.value} tokens (`--seq-len N` if they are longer)"
 
 
 def _need(estimate: Estimate) -> str:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -21,9 +20,9 @@ from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
+from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.memory.roofline import DeviceSpeed, Speed, step_speed
 from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
@@ -34,19 +33,18 @@ from zlaunch.estimate.query import (
 from zlaunch.estimate.rehearse import ENVIRONMENT, Rehearser
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
-from zlaunch.estimate.uncounted import Effect, Uncounted, in_arguments
+from zlaunch.estimate.uncounted import GENERATES, RECOMPUTES, Effect, Uncounted, in_arguments
 from zlaunch.estimate.workload import Accelerator, Workload
-from zlaunch.files import end_of
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
-from zlaunch.launch.asked_program import MOST_BYTES, error_of, first_rank
+from zlaunch.launch.asked_program import ended_by_itself, error_of, first_rank, last_lines
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import PlanReporter
-from zlaunch.process import RELAYED, Child, heed_signals, ours
+from zlaunch.process import Child, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
@@ -166,12 +164,7 @@ def _run(
                 is_late = True
                 child.end_within(0.0)
 
-        returncode = child.wait(follow)
-    heed_signals()
-    if child.stopped_by:
-        sys.exit(128 + child.stopped_by)
-    if -returncode in RELAYED and not is_late:
-        sys.exit(128 - returncode)
+        returncode = ended_by_itself(child, follow)
     return returncode, is_late
 
 
@@ -194,8 +187,7 @@ def _environment(plan: LaunchPlan, directory: Path) -> dict[str, str]:
 
 def _crash(returncode: int, log: Path) -> RehearsedProgram:
     """Tell of a process that left no result: an error in a package that ends Python itself."""
-    with log.open("rb") as printed:
-        lines = [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
+    lines = last_lines(log)
     error = error_of(lines) or f"its process ended with {returncode}"
     if returncode < 0:
         stack = [line for line in lines if line.lstrip().startswith('File "')]
@@ -231,17 +223,10 @@ def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, fo
         length or 1,
     )
     forecast = replace(forecast, notes=tuple(_notes(result)))
-    speed = _speed(workload, cluster, forecast, length)
+    speed = None
+    if length is not None:  # the formulas know language models alone
+        speed = speed_of(workload, cluster, forecast)
     return Estimate(query, resolved, workload, forecast, speed, tuple(remarks_on(forecast, query)))
-
-
-def _speed(workload: Workload, cluster: Cluster, forecast: Forecast, length: int | None) -> Speed | None:
-    if cluster.gpu is None or not cluster.gpu.half_flops or length is None:
-        return None
-    try:
-        return step_speed(workload, DeviceSpeed(cluster.gpu), forecast.flops)
-    except Exception:  # noqa: BLE001 - the formulas know language models alone
-        return None
 
 
 def _with_own_settings(values: Values, result: RehearsedProgram) -> Values:
@@ -275,7 +260,7 @@ def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]
     for what, why in result.uncounted.items():
         yield Uncounted(what, why, Effect.MORE)
     for one in in_arguments(facts.trainer_flags):
-        if one.effect in (Effect.EITHER, Effect.MORE) and one.does.startswith(("changes", "generates")):
+        if one.does in (GENERATES, RECOMPUTES):
             yield one
 
 

@@ -14,7 +14,7 @@ from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.strategies import STRATEGIES, compare_strategies
-from zlaunch.files import check_new, write_new
+from zlaunch.files import write_new
 from zlaunch.units import plural
 
 NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"
@@ -63,7 +63,6 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
     is_one = not (job.stage is None and job.offload is None and job.ds_config is None)
     if view.plot is not None:
         check_plot(view.plot)
-        check_new(view.plot)
     with RehearsalLine() as line, Estimator(line, python=query.job.python) as estimator:
         if is_one:
             status = _one(query, estimator, view, line)

@@ -51,19 +51,14 @@ def _apart(blocks: Iterable[Iterator[str]]) -> Iterator[str]:
 
 def _verdict_lines(estimate: Estimate) -> Iterator[str]:
     if estimate.fit is Fit.YES:
-        text = f"it fits{for_length(estimate.query)}"
+        text = "it fits"
+        if sequences := estimate.query.training.assumed_length:
+            text += f" with {sequences}"
         if unchecked := unchecked_host(estimate):
             text += f"; it {unchecked}"
         yield from console.paragraph(text)
     elif estimate.doubts or estimate.fit is not Fit.UNKNOWN:
         yield from console.paragraph(f"{estimate.fit.words}: {'; '.join(estimate.verdict.reasons)}")
-
-
-def for_length(query: EstimateQuery) -> str:
-    """Say for which sequences a verdict holds, if nobody said how long they are."""
-    if not query.training.assumes_length:
-        return ""
-    return f" with sequences of {query.training.seq_len.value} tokens (`--seq-len N` if they are longer)"
 
 
 def _hint_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from zlaunch.errors import Unavailable, WrongUsage
+from zlaunch.files import check_new
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -149,13 +150,14 @@ def _merged(bar: Bar, seen: set[str]) -> dict[str, int]:
 
 
 def check_plot(file: Path) -> None:
-    """Raise WrongUsage for another format, and Unavailable if matplotlib is not installed."""
+    """Raise WrongUsage for another format, and Unavailable without matplotlib or if the file exists."""
     if _file_format(file) not in SUFFIXES:
         raise WrongUsage(
             f"`--plot {file}` is neither PNG nor SVG", f"write `--plot {file.stem or 'memory'}.png`"
         )
     if importlib.util.find_spec("matplotlib") is None:
         raise Unavailable("`--plot` needs matplotlib, which is not installed", "`pip install matplotlib`")
+    check_new(file)
 
 
 def _file_format(file: Path) -> str:

@@ -31,7 +31,13 @@ def quantize(model: Any, *, nested: bool) -> None:
             module.register_buffer("scales", packed.new_empty(num_bytes), persistent=False)
 
 
-def numel_of(parameter: torch.nn.Parameter) -> int:
+def num_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """Count the elements of all parameters, and of those that are trained."""
+    numels = [(_numel_of(parameter), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(numel for numel, _ in numels), sum(numel for numel, is_trained in numels if is_trained)
+
+
+def _numel_of(parameter: torch.nn.Parameter) -> int:
     """Count the elements of a parameter: two in each byte of a quantized one."""
     if parameter.dtype is torch.uint8:
         return 2 * int(parameter.numel())

@@ -31,7 +31,7 @@ from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
-from zlaunch.estimate.rehearsal.quantized import numel_of
+from zlaunch.estimate.rehearsal.quantized import num_parameters
 from zlaunch.estimate.workload import Accelerator, Workload
 
 _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
@@ -202,18 +202,20 @@ class _Rank:
             self.inputs = inputs_of(self.workload, self.model, config)
             self.rehearsal.report({"has_images": self.inputs.has_images})
             self.attribution.set_model(self.model)
-            numels = [(numel_of(p), p.requires_grad) for p in self.model.parameters()]
+            parameters, trainable = num_parameters(self.model)
+            kind = config.model_type
+            has_all_kernels = not self.workload.liger or liger.apply(base_of(self.model), kind)
             self.rehearsal.add(
-                parameters=sum(numel for numel, _ in numels),
-                trainable=sum(numel for numel, trained in numels if trained),
+                parameters=parameters,
+                trainable=trainable,
                 notes=tuple(note for note in (chosen.note, *self.inputs.notes) if note),
                 missing=self.inputs.missing,
-                unsaved=tuple(self._unsaved(config.model_type)),
+                unsaved=tuple(self._unsaved(kind, has_all_kernels)),
             )
 
-    def _unsaved(self, kind: str) -> Iterator[str]:
-        """Apply the kernels of Liger; name what would save memory, and is not rehearsed."""
-        if self.workload.liger and not liger.apply(base_of(self.model), kind):
+    def _unsaved(self, kind: str, has_all_kernels: bool) -> Iterator[str]:
+        """Name what would save memory, and is not rehearsed."""
+        if not has_all_kernels:
             yield f"kernels of Liger for `{kind}`"
         if self.workload.four_bits is not None and self.workload.zero_init:
             yield "weights of four bits at stage 3"

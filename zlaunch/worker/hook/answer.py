@@ -258,11 +258,11 @@ def _seq_len() -> int | None:
     """Find the sequence length among what the program's parsers have read."""
     from zlaunch.job.model import LENGTHS
 
-    parser = _frame_of(_PARSERS)
-    if parser is not None:
-        _PARSED.extend(outputs if isinstance(outputs := parser.f_locals.get("outputs"), list) else ())
+    read, parser = [*_PARSED], _frame_of(_PARSERS)
+    if parser is not None and isinstance(outputs := parser.f_locals.get("outputs"), list):
+        read += outputs
     for name in LENGTHS:
-        for parsed in reversed(_PARSED):
+        for parsed in reversed(read):
             value = getattr(parsed, name, None)
             if isinstance(value, int) and value > 0:
                 return value

@@ -15,6 +15,7 @@ from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
+from zlaunch.estimate.rehearsal.quantized import num_parameters
 
 STEPS: Final = 2
 """Optimizer steps after which a program is left."""
@@ -111,9 +112,7 @@ class EngineWatch:
         if not isinstance(engine, DeepSpeedEngine) or hasattr(engine, "train_schedule"):
             raise CannotTell("it splits its model into the stages of a pipeline")
         model = engine.module
-        numels = [(int(getattr(p, "ds_numel", p.numel())), p.requires_grad) for p in model.parameters()]
-        total, trainable = sum(n for n, _ in numels), sum(n for n, is_trained in numels if is_trained)
-        self.engines[id(engine)] = Engine(engine, total, trainable)
+        self.engines[id(engine)] = Engine(engine, *num_parameters(model))
         if engine.optimizer is not None:
             is_half = engine.bfloat16_enabled() or engine.fp16_enabled()
             self.phases.attribution.learn(model, vocab_size(model), is_half=bool(is_half))

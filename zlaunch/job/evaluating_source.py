@@ -36,7 +36,7 @@ def untrained_evaluations(nodes: Sequence[ast.AST]) -> tuple[Evaluation, ...]:
         return ()
     parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     calls = [node for node in nodes if isinstance(node, ast.Call)]
-    called = {_last_name(call.func) for call in calls if not [*_conditions(call, parents, set())]}
+    called = {last_name(call.func) for call in calls if not [*_conditions(call, parents, set())]}
     reached = [(use, frozenset(_conditions(use, parents, called))) for use in uses]
     if any(use.attr == "train" and "do_train" not in conditions for use, conditions in reached):
         return ()
@@ -50,9 +50,7 @@ def untrained_evaluations(nodes: Sequence[ast.AST]) -> tuple[Evaluation, ...]:
 
 def _uses_of_trainer(nodes: Sequence[ast.AST]) -> list[ast.Attribute]:
     """List the attributes of the only Trainer, if it is one of transformers and stays in its variable."""
-    made = [
-        node for node in nodes if isinstance(node, ast.Call) and _last_name(node.func).endswith("Trainer")
-    ]
+    made = [node for node in nodes if isinstance(node, ast.Call) and last_name(node.func).endswith("Trainer")]
     if len(made) != 1 or not any(_imports(node, made[0].func) for node in nodes):
         return []
     for node in nodes:
@@ -123,7 +121,7 @@ def _may_end_before(use: ast.Attribute, nodes: Sequence[ast.AST], parents: _Pare
     returns = [node for node in before if isinstance(node, ast.Return)]
     if any(_function(node, parents) is _function(use, parents) for node in returns):
         return True
-    return any(isinstance(node, ast.Call) and _last_name(node.func) in _ENDS for node in before)
+    return any(isinstance(node, ast.Call) and last_name(node.func) in _ENDS for node in before)
 
 
 def _function(node: ast.AST, parents: _Parents) -> ast.AST:
@@ -132,7 +130,8 @@ def _function(node: ast.AST, parents: _Parents) -> ast.AST:
     return node
 
 
-def _last_name(node: ast.expr) -> str:
+def last_name(node: ast.AST) -> str:
+    """Return the name of a variable or an attribute; empty for anything else."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

@@ -15,7 +15,7 @@ from typing import Any
 
 from zlaunch.errors import Finding, InputMissing, Place, Refused
 from zlaunch.job.args import flag_name
-from zlaunch.job.evaluating_source import untrained_evaluations
+from zlaunch.job.evaluating_source import last_name, untrained_evaluations
 from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, similar_scripts
 from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.model import LENGTHS
@@ -105,21 +105,21 @@ class _Code:
     def __init__(self, path: Path, source: str, tree: ast.Module) -> None:
         self.path, self.source, self.body = path, source, tree.body
         self.nodes = list(ast.walk(tree))
-        self.names = {_last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
+        self.names = {last_name(node) for node in self.nodes if isinstance(node, ast.Name | ast.Attribute)}
         self.sets_by_name = not {"set_defaults", "setattr"}.isdisjoint(self.names)
         """Whether it may set an argument that the source does not show as an assignment."""
         constants = (node.value for node in self.nodes if isinstance(node, ast.Constant))
         self.literals = {value for value in constants if isinstance(value, str)}
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
         attributes = [node for node in self.nodes if isinstance(node, ast.Attribute)]
-        engines = [node for node in attributes if (_last_name(node.value), node.attr) == _ENGINE]
+        engines = [node for node in attributes if (last_name(node.value), node.attr) == _ENGINE]
         self.engine_calls = [call for call in self.calls if call.func in engines]
         self.arguments = [node for node in attributes if node.attr in ("deepspeed", "deepspeed_config")]
         """Uses of the arguments that name a ds_config, such as `args.deepspeed`."""
         self.options: dict[str, ast.Call] = {}
         """Flags that a parser of the script defines, with the call that does."""
         for call in self.calls:
-            if _last_name(call.func) in _DEFINES_OPTION:
+            if last_name(call.func) in _DEFINES_OPTION:
                 words = (word.value for word in call.args if isinstance(word, ast.Constant))
                 self.options |= dict.fromkeys((word for word in words if isinstance(word, str)), call)
 
@@ -174,7 +174,7 @@ def _chooses_backend(call: ast.Call) -> bool:
     """Whether a call of Accelerator may rule out DeepSpeed, or bring its own ds_config."""
     named = {keyword.arg for keyword in call.keywords}
     chosen = named & {None, "cpu", "deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin"}
-    return _last_name(call.func) == "Accelerator" and bool(chosen)
+    return last_name(call.func) == "Accelerator" and bool(chosen)
 
 
 _VARIABLE = "ZLAUNCH_DS_CONFIG"
@@ -226,14 +226,14 @@ def _imported(code: _Code) -> set[str]:
 
 def _parses_trainer_args(code: _Code) -> bool:
     """Whether a script parses TrainingArguments, its own or those of transformers, from its command line."""
-    calls = [call for call in code.calls if _last_name(call.func) == "HfArgumentParser"]
-    parsed = [call for call in code.calls if _last_name(call.func) == "parse_args_into_dataclasses"]
+    calls = [call for call in code.calls if last_name(call.func) == "HfArgumentParser"]
+    parsed = [call for call in code.calls if last_name(call.func) == "parse_args_into_dataclasses"]
     if not calls or not parsed or any(call.args or call.keywords for call in parsed) or _computes(code):
         return False
     classes = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
-    names = [_last_name(node) for node in chain.from_iterable(map(_parsed_classes, calls))]
+    names = [last_name(node) for node in chain.from_iterable(map(_parsed_classes, calls))]
     bases = chain.from_iterable(classes[name].bases for name in names if name in classes)
-    names += map(_last_name, bases)
+    names += map(last_name, bases)
     elsewhere = [name for name in names if name not in classes and name not in _OF_TRANSFORMERS]
     has_them = any(name in _OF_TRANSFORMERS for name in names)
     return has_them and not elsewhere
@@ -446,7 +446,7 @@ def _engine_config(call: ast.Call) -> ast.expr | None:
 
 def _plugin_config(call: ast.Call) -> ast.expr | None:
     """Return the ds_config argument of `DeepSpeedPlugin`: by name or by position."""
-    if _last_name(call.func) != "DeepSpeedPlugin":
+    if last_name(call.func) != "DeepSpeedPlugin":
         return None
     named = (keyword.value for keyword in call.keywords if keyword.arg == "hf_ds_config")
     return next(named, next(iter(call.args), None))
@@ -546,7 +546,7 @@ _SETTINGS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 def _own_settings(code: _Code) -> Iterator[OwnSetting]:
     for call in code.calls:
-        name = _last_name(call.func)
+        name = last_name(call.func)
         given = {keyword.arg or "": keyword.value for keyword in call.keywords}
         if name == "clip_grad_norm_" and len(call.args) > 1:
             given["max_norm"] = call.args[1]
@@ -571,7 +571,7 @@ def _constant_argument(name: str, node: ast.expr | None) -> Iterator[tuple[str, 
 
 
 def _is_arguments(node: ast.expr) -> bool:
-    return _last_name(node).endswith(_ARGUMENTS)
+    return last_name(node).endswith(_ARGUMENTS)
 
 
 def _loaded(code: _Code) -> Iterator[str]:
@@ -581,7 +581,7 @@ def _loaded(code: _Code) -> Iterator[str]:
             case ast.Call(
                 func=ast.Attribute(value=of, attr="from_pretrained"), args=[ast.Attribute() as name]
             ):
-                if _last_name(of).startswith(("AutoModel", "AutoConfig")):
+                if last_name(of).startswith(("AutoModel", "AutoConfig")):
                     yield name.attr
 
 
@@ -590,13 +590,5 @@ def _trusts_code(node: ast.AST) -> bool:
     match node:
         case ast.Call(func=ast.Attribute(value=of, attr="from_pretrained" | "from_config"), keywords=given):
             trusts = "trust_remote_code=True" in map(ast.unparse, given)
-            return trusts and _last_name(of).startswith(("AutoModel", "AutoConfig"))
+            return trusts and last_name(of).startswith(("AutoModel", "AutoConfig"))
     return False
-
-
-def _last_name(node: ast.AST) -> str:
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return ""

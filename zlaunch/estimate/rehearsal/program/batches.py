@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -69,9 +70,9 @@ class BatchReader:
 
     def _remember(self, batch: Any, count: int) -> None:
         shapes = dict(_shapes(batch))
-        size = sum(map(_product, shapes.values()))
+        size = sum(map(math.prod, shapes.values()))
         known = self.longest
-        if known is None or size > sum(map(_product, known.shapes.values())):
+        if known is None or size > sum(map(math.prod, known.shapes.values())):
             self.longest = Batches(count, shapes)
 
 
@@ -89,14 +90,7 @@ def _length(loader: Any) -> int | None:
 
 
 def _num_elements(batch: Any) -> int:
-    return sum(_product(shape) for _, shape in _shapes(batch))
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    numel = 1
-    for size in shape:
-        numel *= size
-    return numel
+    return sum(math.prod(shape) for _, shape in _shapes(batch))
 
 
 def _shapes(batch: Any) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -1,6 +1,7 @@
 """Fake tensors for models, real ones for data: a program may look at its data, and computes with them."""
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -146,10 +147,7 @@ def _nbytes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     if not dtype.is_floating_point:
         return 0
     shape = next((value for value in args if isinstance(value, (list, tuple))), ())
-    numel = 1
-    for size in shape:
-        numel *= int(size)
-    return numel * int(dtype.itemsize)
+    return math.prod(map(int, shape)) * int(dtype.itemsize)
 
 
 def _is_modeling() -> bool:

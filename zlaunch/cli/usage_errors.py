@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
@@ -52,11 +53,8 @@ def _of_others(context: Any, name: str) -> str | None:
     """Say whose option it is, if it is one of another command about jobs, or of scripts."""
     if context.command.name not in _ABOUT_JOBS:
         return None
-    from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS  # only for a wrong option
-    from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
-
     argument = name.lstrip("-").replace("-", "_")
-    if argument in {*DEFAULTS, *ADDED, *REMOVED, *MODEL_FLAGS, *SEQ_LEN_FLAGS}:
+    if argument in {*DEFAULTS, *ADDED, *REMOVED}:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
     root, takers = context.find_root(), []
     for job in _ABOUT_JOBS:

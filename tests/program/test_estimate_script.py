@@ -33,7 +33,7 @@ except ConnectionRefusedError:
     print("offline")
 
 model = torch.nn.Linear(64, 64)
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = getattr(torch.optim, "AdamW")(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 best = 1e9
 for step in range(100):
@@ -86,6 +86,13 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
     done = zlaunch("estimate", "messy.py", *ON, "--", "--fail", cwd=folder, env={"COLUMNS": "300"})
     assert "FileNotFoundError: no such dataset: rows.jsonl (messy.py:12)" in done.err
     assert done.status == 69
+
+
+def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(folder: Path) -> None:
+    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env={"COLUMNS": "300"})
+    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:26)" in done.err
+    assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
+    assert done.status == 65
 
 
 def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:

@@ -83,6 +83,14 @@ class OwnConfig(NamedTuple):
     place: Place | None = None
 
 
+class OwnOptimizer(NamedTuple):
+    """An optimizer that a script creates and gives to `deepspeed.initialize`."""
+
+    name: str
+    """Its class in torch.optim."""
+    place: Place
+
+
 class OwnSetting(NamedTuple):
     """An argument in the code of a script that sets what a ds_config sets, too."""
 
@@ -119,6 +127,8 @@ class Script:
     """The ds_config that it uses without these arguments."""
     wants_optimizer: Place | None = None
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
+    own_optimizer: OwnOptimizer | None = None
+    """What all its engines certainly train with."""
     without_deepspeed: str = ""
     """What it trains with instead of DeepSpeed, if that is known."""
     constants: Mapping[str, Value] = field(default_factory=dict)

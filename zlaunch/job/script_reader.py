@@ -24,6 +24,7 @@ from zlaunch.job.script import (
     RESUME,
     ConfigInterface,
     OwnConfig,
+    OwnOptimizer,
     OwnSetting,
     Script,
     num_mentions,
@@ -80,6 +81,7 @@ def read_script(path: Path) -> Script:
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
+        own_optimizer=_own_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=output_dir,
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
@@ -124,9 +126,9 @@ class _Code:
                 self.options |= dict.fromkeys((word for word in words if isinstance(word, str)), call)
 
     def place(self, call: ast.Call) -> Place:
-        """Locate a call of `deepspeed.initialize`."""
+        """Locate a call: the name of what is called."""
         text = self.source.split("\n")[call.lineno - 1]
-        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
+        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len(ast.unparse(call.func)))
 
 
 def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
@@ -379,6 +381,45 @@ def _wants_optimizer(code: _Code) -> Place | None:
     if {"backward", "step"} <= used:
         return code.place(calls[0])
     return None
+
+
+def _own_optimizer(code: _Code) -> OwnOptimizer | None:
+    """Find the optimizer of torch that the script gives all its engines; None unless that is certain."""
+    created: list[ast.Call] = []
+    assignments = [node for node in code.nodes if isinstance(node, ast.Assign)]
+    engines = chain.from_iterable(node.targets for node in assignments if node.value in code.engine_calls)
+    wrapped = {id(name) for name in chain.from_iterable(map(ast.walk, engines))}
+    for call in code.engine_calls:
+        given = _engine_optimizer(call)
+        if isinstance(given, ast.Name):
+            bound = [node for node in code.nodes if id(node) not in wrapped and _binds(node, given.id)]
+            given = next((node.value for node in assignments if node.targets == bound), None)
+        if not isinstance(given, ast.Call) or not _is_of_torch(given.func, code):
+            return None
+        created.append(given)
+    if len({last_name(call.func) for call in created}) != 1:
+        return None
+    return OwnOptimizer(last_name(created[0].func), code.place(created[0]))
+
+
+def _engine_optimizer(call: ast.Call) -> ast.expr | None:
+    """Return the optimizer argument of `deepspeed.initialize`: by name or by position."""
+    if any(isinstance(arg, ast.Starred) for arg in call.args[:3]):
+        return None
+    if len(call.args) > 2:
+        return call.args[2]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == "optimizer"), None)
+
+
+def _is_of_torch(function: ast.expr, code: _Code) -> bool:
+    """Whether a class is one of torch.optim, by the way it is named or imported."""
+    if isinstance(function, ast.Attribute):
+        return ast.unparse(function.value) in ("torch.optim", "optim")
+    imports = [
+        node for node in code.nodes if isinstance(node, ast.ImportFrom) and node.module == "torch.optim"
+    ]
+    names = {alias.name for alias in chain.from_iterable(node.names for node in imports) if not alias.asname}
+    return isinstance(function, ast.Name) and function.id in names
 
 
 def _own_engine_config(code: _Code) -> OwnConfig | None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch.config.client_optimizer import check_client_optimizer
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS, as_written
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
@@ -61,7 +62,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     refuse_fatal(fsdp)
     findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
     config = resolve_config(job, facts.context(args), findings)
-    refuse_fatal(_untrained_evaluation(facts, config))
+    refuse_fatal([*_untrained_evaluation(facts, config), *_client_optimizer(facts, config)])
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
@@ -231,6 +232,13 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
 def _has_optimizer_section(facts: JobFacts) -> bool:
     is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
     return is_set or (facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None)
+
+
+def _client_optimizer(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find an optimizer of the script that DeepSpeed refuses beside this ds_config."""
+    own = facts.script.own_optimizer
+    if own is not None and facts.script.interface is ConfigInterface.DEEPSPEED:
+        yield from check_client_optimizer(own.name, own.place, config.config)
 
 
 def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
-from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import EXITED, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -181,7 +182,13 @@ class ProgramRehearsal:
         needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
             _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
         )
-        return replace(known, error=message, place=place, is_own_error=not needs_data)
+        return replace(
+            known,
+            error=message,
+            place=place,
+            is_own_error=not needs_data,
+            is_refusal=not needs_data and _is_of_engine(frames),
+        )
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
         result = replace(result, made=self._confinement.lift())
@@ -197,6 +204,13 @@ def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
     return bool(frames) and any(place in frames[-1].filename for place in places)
 
 
+def _is_of_engine(frames: traceback.StackSummary) -> bool:
+    """Whether the innermost line raises, or asserts, in what DeepSpeed's engine consists of."""
+    if not frames or "/deepspeed/runtime/" not in frames[-1].filename:
+        return False
+    return (frames[-1].line or "").startswith(("raise ", "assert ", "assert("))
+
+
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OutOfTime):
         return "it did not take two steps in time"
@@ -204,8 +218,10 @@ def _one_line(error: BaseException) -> str:
         return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
-    words = "".join(traceback.format_exception_only(error)).split()
-    return " ".join(words)[:_MOST_CHARACTERS]
+    if isinstance(error, SystemExit):
+        return f"{EXITED} {error.code}"
+    words = "".join(traceback.format_exception_only(error))
+    return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

@@ -237,7 +237,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signals_as_exceptions(*, is_final: bool = False) -> Iterator[None]:
-    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that.
+    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that, as for all after one.
 
     If a result `is_final`, signals that come after it stay deferred: they would change the exit status.
     """
@@ -263,6 +263,7 @@ def signals_told(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
+    defer_signals()  # a second one would come while the first is dealt with
     raise Stopped(number)
 
 

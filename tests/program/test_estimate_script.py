@@ -90,7 +90,7 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
 
 def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:
     done = zlaunch("estimate", "messy.py", *ON, "--seq-len", "512", cwd=folder)
-    assert "give the script its own argument, after `--`" in done.err
+    assert "give its own argument for it after `--`" in done.err
     assert done.status == 2
 
 

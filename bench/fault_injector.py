@@ -283,8 +283,11 @@ def limit_processes(scene: Scene) -> Blow:
         time.sleep(0.02)
     most = int((group / "pids.current").read_text()) + scene.chance.randrange(3)
     (group / "pids.max").write_text(str(most))
-    if len(scene.processes()["daemon"]) == NUM_RANKS:
-        return Blow("no more processes than all")
+    while scene.job.process.poll() is None and (group / "pids.events").read_text() == "max 0\n":
+        if len(scene.processes()["daemon"]) == NUM_RANKS:
+            (group / "pids.max").write_text("max")
+            return Blow("no more processes than all")
+        time.sleep(0.02)
     return Blow("no more processes")
 
 
@@ -531,7 +534,8 @@ def _bed(trial: Trial, folder: Path, bed: Hosts | None, undo: ExitStack) -> Bed:
     (folder / "compiler").chmod(0o755)
     unsure = UNSURE if trial.phase == "asking" else ""
     (folder / "job.py").write_text(unsure + SCRIPTS[trial.work])
-    environment = {"TMPDIR": str(folder / "tmp")}
+    # A cache that torch keeps for all programs of a user, and may make when it logs an exception.
+    environment = {"TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     if trial.phase == "compiling":
         environment |= {"TORCH_EXTENSIONS_DIR": str(folder / "ops"), "CXX": str(folder / "compiler")}
         environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "PLACE": str(folder)}

@@ -355,6 +355,8 @@ class Child:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
         self.stopped_at: float | None = None
+        self.was_overdue = False
+        """Whether it was killed because it had not ended in time."""
         self._tell = tell or self._signal_group
         self._is_shielded = shielded
         self._grace = grace
@@ -413,6 +415,7 @@ class Child:
     def _kill(self) -> None:
         """Kill the program and read its exit status before all descendants are reaped, which loses it."""
         assert self._process is not None
+        self.was_overdue = True
         self._process.kill()
         self._poll()
         end_descendants()

@@ -28,7 +28,7 @@ _COLOURS = {
 }
 _PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
 
-_COMMAND = re.compile(r"`[a-z][^`\s]* [^`]+`")
+_COMMAND = re.compile(r"`(?:[a-z]|--)[^`\s]* [^`]+`")
 _SPACE = "\ue000"
 """A space at which no line is broken; no message has this character."""
 

@@ -13,6 +13,7 @@ MOST_BATCHES: Final = 32
 MOST_SECONDS: Final = 600
 """How long a program may take for two steps."""
 
+ENDED_EARLY: Final = "it ended before an engine of DeepSpeed took two steps"
 EXITED: Final = "it exited with"
 """How the error of a program begins that ended without an exception; what it printed may tell more."""
 

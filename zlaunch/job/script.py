@@ -48,6 +48,9 @@ LOCAL_RANK_FLAGS = ("--local_rank", "--local-rank")
 RESUME = "--resume_from_checkpoint"
 """The argument by which the Trainer and most other scripts take a checkpoint."""
 
+DS_CONFIG_VARIABLE = "ZLAUNCH_DS_CONFIG"
+"""Where a script without a flag for it finds the path of its ds_config."""
+
 RANK_DIVIDERS = (
     "PipelineModule",
     "LayerSpec",

@@ -20,6 +20,7 @@ from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, s
 from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.model import LENGTHS
 from zlaunch.job.script import (
+    DS_CONFIG_VARIABLE,
     LOCAL_RANK_FLAGS,
     RESUME,
     ConfigInterface,
@@ -149,7 +150,7 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool, tuple[str, ...]]:
         return ConfigInterface.TRAINER, True, _CONFIG_FLAGS[:1]
     if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
         takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
-        if (flags and code.engine_calls and takes_arguments) or _VARIABLE in code.literals:
+        if (flags and code.engine_calls and takes_arguments) or DS_CONFIG_VARIABLE in code.literals:
             return ConfigInterface.DEEPSPEED, True, flags
         if code.engine_calls:
             return ConfigInterface.DEEPSPEED, False, ()
@@ -179,7 +180,6 @@ def _chooses_backend(call: ast.Call) -> bool:
     return last_name(call.func) == "Accelerator" and bool(chosen)
 
 
-_VARIABLE = "ZLAUNCH_DS_CONFIG"
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config")
 _RESUME_FLAGS = (RESUME, RESUME.replace("_", "-"))
 _SAVE_FLAGS = ("--save", "--output_dir", "--output-dir")
@@ -426,7 +426,7 @@ def _own_engine_config(code: _Code) -> OwnConfig | None:
     """Find an engine whose ds_config is part of the script; None unless that is certain."""
     calls = code.engine_calls
     has_trainer = any(name.endswith(("Trainer", "Accelerator")) for name in code.names)
-    if not calls or has_trainer or _VARIABLE in code.literals:
+    if not calls or has_trainer or DS_CONFIG_VARIABLE in code.literals:
         return None
     if not all(_is_own(_engine_config(call), code) or _excludes_flags(call, code) for call in calls):
         return None

@@ -1,6 +1,7 @@
 """Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
 
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.program import RehearsedProgram
+from zlaunch.estimate.program import ENDED_EARLY, RehearsedProgram
 from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, Rejected
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.resources import Machine
@@ -53,12 +54,21 @@ def estimate_program(
     return ProgramEstimate(estimate_of(plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
+def _after(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words:
+        return ()
+    return ("--", *words)
+
+
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
     """Estimate a program that could not be rehearsed by what is known of its model."""
     where = f" ({result.place})" if result.place else ""
     why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
     if result.is_own_error:
-        hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
+        train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
+        hint = f"`{train}` hands over the same: see whether it fails there, too"
+        if result.error == ENDED_EARLY:
+            hint = "let it take at least two optimizer steps: give it more data, or more steps"
         if _OFFLINE.search(str(result.error)):
             hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)

@@ -21,7 +21,7 @@ from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
-from zlaunch.estimate.program import EXITED, ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -168,9 +168,7 @@ class ProgramRehearsal:
         """Tell why the program ended before it took two steps."""
         known = self._known(next(iter(self._engines.engines.values()), None))
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return replace(
-                known, error="it ended before an engine of DeepSpeed took two steps", is_own_error=True
-            )
+            return replace(known, error=ENDED_EARLY, is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
         own = [
             frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]

@@ -199,7 +199,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command
-    yield f"  {shlex.join(hide_arguments(plan.argv))}"
+    yield from console.command_lines(hide_arguments(plan.argv))
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)
     if plan.debug is not None:

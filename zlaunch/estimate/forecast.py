@@ -9,7 +9,6 @@ from zlaunch.rundir.record import ForecastRecord
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
 """`forward`, `backward` and `step` are those of the first step; the second has all three."""
-STEP_PHASES: Final = PHASES[2:6]
 STATES: Final = ("parameters", "master weights", "optimizer states", "gradients")
 """Parts that ZeRO partitions or offloads."""
 ACTIVATIONS: Final = ("activations", "logits")

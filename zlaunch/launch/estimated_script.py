@@ -16,6 +16,7 @@ from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.memory import query_for
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
@@ -48,6 +49,7 @@ def estimate_program(
     imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
     facts = prepare(job, options, reporter, imagined)
+    refuse_without_deepspeed(facts.job, facts.script)
     plan, result = rehearse_job(facts, cluster, reporter)
     if result.forecast is None:
         return _by_model(facts, cluster, result)

@@ -45,7 +45,7 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.source import Source
 from zlaunch.launch.asked_program import ended_by_itself, error_of, first_rank, last_lines
 from zlaunch.launch.facts import JobFacts
-from zlaunch.launch.make_plan import make_plan, refuse_without_deepspeed
+from zlaunch.launch.make_plan import make_plan
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import Child, ours
@@ -83,7 +83,6 @@ def rehearse_job(
 
     Raise Unavailable for a job that splits its model or its sequences, Refused for what DeepSpeed refuses.
     """
-    refuse_without_deepspeed(facts.job, facts.script)
     scratch = Scratch("program")
     try:
         plan = make_plan(replace(facts, layout=RunDir(scratch.path / "run")))

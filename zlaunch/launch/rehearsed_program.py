@@ -18,12 +18,16 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.diagnosis.diagnose import diagnose
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
+from zlaunch.diagnosis.signatures.script import OTHER_EXCEPTION
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
+from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
+from zlaunch.estimate.program import EXITED, MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -77,7 +81,7 @@ def rehearse_job(
 ) -> tuple[LaunchPlan, RehearsedProgram]:
     """Rehearse the program of a job with a run directory of its own; return the plan that it got, too.
 
-    Raise Unavailable for a job that splits its model or its sequences.
+    Raise Unavailable for a job that splits its model or its sequences, Refused for what DeepSpeed refuses.
     """
     scratch = Scratch("program")
     try:
@@ -90,9 +94,29 @@ def rehearse_job(
             doubt = rehearser.doubt()
         if doubt is not None:
             return plan, RehearsedProgram(error=doubt)
-        return plan, _rehearse(plan, cluster, scratch.path, reporter)
+        result = _rehearse(plan, cluster, scratch.path, reporter)
+        if result.is_refusal:
+            raise Refused([_refusal(facts, result)])
+        return plan, result
     finally:
         scratch.delete()
+
+
+def _refusal(facts: JobFacts, result: RehearsedProgram) -> Finding:
+    """Explain what DeepSpeed raised, as at the end of a run."""
+    kind, _, message = str(result.error).partition(": ")
+    script = facts.script
+    evidence = Evidence(
+        JobEvidence(interface=script.interface, handover=script.handover),
+        (RankEvidence(0, has_started=True, returncode=1, error=ErrorEvidence(kind, message)),),
+    )
+    verdict, text = diagnose(evidence), f"DeepSpeed fails: {result.error}"
+    if verdict.code != OTHER_EXCEPTION:
+        text = verdict.cause
+    if result.place is not None:
+        text += f" ({result.place})"
+    hint = "; or ".join(verdict.advice) or None
+    return Finding("deepspeed-gives-up", text, hint, severity=Severity.FAILS_LATER)
 
 
 def _rehearse(
@@ -123,7 +147,10 @@ def _rehearse(
     results = [read(file.read_bytes()) for file in files if file.exists()]
     _remove(result.made for result in results)
     if files[0].exists():
-        return _fuller(*results)
+        result = _fuller(*results)
+        if result.error is not None and result.error.startswith(EXITED):
+            result = replace(result, error=f"{result.error}: {error_of(last_lines(log))}")
+        return result
     if is_late:
         return RehearsedProgram(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
     return _crash(returncode, log)

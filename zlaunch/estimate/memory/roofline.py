@@ -194,7 +194,10 @@ def _launch_term(model: Transformer, settings: Settings) -> Term:
     if settings.stage == 3 and settings.world_size > 1:
         of_layer = GATHERED_LAYER
     likely = (layers * of_layer[0], layers * of_layer[1])
-    return Term("launches", 0.0, True, f"{layers:,} layers", likely)
+    what = f"{model.num_layers} layers"
+    if settings.accumulation > 1:
+        what += f" x {settings.accumulation} micro-batches"
+    return Term("launches", 0.0, True, what, likely)
 
 
 def _network_term(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:

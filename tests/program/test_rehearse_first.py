@@ -94,7 +94,7 @@ def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path:
     result = zlaunch("train", "--dry-run", "--rehearse", cwd=tmp_path, env=CPU)
     assert result.status == 0, result.err
     assert "memory check before the start" in result.out
-    assert "GiB each" in result.out
+    assert "GiB with its " in result.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -33,6 +33,7 @@ from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job
 from zlaunch.launch.reporter import PlanReporter
@@ -65,13 +66,15 @@ def with_memory(
             if not options.rehearse:
                 reporter.note(error.message)  # the job may well work: it starts
                 return facts
-            estimate = _of_script(facts, reporter, error)
+            estimate = _of_script(facts, reporter, error, options.seq_len)
     reporter.warn(estimate.remarks)
     return replace(facts, estimate=estimate)
 
 
-def _of_script(facts: JobFacts, reporter: PlanReporter, error: Unavailable) -> Estimate:
+def _of_script(facts: JobFacts, reporter: PlanReporter, error: Unavailable, seq_len: int | None) -> Estimate:
     """Rehearse the script as it is, where nothing is known of its model; else raise the error about that."""
+    if seq_len is not None:
+        reporter.note(f"`--seq-len {seq_len}` has no effect: the script is rehearsed with its own batches")
     cluster = _cluster(facts)
     plan, result = rehearse_job(facts, cluster, reporter)
     if result.forecast is None:
@@ -112,6 +115,7 @@ def query_for(
 
 def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
+    refuse_without_deepspeed(facts.job, facts.script)
     query = query_for(facts, seq_len, usual_seq_len)
     if query is None:
         raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts))
@@ -208,7 +212,9 @@ def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
 
 def _need(estimate: Estimate) -> str:
     host = f"{memory(estimate.need.host)} on each host"
-    return f"{memory(estimate.need.process[1])} on each GPU, {host}" if estimate.forecast.on_gpu else host
+    if not estimate.forecast.on_gpu:
+        return host
+    return f"a process takes {memory(estimate.need.process[1])} on its GPU, and all of them {host}"
 
 
 def _remedies_hint(query: EstimateQuery, changes: Sequence[Options]) -> str:

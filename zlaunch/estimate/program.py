@@ -27,6 +27,8 @@ class ProgramOrder:
     world_size: int
     ranks_per_host: int
     gpu_bytes: int
+    cublas_bytes: int
+    """What torch allocates on the GPU for each handle of cuBLAS."""
     accelerator: Accelerator = "cuda"
     ranks: tuple[int, ...] = (0,)
     """The ranks to rehearse."""

@@ -126,7 +126,7 @@ def _rehearse(
     if plan.ds_config.leaves:
         plan.layout.ds_config.write_text(to_json(plan.ds_config.config()), "utf-8")
     program = [str(plan.script.path)] if plan.module is None else ["-m", plan.module]
-    gpu_bytes = 0
+    gpu_bytes = _USUAL_GPU_BYTES
     if cluster.gpu is not None:
         gpu_bytes = cluster.gpu.total_bytes
     words = plan.args.words
@@ -137,7 +137,8 @@ def _rehearse(
         accelerator = "cuda"
     sizes = (cluster.world_size, cluster.ranks_per_host)
     ranks = tuple(dict.fromkeys((0, cluster.world_size - 1)))
-    order = ProgramOrder((*program, *words), *sizes, gpu_bytes or _USUAL_GPU_BYTES, accelerator, ranks)
+    memory = (gpu_bytes, cluster.cublas_bytes)
+    order = ProgramOrder((*program, *words), *sizes, *memory, accelerator, ranks)
     order_file, log = directory / "order.json", directory / "log"
     order_file.write_text(json.dumps(asdict(order)), "utf-8")
     argv = ours(_PROGRAM, str(order_file), str(directory), python=str(plan.python.executable))

@@ -69,7 +69,8 @@ class ProgramRehearsal:
         with known_data.masks_of_data():
             steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
-        self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
+        kernels = cuda_semantics.kernel_memory(order.cublas_bytes)
+        self._mode = ProgramMode(log, attribution.category_of, kernels, device)
         self._settings = ProgramSettings(str(folder / "swap"))
         self._phases = Phases(self._mode, attribution)
         self._engines = EngineWatch(self._phases, self.leave, self._settings)

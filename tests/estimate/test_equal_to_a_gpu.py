@@ -1,7 +1,7 @@
 """Rehearsals beside what an H100 held (`bench/results/gpu-check.json`, by `make gpu-check`)."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 from pydantic import TypeAdapter
@@ -37,7 +37,7 @@ def check(name: str) -> None:
     assert pinned == pytest.approx(highest(measured, "pinned"), rel=TENSORS, abs=1 << 10)
 
 
-def highest(phases: dict[str, Any], quantity: str) -> int:
+def highest(phases: Mapping[str, Mapping[str, int]], quantity: str) -> int:
     return max(held.get(quantity, 0) for held in phases.values())
 
 

@@ -13,19 +13,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zlaunch.estimate.rehearsal.device import NAME
-from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
-from zlaunch.estimate.rehearsal.program import known_data, values
+from zlaunch.estimate.rehearsal.known_data import DataMode
+from zlaunch.estimate.rehearsal.program import values
 
 aten = torch.ops.aten
-_SELECTIONS: Final = (aten.nonzero.default, aten.masked_select.default)
-_READERS: Final = (aten._local_scalar_dense.default, aten.is_nonzero.default)
 _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "/torchao/")
 """Packages whose new tensors belong to a model or an engine."""
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
 
 
-class ProgramMode(FakeGpuMode):
+class ProgramMode(DataMode):
     """Tensors on the host that are made of data stay real; parameters, and all tensors on a GPU, are fake."""
 
     reads_data = False
@@ -37,10 +35,6 @@ class ProgramMode(FakeGpuMode):
     ) -> Any:
         """Run an operator on real data for real, and any other on fake tensors."""
         kwargs = kwargs or {}
-        if func in _SELECTIONS and type(args[0]) is FakeTensor:
-            return self._select(func, types, args)
-        if func in _READERS and not self._is_tracing and (data := known_data.known(args[0])) is not None:
-            return func(data)
         device = kwargs.get("device")
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
@@ -49,10 +43,7 @@ class ProgramMode(FakeGpuMode):
             if not self._peeks:
                 self._log_new(func, out, args)
             return out
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if not self._is_tracing:
-            known_data.keep(func, args, kwargs, out)
-        return out
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _is_real(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         device = kwargs.get("device")
@@ -75,18 +66,9 @@ class ProgramMode(FakeGpuMode):
             if tensor.untyped_storage()._cdata not in given:
                 self._log_tensors(tensor)
 
-    def _select(self, func: OpOverload, types: Any, args: Sequence[Any]) -> Any:
-        """Select as much as a mask does, or as much as it can if its data are unknown."""
-        source, mask = args[0], args[-1]
-        count = max(source.numel(), mask.numel())
-        if (data := known_data.known(mask)) is None:
-            values.note_selection()
-        else:
-            count = int(data.count_nonzero()) * (count // max(1, mask.numel()))
-        shape, options = [count, source.dim()], {"dtype": torch.long}
-        if func is aten.masked_select.default:
-            shape, options = [count], {}
-        return super().__torch_dispatch__(aten.new_empty.default, types, (source, shape), options)
+    def note_selection(self) -> None:
+        """Remember where it is."""
+        values.note_selection()
 
     @contextlib.contextmanager
     def reading_data(self, *, peeks: bool = False) -> Iterator[None]:

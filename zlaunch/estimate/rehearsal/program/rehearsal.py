@@ -22,11 +22,11 @@ from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
 from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
-from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
+from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of

@@ -197,7 +197,7 @@ def _in_tiles(job: _Job) -> _Prepared | None:
 
 
 def _num_tiles(size: tuple[int, int], tile: tuple[int, int]) -> int:
-    """Return the tiles of the canvas of the closest shape, and one of the whole image if there are several."""
+    """Return the tiles of the canvas of the closest shape, and one of the whole image if they are several."""
     ratio, area = size[1] / size[0], math.prod(size)
     shapes = [
         (columns, rows)
@@ -255,7 +255,7 @@ def _unpadded(size: tuple[int, int], rows: int, columns: int) -> int:
 
 
 def _split(job: _Job) -> _Prepared | None:
-    """Enlarge images to four tiles along the longest edge, as Idefics 3 does, and add one of the whole image."""
+    """Enlarge images to four tiles along the longest edge, as Idefics 3 does, and add the whole image."""
     image, scale = image_shape(job.vision), getattr(job.config, "scale_factor", None)
     if image is None or job.size is None or scale is None:
         return None

@@ -69,6 +69,7 @@ KINDS = {
     "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
     "a type with two classes for its task": of({"model_type": "deit", **VISION}),
     "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
+    "a classifier of speech": of(SPEECH, "Wav2Vec2ForSequenceClassification"),
     "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
     "answers found in a text": of(BERT, "BertForQuestionAnswering"),
     "a choice of answers": of(BERT, "BertForMultipleChoice"),
@@ -97,6 +98,7 @@ KINDS = {
 }
 
 REMARKS = {
+    "a classifier of speech": "a sequence of 64 is counted as that many audio frames, 20480 samples",
     "an encoder of images alone": "`ViTModel` computes no loss: counted as `ViTForImageClassification`",
     "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
@@ -130,7 +132,7 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (of(SPEECH, "Wav2Vec2ForCTC"), "masked_select"),
+        (of(SPEECH, "Wav2Vec2ForCTC"), "_ctc_loss"),
         (of({"model_type": "no_such_type"}), "no_such_type"),
         (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "image_size"),
     ],

@@ -138,7 +138,6 @@ def prepare(workload: Workload, *, fast: bool = True) -> None:
         return
     with known_data.masks_of_data():
         prepare_for(workload.accelerator, fast=fast)
-    known_data.let_data_be_read()
 
 
 def prepare_for(accelerator: Accelerator, *, fast: bool = True) -> None:
@@ -262,7 +261,8 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         attribution = Attribution(vocab_size, is_half=is_half)
         kernels = cuda_semantics.kernel_memory(workload.cublas_bytes)
         kind: type[fake_tensors.FakeGpuMode] = fake_tensors.FakeGpuMode
-        if workload.images.width is not None:
+        if workload.images.width is not None or chosen.type.main_input_name == "input_values":
+            known_data.let_data_be_read()
             kind = known_data.DataMode
         mode = kind(rehearsal.log, attribution.category_of, kernels, device_of(workload.accelerator))
         rehearsal.mode = mode

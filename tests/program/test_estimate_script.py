@@ -32,7 +32,9 @@ try:
 except ConnectionRefusedError:
     print("offline")
 
-model = torch.nn.Linear(64, 64)
+from width import WIDTH
+
+model = torch.nn.Linear(WIDTH, WIDTH)
 optimizer = torch.optim.AdamW(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 best = 1e9
@@ -59,12 +61,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def estimated(folder: Path) -> Result:
-    return zlaunch("estimate", "messy.py", *ON, cwd=folder, env={"COLUMNS": "80"})
+def estimated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A module that imports one of PYTHONPATH."""
+    library = tmp_path_factory.mktemp("library")
+    (library / "width.py").write_text("WIDTH = 64\n")
+    env = {"COLUMNS": "80", "PYTHONPATH": str(library)}
+    return zlaunch("estimate", "-m", "messy", *ON, cwd=folder, env=env)
 
 
-def test_the_numbers_are_those_of_the_model_that_the_script_makes(estimated: Result) -> None:
-    assert "Linear of messy.py: 4160 parameters, all trained" in estimated.out
+def test_the_numbers_are_those_of_the_model_that_the_program_makes(estimated: Result) -> None:
+    assert "Linear of `-m messy`: 4160 parameters, all trained" in estimated.out
     assert "second step" in estimated.out
 
 
@@ -72,7 +78,7 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     estimated: Result,
 ) -> None:
     said = " ".join(estimated.out.split())
-    assert "messy.py:34 compares a value" in said
+    assert "messy.py:36 compares a value" in said
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
 
@@ -110,6 +116,12 @@ def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Pa
     assert "memory check before the start" in done.out
     assert "cannot tell" not in done.out
     assert done.status == 0
+
+
+def test_a_model_and_a_module_are_not_estimated_at_once(folder: Path) -> None:
+    done = zlaunch("estimate", "llama", "-m", "messy", cwd=folder)
+    assert "`llama` and `-m messy` are both to be estimated" in done.err
+    assert done.status == 2
 
 
 def test_a_search_for_a_script_names_the_command_that_estimates_it(folder: Path) -> None:

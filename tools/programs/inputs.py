@@ -1,8 +1,9 @@
 """Make the inputs of the programs: tiny models with random weights, and generated data.
 
-    python -m tools.programs.inputs FOLDER
+    python -m tools.programs.inputs FOLDER [--even]
 
-runs in the environment of the programs and fills FOLDER/hub (a model hub) and FOLDER/data (files).
+runs in the environment of the programs and fills FOLDER/hub (a model hub) and FOLDER/data (files). With
+`--even`, all sentences have the same number of tokens: memory then does not depend on the order of a data set.
 """
 
 import json
@@ -32,6 +33,16 @@ def sentences(count: int, seed: int = 0) -> Iterator[str]:
     chance = random.Random(seed)  # noqa: S311 - nothing is secret
     for _ in range(count):
         yield " ".join(chance.choice(words) for words in WORDS.values()) + "."
+
+
+EVEN = {"who": 2, "does": 1, "what": 3, "when": 3}
+"""Words of each part of an even sentence."""
+
+
+def make_even() -> None:
+    """Leave only phrases of which sentences of one length are made."""
+    for part, count in EVEN.items():
+        WORDS[part] = [phrase for phrase in WORDS[part] if len(phrase.split()) == count]
 
 
 def main(folder: Path) -> None:
@@ -267,4 +278,6 @@ def _make_cifar(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if "--even" in sys.argv:
+        make_even()
     main(Path(sys.argv[1]))

@@ -17,7 +17,7 @@ from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.changes import TRAINING
 from zlaunch.estimate.request import EstimateRequest, find_cluster
-from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
+from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, find_module_in, inspect_python
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, script_path
@@ -27,13 +27,14 @@ _OF_MODELS: Final = (*TRAINING, "optimizer", "freeze", "trust_remote_code")
 """Options that describe a training, which a script decides itself."""
 
 
-def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> ExitStatus:
-    """Rehearse a script, show the result, and return the exit status."""
-    for name in _OF_MODELS:
-        if given.get(name):
-            option = f"--{name.replace('_', '-')}"
+def estimate_program(context: Any, script: str | None, given: Mapping[str, Any]) -> ExitStatus:
+    """Rehearse a script, or the module that is given, show the result, and return the exit status."""
+    name = script or f"-m {given['module']}"
+    for member in _OF_MODELS:
+        if given.get(member):
+            option = f"--{member.replace('_', '-')}"
             raise WrongUsage(
-                f"`{option}` describes the training of a model, but {script} decides itself how it trains",
+                f"`{option}` describes the training of a model, but {name} decides itself how it trains",
                 "give the script its own argument, after `--`",
             )
     if given["tries_levers"]:
@@ -45,7 +46,7 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
     python = inspect_python(job.python)
     check_packages(python, ESTIMATING)
     cluster, machine = find_cluster(
-        EstimateRequest(**members(EstimateRequest, {**given, "model": script, "job": job})), python
+        EstimateRequest(**members(EstimateRequest, {**given, "model": name, "job": job})), python
     )
     found = rehearse_program(job, cluster, machine, PlanView(as_json=True))
     estimate = found.estimate
@@ -61,8 +62,11 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
     return estimate.fit.status
 
 
-def _job_of(context: Any, script: str, given: Mapping[str, Any]) -> JobSpec:
-    path = script_path(script)
+def _job_of(context: Any, script: str | None, given: Mapping[str, Any]) -> JobSpec:
+    if script is None:
+        path = find_module_in(given["python"], given["module"])
+    else:
+        path = script_path(script)
     typed = typed_args(context)
     args, ds_config = ds_config_of(typed, given["ds_config"], read_script(path).switches)
     config_flags: tuple[str, ...] = ()
@@ -73,6 +77,7 @@ def _job_of(context: Any, script: str, given: Mapping[str, Any]) -> JobSpec:
         args=args,
         ds_config=ds_config,
         python=given["python"],
+        module=given["module"],
         config_flags=config_flags,
         **read(ConfigOptions, given).job_members,
     )

@@ -3,7 +3,9 @@
 import contextlib
 import math
 import sys
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -12,6 +14,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zlaunch.estimate.rehearsal.allocation_log import Block
 from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
 from zlaunch.estimate.rehearsal.program import known_data, values
@@ -97,6 +100,16 @@ class ProgramMode(FakeGpuMode):
             yield
         finally:
             self.reads_data, self._peeks = before
+
+    def mapped(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that is a view of a file, which takes no memory."""
+        with _disable_current_modes():
+            meta = torch.empty(shape, dtype=dtype, device="meta")
+        tensor = self._as_fake(meta, torch.device("cpu"))
+        storage = tensor.untyped_storage()
+        key, block = storage._cdata, Block("pageable", "mapped file", storage.nbytes(), 0)
+        self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
+        return tensor
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor in place of a real one that becomes a part of a model."""

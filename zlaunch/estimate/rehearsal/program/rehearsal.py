@@ -77,7 +77,7 @@ class ProgramRehearsal:
         self._uncounted: dict[str, str] = {}
         accelerator.replace_builders(self._mode)
         groups.apply()
-        pretrained.apply()
+        pretrained.apply(self._mode)
         values.apply()
         if order.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(self._mode, order.ranks_per_host))
@@ -98,10 +98,11 @@ class ProgramRehearsal:
             try:
                 if program == "-m":
                     sys.argv = args
+                    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
                     runpy.run_module(args[0], run_name="__main__", alter_sys=True)
                 else:
                     sys.argv = [program, *args]
-                    sys.path[0] = os.path.dirname(os.path.abspath(program))  # noqa: PTH100, PTH120
+                    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # noqa: PTH100, PTH120
                     runpy.run_path(program, run_name="__main__")
                 self._end(self._without_forecast(None))
             except BaseException as error:  # noqa: BLE001 - SystemExit, too, is how a program may end

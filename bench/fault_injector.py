@@ -44,6 +44,7 @@ from tests.deaths.script import BUFFERS
 from tests.launchers import LAUNCHERS
 from tests.memory_groups import memory_groups
 from tests.running import zlaunch
+from zlaunch.whereabouts import is_alive
 
 BEGIN = f"""
 import os, pathlib, signal, subprocess, sys, time
@@ -110,6 +111,8 @@ PROGRAMS = {
 
 ALL = "all of zlaunch's"
 OURS = ("zlaunch", "reaper", "guard", "launcher", "runner", "node launcher", "rank program", "build")
+BELOW = ("reaper", "guard", "launcher", "runner", "node launcher", "rank program", "build", "ninja", "script")
+"""What zlaunch ends when it is stopped."""
 PHASES = ("planning", "asking", "compiling", "starting", "training", "ending")
 LATEST = {"planning": 0.6, "starting": 4.0, "ending": 1.0}
 """Phase → the most seconds after its begin; the others last until the fault."""
@@ -119,6 +122,9 @@ WITHIN_SECONDS = 10.0
 
 AT_ONCE = 0.3
 """Two faults within so many seconds may arrive in either order."""
+
+HANDLES_WITHIN = 0.02
+"""Seconds from the moment when a program has received a signal until it handles it."""
 
 Outcomes = set[tuple[int, str, str]]
 """What may come of a fault: exit status, how the job ended, code of the verdict."""
@@ -277,13 +283,41 @@ def limit_processes(scene: Scene) -> Blow:
         time.sleep(0.02)
     most = int((group / "pids.current").read_text()) + scene.chance.randrange(3)
     (group / "pids.max").write_text(str(most))
-    if len(scene.processes()["daemon"]) == NUM_RANKS:
-        return Blow("no more processes than all")
+    while scene.job.process.poll() is None and (group / "pids.events").read_text() == "max 0\n":
+        if len(scene.processes()["daemon"]) == NUM_RANKS:
+            (group / "pids.max").write_text("max")
+            return Blow("no more processes than all")
+        time.sleep(0.02)
     return Blow("no more processes")
 
 
+def stop(scene: Scene) -> Blow:
+    """Ask zlaunch to stop, at once: looking through all processes takes longer than some of its cleanups."""
+    number = scene.chance.choice(STOPS)
+    if scene.job.process.poll() is not None:
+        return Blow("nothing", number)
+    blow = Blow("zlaunch", number)
+    scene.job.process.send_signal(number)
+    return blow
+
+
+def await_cleanup(scene: Scene, below: Sequence[psutil.Process], first: Blow) -> None:
+    """Wait until zlaunch has received a signal, and mostly until a process that was below it has ended."""
+    zlaunch, awaited = scene.job.process, scene.chance.choice([None, *below])
+    while zlaunch.poll() is None and _is_pending(zlaunch.pid, first):
+        time.sleep(0.005)
+    time.sleep(HANDLES_WITHIN)
+    while zlaunch.poll() is None and awaited is not None and is_alive(awaited):
+        time.sleep(0.005)
+
+
+def _is_pending(pid: int, blow: Blow) -> bool:
+    masks = re.findall(r"(?m)^(?:SigPnd|ShdPnd):\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return any(int(mask, 16) >> (blow.number or 0) - 1 & 1 for mask in masks)
+
+
 ANY_SIGNAL = to_process([*STOPS, signal.SIGKILL, signal.SIGKILL])
-STOP = to_process(STOPS, "zlaunch")
+STOP = Fault(stop)
 DIRECTORY = (
     *(Fault(delete), Fault(move), Fault(make_immutable), Fault(mount_read_only)),
     Fault(fill, small_disk),
@@ -306,6 +340,8 @@ class Kind:
     phases: Sequence[str]
     gap: tuple[float, float] = (0.0, 0.0)
     """Seconds between two faults."""
+    is_in_cleanup: bool = False
+    """Whether the second fault is done as soon as the job is being ended after the first."""
 
 
 MOSTLY_SLEEPS = ("sleeps", "sleeps", "sleeps", "reduces")
@@ -329,8 +365,8 @@ KINDS = (
         share=12,
         faults=[[STOP], [STOP]],
         work=("ignores", "ignores", "sleeps", "reduces"),
-        phases=("compiling", *TRAINING * 4, "ending"),
-        gap=(AT_ONCE, 4.0),
+        phases=("compiling", *TRAINING * 5),
+        is_in_cleanup=True,
     ),
     Kind(
         "a stop of a rank program in a collective",
@@ -458,8 +494,12 @@ def run(trial: Trial, bed: Hosts | None, keep: Path | None) -> Result:
         _await(trial, job)
         time.sleep(chance.uniform(0, LATEST.get(trial.phase, 0.5)))
         blows: list[Blow] = []
+        found = scene.processes()
+        below = list(chain.from_iterable(found[kind] for kind in BELOW))
         for fault in trial.faults:
-            if blows:
+            if blows and trial.kind.is_in_cleanup:
+                await_cleanup(scene, below, blows[0])
+            elif blows:
                 time.sleep(chance.uniform(*trial.kind.gap))
             blows.append(fault.strike(scene))
             job.dies_now()
@@ -494,7 +534,8 @@ def _bed(trial: Trial, folder: Path, bed: Hosts | None, undo: ExitStack) -> Bed:
     (folder / "compiler").chmod(0o755)
     unsure = UNSURE if trial.phase == "asking" else ""
     (folder / "job.py").write_text(unsure + SCRIPTS[trial.work])
-    environment = {"TMPDIR": str(folder / "tmp")}
+    # A cache that torch keeps for all programs of a user, and may make when it logs an exception.
+    environment = {"TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
     if trial.phase == "compiling":
         environment |= {"TORCH_EXTENSIONS_DIR": str(folder / "ops"), "CXX": str(folder / "compiler")}
         environment |= {"XDG_CACHE_HOME": str(folder / "cache"), "PLACE": str(folder)}
@@ -529,7 +570,7 @@ def _judge(trial: Trial, blows: tuple[Blow, ...], job: Job, ended: tuple[int, in
     if not ending and printed:  # its directory is gone, or cannot be written
         how, code = printed["state"], _code(printed["cause"])
     elif not ending and has_begun:  # nothing ran that could record it
-        how = f"shown as {_shown(job.folder)}"
+        how, code = _shown(job.folder)
     right = _right(trial, blows)
     if (
         trial.phase == "starting"
@@ -568,10 +609,13 @@ def _printed(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _shown(folder: Path) -> str:
-    """Ask `zlaunch runs` for the state of the run."""
-    shown = zlaunch("runs", "show", "r", "--json", cwd=folder)
-    return str(json.loads(shown.out)["state"]) if shown.status == 0 else shown.err
+def _shown(folder: Path) -> tuple[str, str]:
+    """Ask `zlaunch runs` for the state and the verdict of the run."""
+    shown = zlaunch("runs", "why", "r", "--json", cwd=folder)
+    if shown.status != 0:
+        return shown.err, "-"
+    run = json.loads(shown.out)
+    return f"shown as {run['state']}", run["verdict"]["code"]
 
 
 CAUSES = {
@@ -596,6 +640,9 @@ FINISHED = (0, "finished", "-")
 BUILD_FAILED = (69, "failed", "op-build-failed")
 KILLED_LAUNCHER = (137, "failed", "launcher-killed")
 KILLED_ZLAUNCH = (137, "lost", "zlaunch-killed")
+LOST = (137, "shown as lost", "lost-without-verdict")
+"""Zlaunch was killed, and no program below it ran that could record it."""
+LOST_AFTER_BUILD = (137, "shown as lost", "op-build-failed")
 KILLED = {
     "zlaunch": KILLED_ZLAUNCH,
     ALL: KILLED_ZLAUNCH,
@@ -620,18 +667,24 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
         return {FINISHED}
     (first, right), *later = outcomes
     for blow, expected in later:
-        if blow.moment - first.moment < AT_ONCE or _forestalls(blow, first):
+        are_at_once = blow.moment - first.moment < AT_ONCE and not trial.kind.is_in_cleanup
+        if are_at_once or _forestalls(blow, first):
             right = right | expected
-        if blow.target == "zlaunch" and blow.number in STOPS:  # nothing is restarted, whatever the cause
+        if BUILD_FAILED in right and KILLED_ZLAUNCH in right:
+            right = right | {LOST_AFTER_BUILD}
+        if blow.number and _is_stop(blow) and not _is_stop(first):  # nothing is restarted, whatever the cause
             right = right | {(128 + blow.number, "stopped", code) for _, _, code in right}
     if blows[0].target == "run directory immutable" and first.target in {"rank program", "script"}:
-        assert (
-            first.number is not None
-        )  # nobody can record or print how it ended: its logs are immutable, too
+        # Nobody can record or print how it ended: its logs are immutable, too.
+        assert first.number is not None
         right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
     if trial.phase == "ending":  # it came too late
         right = right | {FINISHED}
     return right
+
+
+def _is_stop(blow: Blow) -> bool:
+    return blow.target == "zlaunch" and blow.number in STOPS
 
 
 def _forestalls(blow: Blow, first: Blow) -> bool:
@@ -655,10 +708,7 @@ def _expected(trial: Trial, blow: Blow) -> Outcomes:
         if trial.phase == "compiling" and target not in {"zlaunch", ALL}:
             return {BUILD_FAILED}
         if trial.phase in {"starting", "ending"} and target in {"zlaunch", ALL}:
-            return {
-                KILLED_ZLAUNCH,
-                (137, "shown as lost", "-"),
-            }  # no program below it ran that could record it
+            return {KILLED_ZLAUNCH, LOST}
         return {KILLED.get(target, KILLED_LAUNCHER)}
     if target in {"ninja", "compiler"}:
         return {BUILD_FAILED}
@@ -693,21 +743,17 @@ def tables(results: Sequence[Result]) -> str:
         f"{number} {target}" for (target, sent), number in sorted(counts.items(), key=str) if sent is None
     ]
     phases = collections.Counter(result.trial.phase for result in results)
+    second = [all(map(_is_stop, result.blows)) for result in results if result.trial.kind.is_in_cleanup]
     slowest = max(result.seconds for result in results)
     return "\n".join(
         [
             *(*lines, ""),
             f"Other faults: {', '.join(others)}.",
             f"Phases: {', '.join(f'{phases[phase]} {phase}' for phase in PHASES)}.",
+            f"Second stops: {len(second)}, of which {sum(second)} came during the cleanup.",
             f"The longest cleanup took {slowest:.1f} s.",
         ]
     )
-
-
-def _others(results: Sequence[Result]) -> list[str]:
-    """Name the faults that are no signals."""
-    blows = chain.from_iterable(result.blows for result in results)
-    return [blow.target for blow in blows if blow.number is None]
 
 
 def main() -> None:

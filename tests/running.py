@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.commands import foreign_options
 from tests.fork_server import NUMBER_BYTES, Request
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +48,7 @@ def zlaunch(
     timeout: float = PATIENCE,
     python: str = sys.executable,
 ) -> Result:
-    """Run zlaunch to its end."""
+    """Run zlaunch to its end; whatever its hints tell to add, the command has."""
     pipe = subprocess.PIPE
     with start(*args, cwd=cwd, env=env, stdout=pipe, stderr=pipe, python=python) as program:
         try:
@@ -55,7 +56,10 @@ def zlaunch(
         except BaseException:
             program.kill()
             raise
-    return Result(program.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    done = Result(program.returncode, out.decode("utf-8", "replace"), err.decode("utf-8", "replace"))
+    foreign = foreign_options([str(word) for word in args], done.err)
+    assert not foreign, f"a hint names options that this command does not have: {foreign}\n{done.err}"
+    return done
 
 
 def run(*argv: object, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = PATIENCE) -> Result:

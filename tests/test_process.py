@@ -230,6 +230,22 @@ print("the same")
     assert told(PLAIN, body) == "the same"
 
 
+def test_a_second_signal_waits_until_the_first_was_dealt_with() -> None:
+    body = """
+try:
+    with process.signals_as_exceptions(is_final=True):
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+        except process.Stopped as first:
+            os.kill(os.getpid(), signal.SIGTERM)
+            print(first.number.name, flush=True)
+        process.heed_signals()
+except process.Stopped as second:
+    print(second.number.name)
+"""
+    assert told(PLAIN, body) == "SIGHUP\nSIGTERM"
+
+
 def test_an_end_that_takes_too_long_is_not_waited_for() -> None:
     body = """
 child = start(Child, 60.0)

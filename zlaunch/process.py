@@ -237,7 +237,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def signals_as_exceptions(*, is_final: bool = False) -> Iterator[None]:
-    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that.
+    """Raise Stopped for a signal, unless it is ignored; `defer_signals` postpones that, as for all after one.
 
     If a result `is_final`, signals that come after it stay deferred: they would change the exit status.
     """
@@ -263,6 +263,7 @@ def signals_told(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
+    defer_signals()  # a second one would come while the first is dealt with
     raise Stopped(number)
 
 
@@ -354,6 +355,8 @@ class Child:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self.stopped_by: signal.Signals | None = None
         self.stopped_at: float | None = None
+        self.was_overdue = False
+        """Whether it was killed because it had not ended in time."""
         self._tell = tell or self._signal_group
         self._is_shielded = shielded
         self._grace = grace
@@ -412,6 +415,7 @@ class Child:
     def _kill(self) -> None:
         """Kill the program and read its exit status before all descendants are reaped, which loses it."""
         assert self._process is not None
+        self.was_overdue = True
         self._process.kill()
         self._poll()
         end_descendants()

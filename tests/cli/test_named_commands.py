@@ -4,23 +4,21 @@ What the end of a run advises is started in `tests/program/test_advised.py`.
 """
 
 import ast
-import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.checks.recorded import all_recorded, machine_facts
 from tests.checks.test_agreement import JOBS
+from tests.commands import command_named, commands, options_of
 from tests.diagnosis.table import DEATHS
 from tests.running import ROOT
 from zlaunch.checks.host import check_host
-from zlaunch.cli import _UsageError, program
-from zlaunch.cli.lazy import LazyCommand
+from zlaunch.cli import _UsageError
 from zlaunch.config.rules import RULES
 from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import diagnose
@@ -46,30 +44,17 @@ _REFUSED = ("--gpus 0", "--kind pytorchjob")
 """Values of options that a message refuses."""
 
 
-@functools.cache
-def commands() -> dict[tuple[str, ...], Any]:
-    return dict(_commands(program, ()))
-
-
-def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    if isinstance(command, LazyCommand):
-        command = command.load()
-    yield path, command
-    for name, child in getattr(command, "commands", {}).items():
-        yield from _commands(child, (*path, name))
-
-
 def refusal(span: str) -> str | None:
     """Say why a command, or an option of some command, cannot be typed; a word of the user may have any value."""
     words = shlex.split(span.replace("[", " ").replace("]", " "))
     if words[0] != "zlaunch":
-        takers = [path for path, command in commands().items() if words[0] in _options(command)]
+        takers = [path for path, command in commands().items() if words[0] in options_of(command)]
         refusals = [refused_by(path, words) for path in takers]
         if any(said is None or said.startswith("Missing") or "requires" in said for said in refusals):
             return None
         return next(iter(refusals), None)
     words = words[1:]
-    path = max((path for path in commands() if tuple(words[: len(path)]) == path), key=len)
+    path = command_named(words)
     rest = words[len(path) :]
     if hasattr(commands()[path], "commands"):
         return f"no such command: {span}" if rest and not rest[0].startswith("-") else None
@@ -161,10 +146,6 @@ def test_every_command_and_option_that_is_named_can_be_typed(spans: Callable[[],
     found = spans()
     assert len(found) > 40
     assert {span: said for span in found if (said := refusal(span))} == {}
-
-
-def _options(command: Any) -> set[str]:
-    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
 
 
 def test_every_argument_that_a_finding_or_a_verdict_advises_is_one_of_every_trainer() -> None:

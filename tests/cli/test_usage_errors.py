@@ -28,6 +28,21 @@ PARSER_ERROR: Any = typer.BadParameter.__base__
         ),
         ("frobnicate", "no such command 'frobnicate'", "see `zlaunch --help`"),
         ("doctor --prot 1", "zlaunch doctor has no option `--prot`", "did you mean `--port`?"),
+        (
+            "estimate m --no-ask",
+            "zlaunch estimate has no option `--no-ask`",
+            "it is an option of `zlaunch train`",
+        ),
+        (
+            "plan m --no-levers",
+            "zlaunch plan has no option `--no-levers`",
+            "it is an option of `zlaunch estimate`",
+        ),
+        (
+            "estimate m --optim adafactor",
+            "zlaunch estimate has no option `--optim`",
+            "arguments of the script go after `--`: `zlaunch estimate … -- --optim …`",
+        ),
     ],
 )
 def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str | None) -> None:

@@ -15,7 +15,7 @@ from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence
 from zlaunch.diagnosis.outcome import judge_outcome
 from zlaunch.rundir.printed import printed_line
-from zlaunch.rundir.read import read_record
+from zlaunch.rundir.read import conform, read_record
 from zlaunch.rundir.record import HeartbeatRecord, RankRecord
 from zlaunch.rundir.run_files import RunFiles
 
@@ -149,9 +149,12 @@ def test_only_a_node_with_a_zlaunch_of_its_own_is_asked_what_ended_it(reach: str
     assert ("on w1, or the log of its pod or Slurm step, may say" in advice) == (reach == "joined")
 
 
-def after_the_directory_is_gone(root: Path, launcher: str, returncode: int, said: str) -> Evidence:
+def after_the_directory_is_gone(
+    root: Path, launcher: str, returncode: int, said: str, hosts: tuple[str, ...] = ("w0", "w1")
+) -> Evidence:
     """Collect what a zlaunch knows that has read the plan, and holds the launcher's log open."""
-    (root / "job.json").write_text(json.dumps({**JOB, "launcher": launcher}))
+    ranks = [{"rank": rank, "host": host} for rank, host in enumerate(hosts)]
+    (root / "job.json").write_text(json.dumps({**JOB, "launcher": launcher, "ranks": ranks}))
     run = RunFiles(root)
     run.read_plan()
     (root / "job.json").unlink()
@@ -267,6 +270,54 @@ def test_the_signal_that_ended_the_launcher_came_before_those_of_its_programs(
 ) -> None:
     said = f"{ENDS}[INFO] [launch.py:262:sigkill_handler] Main process received SIGTERM, exiting\n"
     assert stop_of(tmp_path, said, *ranks, returncode=-2) == 2
+
+
+RECEIVED = "[INFO] [launch.py:262:sigkill_handler] Main process received SIGTERM, exiting\n"
+
+
+@pytest.mark.parametrize(("ended", "number"), [(5.5, 15), (4.5, None)])
+def test_a_launcher_that_got_a_signal_stopped_the_job_if_a_rank_then_lost_another_one(
+    ended: float, number: int | None, tmp_path: Path
+) -> None:
+    cut_off = {"host": "w0", "returncode": 1, "ended": ended}
+    assert stop_of(tmp_path, RECEIVED, {**STOPPED, "signalled": False}, cut_off) == number
+
+
+@pytest.mark.parametrize(("returncode", "number"), [(-2, 2), (-9, None), (1, None)])
+def test_a_launcher_that_a_signal_ended_took_ranks_without_an_end_with_it(
+    returncode: int, number: int | None, tmp_path: Path
+) -> None:
+    started = {"host": "w0", "pid": 7}
+    assert stop_of(tmp_path, "", started, started, returncode=returncode) == number
+
+
+def test_a_rank_that_could_not_record_its_exception_and_was_ended_while_exiting_lost_another(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ranks").mkdir()
+    exiting = {"phase": "exiting", "since": 5.5}
+    (tmp_path / "ranks" / "rank-1.pulse.json").write_text(json.dumps(exiting))
+    told = conform({**STOPPED, "rank": 0, "signalled": False}, RankRecord)
+    killed = conform({**STOPPED, "rank": 1, "stopped_at": 5.6}, RankRecord)
+    said = f"{printed_line(told, '')}\n{printed_line(killed, CUT_OFF)}\n{RECEIVED}"
+    evidence = after_the_directory_is_gone(tmp_path, "deepspeed", 1, said)
+    assert diagnose(evidence).code == "stopped"
+
+
+@pytest.mark.parametrize("hosts", [("w0",), ("w0", "w0")])
+@pytest.mark.parametrize(("status", "code"), [(-9, "rank-lost"), (66, "launcher-failed")])
+def test_a_rank_of_which_the_launcher_alone_says_that_it_was_killed_is_lost(
+    status: int, code: str, hosts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The directory went before zlaunch had read that the rank has started."""
+    said = (
+        f"E1126 api.py:1002] failed (exitcode: {status}) local_rank: 0 (pid: 7) of binary: python\n{FAILED}"
+    )
+    for rank in range(1, len(hosts)):
+        said += f"{printed_line({'rank': rank, 'returncode': -15, 'stopped_by': 15}, '')}\n"
+    evidence = after_the_directory_is_gone(tmp_path, "torchrun", 1, said, hosts)
+    verdict = diagnose(evidence)
+    assert (verdict.code, judge_outcome(evidence, verdict).exit_status == 137) == (code, status == -9)
 
 
 def test_a_runner_that_returned_0_is_believed_where_nothing_can_be_written(

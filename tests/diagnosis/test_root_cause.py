@@ -18,6 +18,7 @@ from tests.diagnosis.deaths import (
 from tests.each import each
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
+from zlaunch.diagnosis.outcome import judge_outcome
 from zlaunch.diagnosis.root_cause import RankRole, role_of, root_cause
 
 FAILED = {
@@ -168,3 +169,20 @@ def test_a_rank_that_times_out_after_a_stop_follows_from_it() -> None:
     late, early = (at(raised("RuntimeError", GLOO_TIMEOUT), 0, 10.0 + seconds) for seconds in (5.0, -5.0))
     codes = [diagnose(run(rank, stopped(1), **CTRL_C)).code for rank in (late, early)]
     assert codes == ["stopped", "collective-timeout"]
+
+
+@pytest.mark.parametrize("words", [GLOO_CLOSED, GLOO_TIMEOUT])
+@pytest.mark.parametrize(("raised_at", "is_cause"), [(9.0, True), (10.1, False)])
+def test_a_rank_whose_peer_ended_with_a_killed_launcher_is_not_to_blame(
+    words: str, raised_at: float, is_cause: bool
+) -> None:
+    cut_off = at(raised("RuntimeError", words), 0, raised_at)
+    evidence = run(cut_off, replace(stopped(1), stopped_at=10.0), launcher_returncode=-signal.SIGKILL)
+    outcome = judge_outcome(evidence, diagnose(evidence))
+    assert (outcome.exit_status, culprit(evidence)) == ((1, 0) if is_cause else (137, None))
+
+
+def test_a_rank_that_fails_while_its_killed_launcher_takes_the_others_down_is_to_blame() -> None:
+    told = replace(stopped(1), stopped_at=10.0)
+    failed = at(FAILED["its own exception"], 0, 10.1)
+    assert culprit(run(failed, told, launcher_returncode=-signal.SIGKILL)) == 0

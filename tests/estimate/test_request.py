@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.making import PYTHON
+from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model
+from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model, makes_its_model
 from zlaunch.hosts.agent.own_code import own_code
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, Machine
@@ -51,3 +52,20 @@ def test_options_describe_the_hosts_of_gpus_that_are_not_here() -> None:
 
 def test_the_model_of_a_recipe_is_found_by_the_name_of_the_recipe() -> None:
     assert find_model("moe").value["model_type"] == "mixtral"
+
+
+def test_a_recipe_without_a_model_is_a_script_to_rehearse() -> None:
+    assert makes_its_model("own_loop")
+    with pytest.raises(WrongUsage, match="`own_loop` is a training script") as raised:
+        find_model("own_loop")
+    assert raised.value.hint == "`zlaunch estimate own_loop` rehearses it; or name its model"
+
+
+def test_a_script_that_does_not_exist_is_answered_with_the_recipe_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_lop.py").touch()
+    with pytest.raises(InputMissing) as raised:
+        find_model("own_loop.py")
+    assert "`zlaunch recipes copy own_loop`" in str(raised.value.hint)

@@ -171,7 +171,7 @@ def test_auto_needs_a_model() -> None:
     ("source", "hint"),
     [
         ('parser.add_argument("--base_model")', "name the model: `-- --base_model DIR`"),
-        ("model = LlamaForCausalLM(LlamaConfig())", "drop `--stage auto`; `zlaunch plan DIR`"),
+        ("model = LlamaForCausalLM(LlamaConfig())", "write `--stage 2`; `zlaunch estimate "),
     ],
 )
 def test_auto_names_an_argument_for_the_model_only_if_the_script_may_have_it(source: str, hint: str) -> None:

@@ -358,6 +358,13 @@ def test_a_script_that_is_certain_reads_its_command_line_and_nothing_else(
     assert (told.status, (folder / "loaded").exists()) == (status, False), told.err
 
 
+def test_an_estimate_names_no_option_of_a_start_where_a_script_rejects_its_arguments(folder: Path) -> None:
+    (folder / "deepspeed.py").write_text(f"def add_config_arguments(parser): pass\n{DEEPSPEED}")
+    (folder / "train.py").write_text(f"import deepspeed\n{LOOP.format(PARSES, 'parse_args')}")
+    told = zlaunch("estimate", "train.py", "--", "--batch_sise", "4", cwd=folder)
+    assert (told.status, "hint: did you mean `--batch_size`?" in told.err) == (2, True), told.err
+
+
 def test_an_argument_that_the_source_shows_needs_no_asking(folder: Path) -> None:
     (folder / "train.py").write_text(f"import deepspeed\n{LOOP.format(PARSES, 'parse_args')}")
     assert not plan(folder, "train.py", "--batch_size", "4").err

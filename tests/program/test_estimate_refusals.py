@@ -29,6 +29,12 @@ MODELS: dict[str, Any] = {
     "table": {"model_type": "gpt2", "n_positions": 1024},
 }
 
+TRAINER = """
+from transformers import HfArgumentParser, TrainingArguments
+HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+block_size: int = 8
+"""
+
 CASES: dict[str, Case] = {
     "no model at all": ([], 2, "MODEL"),
     "a path that leads nowhere": (["./nosuch/model"], 66, "./nosuch/model"),
@@ -103,6 +109,36 @@ def test_what_cannot_be_estimated_is_refused_with_one_message(case: str, folder:
     assert (done.status, done.out) == (status, "")
     assert named in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "hint"),
+    [
+        (
+            "import deepspeed\ndeepspeed.initialize()",
+            ["--micro-batch", "2"],
+            "write `--set train_micro_batch_size_per_gpu=2`, and feed batches of this size in the script",
+        ),
+        (
+            TRAINER,
+            ["--micro-batch", "2", "--seq-len", "64", "--optimizer", "adafactor"],
+            "`-- --per_device_train_batch_size 2`; for `--seq-len`, write `-- --block_size 64`; for `--optimizer`, ",
+        ),
+        (
+            "from accelerate import Accelerator\nAccelerator()",
+            ["--micro-batch", "2", "--lora", "8"],
+            "for `--micro-batch`, `--lora`, change the script, or give its own argument for it after `--`",
+        ),
+    ],
+    ids=["a plain loop", "a Trainer", "an accelerate loop"],
+)
+def test_an_option_about_a_training_is_answered_with_what_the_script_takes(
+    source: str, options: list[str], hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    done = zlaunch("estimate", "train.py", *options, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert hint in done.err
 
 
 @pytest.mark.parametrize("asked", [["estimate", "--stage", "3"], ["estimate"], ["plan"]])

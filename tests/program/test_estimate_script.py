@@ -96,7 +96,7 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
 
 def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:
     done = zlaunch("estimate", "messy.py", *ON, "--seq-len", "512", cwd=folder)
-    assert "give the script its own argument, after `--`" in done.err
+    assert "give its own argument for it after `--`" in done.err
     assert done.status == 2
 
 
@@ -120,7 +120,7 @@ def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Pa
 
 def test_a_model_and_a_module_are_not_estimated_at_once(folder: Path) -> None:
     done = zlaunch("estimate", "llama", "-m", "messy", cwd=folder)
-    assert "`llama` and `-m messy` are both to be estimated" in done.err
+    assert "`llama` and `-m messy`: only one of them" in done.err
     assert done.status == 2
 
 

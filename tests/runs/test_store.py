@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.diagnosis.deaths import BUILD_LED_TO
 from tests.irregular import KINDS, replaced, within
 from tests.recorded_run import write_run
 from zlaunch.cli.runs.why import explained
@@ -294,6 +295,21 @@ def test_a_lost_run_whose_ranks_were_ended_after_it_was_killed(tmp_path: Path) -
     record = load_run(root)
     assert "without recording an end: it was killed" in str(record.cause)
     assert "1 of 2 ranks recorded an end" in str(verdict_of(record))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [({}, "op-build-failed"), ({"_0": {"rank": 0, "host": "w0", "pid": 9}}, "lost-without-verdict")],
+)
+def test_a_lost_run_whose_build_had_failed_before_all_ranks_says_so(
+    ranks: dict[str, Any], code: str, tmp_path: Path
+) -> None:
+    root = fake_run(tmp_path, "run", **GONE)
+    (root / "logs" / "build-cpu_adam.log").write_text(f"[1/3] c++\n{BUILD_LED_TO}")
+    leave(root, None, 0, **ranks)
+    verdict = verdict_of(load_run(root))
+    assert verdict is not None
+    assert verdict.code == code
 
 
 @pytest.mark.parametrize("odd", [{"returncode": "1"}, {"returncode": 1, "ended": "x"}, {"returncode": [1]}])

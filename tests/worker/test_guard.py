@@ -51,3 +51,22 @@ def test_records_that_cannot_be_written_do_not_show_that_a_launcher_was_killed(t
     (tmp_path / "job.json").write_text(json.dumps(job))
     guard = [sys.executable, "-m", "zlaunch.worker.guard", str(tmp_path), "true"]
     assert subprocess.run(guard, cwd=ROOT, check=False).returncode == 0
+
+
+IMPATIENT = """
+from zlaunch.worker import guard
+guard.GRACE_SECONDS = 0.2
+guard.end_like(guard.main(guard.RunDir(guard.Path(guard.sys.argv[1])), guard.sys.argv[2:]))
+"""
+
+
+def test_a_launcher_that_ignored_a_signal_and_was_killed_for_that_ended_by_the_signal(tmp_path: Path) -> None:
+    job = {"zlaunch_pid": os.getpid(), "over_ssh": False, "ranks": RANKS}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    launcher = ["sh", "-c", 'trap "" INT; echo ready; exec sleep 100']
+    argv = [sys.executable, "-c", IMPATIENT, str(tmp_path), *launcher]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()
+        guard.send_signal(signal.SIGINT)
+        assert guard.wait(20) == -signal.SIGINT

@@ -20,16 +20,15 @@ def estimate(trainer: typer.Context, model: options.ModelOrScript = None, **give
     """Estimate how much memory a job needs, and whether it fits.
 
     A training script (`.py`) or module (`-m`) is rehearsed as it is, on fake tensors, with the arguments
-    after `--`.
-    For a model without --stage, --offload and --ds-config, compares all stages and offloads and names the
-    fastest that fits. With one of them, shows every phase, what uses the memory, and how much
+    after `--`. For a model without --stage, --offload and --ds-config, compares all stages and offloads
+    and names the fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
     module = given["module"]
     if (model is None) == (module is None):
-        wrong = f"`{model}` and `-m {module}` are both to be estimated"
+        wrong = f"`{model}` and `-m {module}`: only one of them can be estimated"
         if model is None:
-            wrong = "nothing to estimate is named"
+            wrong = "nothing to estimate"
         raise WrongUsage(wrong, "name a model, a script, or a module: `-m NAME`")
     if model is None or is_program(model):
         from zlaunch.cli.estimate_program import estimate_program  # what starts a program is rarely needed

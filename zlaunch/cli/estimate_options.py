@@ -12,7 +12,7 @@ from zlaunch.cli.job_options import ConfigOptions, Offload
 from zlaunch.cli.option_table import OptionPanel, members, read
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import TRAINING, Options
-from zlaunch.estimate.request import EstimateRequest
+from zlaunch.estimate.request import EstimateRequest, makes_its_model
 from zlaunch.estimate.workload import Lora, parse_lora
 from zlaunch.hosts.machine.gpu_catalog import parse_memory
 from zlaunch.job.args import ScriptArgs
@@ -123,8 +123,8 @@ class EstimateOptions:
 
 
 def is_program(name: str) -> bool:
-    """Whether what is to be estimated is a training script instead of a model."""
-    return name.endswith(".py")
+    """Whether what is to be estimated is a training script instead of a model; so is a recipe without one."""
+    return name.endswith(".py") or makes_its_model(name)
 
 
 def request_of(

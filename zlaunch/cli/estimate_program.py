@@ -1,6 +1,7 @@
 """`zlaunch estimate SCRIPT`: estimate a training script as it is."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 from zlaunch import console
@@ -15,10 +16,13 @@ from zlaunch.cli.views.memory_plot import phases_picture
 from zlaunch.cli.views.picture import check_plot
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import ExitStatus, WrongUsage
-from zlaunch.estimate.changes import TRAINING
+from zlaunch.estimate.changes import TRAINING, Options
 from zlaunch.estimate.request import EstimateRequest, find_cluster
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, find_module_in, inspect_python
 from zlaunch.job.args import ds_config_of
+from zlaunch.job.model import SEQ_LEN_FLAGS
+from zlaunch.job.recipes import recipe_named
+from zlaunch.job.script import Script, setting_of
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, script_path
 from zlaunch.launch.estimated_script import estimate_program as rehearse_program
@@ -29,24 +33,23 @@ _OF_MODELS: Final = (*TRAINING, "optimizer", "freeze", "trust_remote_code")
 
 def estimate_program(context: Any, script: str | None, given: Mapping[str, Any]) -> ExitStatus:
     """Rehearse a script, or the module that is given, show the result, and return the exit status."""
-    name = script or f"-m {given['module']}"
-    for member in _OF_MODELS:
-        if given.get(member):
-            option = f"--{member.replace('_', '-')}"
-            raise WrongUsage(
-                f"`{option}` describes the training of a model, but {name} decides itself how it trains",
-                "give the script its own argument, after `--`",
-            )
+    if script is None:
+        path = find_module_in(given["python"], given["module"])
+    else:
+        path = recipe_named(script) or script_path(script)
+    source = read_script(path)
+    if wrong := [name for name in _OF_MODELS if given.get(name)]:
+        raise _belongs_to_script({name: given[name] for name in wrong}, source)
     if given["tries_levers"]:
         raise WrongUsage("`--levers` tries changes to the training of a model", "estimate its model instead")
     plot = given["plot"]
     if plot is not None:
         check_plot(plot)
-    job = _job_of(context, script, given)
+    job = _job_of(context, source, given)
     python = inspect_python(job.python)
     check_packages(python, ESTIMATING)
     cluster, machine = find_cluster(
-        EstimateRequest(**members(EstimateRequest, {**given, "model": name, "job": job})), python
+        EstimateRequest(**members(EstimateRequest, {**given, "model": job.shown_name, "job": job})), python
     )
     found = rehearse_program(job, cluster, machine, PlanView(as_json=True))
     estimate = found.estimate
@@ -62,18 +65,43 @@ def estimate_program(context: Any, script: str | None, given: Mapping[str, Any])
     return estimate.fit.status
 
 
-def _job_of(context: Any, script: str | None, given: Mapping[str, Any]) -> JobSpec:
-    if script is None:
-        path = find_module_in(given["python"], given["module"])
+def _belongs_to_script(wrong: Mapping[str, Any], script: Script) -> WrongUsage:
+    hints: dict[str, list[str]] = {}
+    for name, value in wrong.items():
+        hints.setdefault(_instead(name, value, script), []).append(f"`--{name.replace('_', '-')}`")
+    options = ", ".join(chain.from_iterable(hints.values()))
+    hint = "; ".join(f"for {', '.join(names)}, {instead}" for instead, names in hints.items())
+    message = f"{options}: for the training of a model; {script.path.name} decides itself how it trains"
+    return WrongUsage(message, hint)
+
+
+def _instead(name: str, value: Any, script: Script) -> str:
+    """Say how a script is told the same."""
+    setting = setting_of(script.interface, script.handover)
+    if name in TRAINING and (words := Options(**{name: value}).for_train(setting)):
+        if name == "micro_batch" and setting == "key":
+            return f"write `{words}`, and feed batches of this size in the script"
+        return f"write `{words}`"
+    arguments = {"seq_len": SEQ_LEN_FLAGS, "attention": ("attn_implementation",)}.get(name, ())
+    if name == "optimizer" and setting == "argument":
+        arguments = ("optim",)
+    elif script.has_other_modules:
+        arguments = ()  # which may define any
     else:
-        path = script_path(script)
+        arguments = tuple(argument for argument in arguments if script.may_define(f"--{argument}"))
+    if arguments:
+        return f"write `-- --{arguments[0]} {value}`"
+    return "change the script, or give its own argument for it after `--`"
+
+
+def _job_of(context: Any, script: Script, given: Mapping[str, Any]) -> JobSpec:
     typed = typed_args(context)
-    args, ds_config = ds_config_of(typed, given["ds_config"], read_script(path).switches)
+    args, ds_config = ds_config_of(typed, given["ds_config"], script.switches)
     config_flags: tuple[str, ...] = ()
     if args != typed:  # it named a ds_config
         config_flags = typed.config_flags
     return JobSpec(
-        script=path,
+        script=script.path,
         args=args,
         ds_config=ds_config,
         python=given["python"],

@@ -45,7 +45,7 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
             hint = (
                 f"options of the script go after `--`: `{ctx.command_path} -- {shlex.quote(str(script))} …`"
             )
-            raise no_such_option(ctx.command_path, name, meant, hint)
+            raise no_such_option(ctx.command_path, name, meant, besides=hint)
         ctx.args = [*ctx.args, *after]
         return result
 

@@ -103,6 +103,7 @@ def job_of(context: Any, given: Mapping[str, Any]) -> JobSpec:
         "ds_config": ds_config,
         "env": tuple(given["env"] or ()),
         "may_ask": not given["no_ask"],
+        "has_no_ask": True,
         "config_flags": config_flags,
         "run_options": RunOptions(policy=policy, preempt=preempt, **members(RunOptions, given)),
     }

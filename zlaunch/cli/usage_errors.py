@@ -6,7 +6,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
+_ABOUT_JOBS = ("train", "estimate", "plan")
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
@@ -22,7 +24,8 @@ def as_wrong_usage(error: Any) -> WrongUsage:
     if parameter is not None:
         name = _name(parameter)
     if hasattr(error, "possibilities"):
-        return no_such_option(command, error.option_name, error.possibilities)
+        elsewhere = _of_others(context, error.option_name)
+        return no_such_option(command, error.option_name, error.possibilities, elsewhere)
     if said.startswith("Missing"):
         return WrongUsage(f"`{command}` needs {name}", hint)
     if name:
@@ -34,14 +37,33 @@ def as_wrong_usage(error: Any) -> WrongUsage:
     return WrongUsage(said[:1].lower() + said[1:], hint)
 
 
-def no_such_option(command: str, name: str, meant: Sequence[str] | None, besides: str = "") -> WrongUsage:
-    """Report an unknown option, with a similar one if there is any."""
-    hint = besides or f"see `{command} --help`"
-    if meant:
+def no_such_option(
+    command: str, name: str, meant: Sequence[str] | None, elsewhere: str | None = None, besides: str = ""
+) -> WrongUsage:
+    """Report an unknown option, with where else it belongs, or a similar one if there is any."""
+    hint = elsewhere or besides or f"see `{command} --help`"
+    if meant and elsewhere is None:
         hint = f"did you mean `{meant[0]}`?"
         if besides:
             hint += f" {besides[0].upper()}{besides[1:]}"
     return WrongUsage(f"{command} has no option `{name}`", hint)
+
+
+def _of_others(context: Any, name: str) -> str | None:
+    """Say whose option it is, if it is one of another command about jobs, or of scripts."""
+    if context.command.name not in _ABOUT_JOBS:
+        return None
+    argument = name.lstrip("-").replace("-", "_")
+    if argument in {*DEFAULTS, *ADDED, *REMOVED}:
+        return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
+    root, takers = context.find_root(), []
+    for job in _ABOUT_JOBS:
+        options = root.command.commands[job].load().params
+        if any(name in (*option.opts, *option.secondary_opts) for option in options):
+            takers.append(f"`{root.command_path} {job}`")
+    if not takers:
+        return None
+    return f"it is an option of {' and '.join(takers)}"
 
 
 def _name(parameter: Any) -> str:

@@ -20,7 +20,8 @@ from zlaunch.diagnosis.evidence import (
     SaveEvidence,
     filled,
 )
-from zlaunch.diagnosis.root_cause import first_stopped, follows
+from zlaunch.diagnosis.log_text import exception_in
+from zlaunch.diagnosis.root_cause import first_stopped, follows, lost_a_stopped_rank
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
@@ -85,7 +86,10 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
     launcher_log = without_records(launcher_log)[-LOG_BYTES:]
     has_succeeded = is_open and end.returncode == 0 and end.log is not None
     are_finished = has_succeeded and _proves_success(run, launcher_log)
-    ranks = _rank_evidence(run, printed, are_finished=are_finished)
+    # A directory that went as soon as the ranks had started has shown no record of some of them.
+    takes_records = end.log is None or run.paths.takes_records
+    is_lost_unseen = not takes_records and _RANK_KILLED.search(launcher_log) is not None
+    ranks = _rank_evidence(run, printed, are_finished=are_finished, is_lost_unseen=is_lost_unseen)
     hosts = tuple(filled(HostEvidence, read_record(file, NodeRecord)) for file in run.paths.node_records())
     stopped_at, stopped_on = end.stopped_at, socket.gethostname()
     if is_open and not any(host.has_failed for host in hosts):  # after which the coordinator stops the others
@@ -108,7 +112,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,
-        takes_records=end.log is None or run.paths.takes_records or (bool(printed) and not _is_remote(run)),
+        takes_records=takes_records or ((bool(printed) or is_lost_unseen) and not _is_remote(run)),
     )
 
 
@@ -130,7 +134,7 @@ def _proves_success(run: RunFiles, launcher_log: str) -> bool:
 
 
 def _rank_evidence(
-    run: RunFiles, printed: Mapping[int, PrintedRecord], *, are_finished: bool
+    run: RunFiles, printed: Mapping[int, PrintedRecord], *, are_finished: bool, is_lost_unseen: bool
 ) -> tuple[RankEvidence, ...]:
     slots = {slot["rank"]: slot for slot in run.job.get("ranks", ()) if "rank" in slot}
     nodes = list(dict.fromkeys(slot.get("host", "") for slot in slots.values()))
@@ -139,6 +143,8 @@ def _rank_evidence(
         evidence = _rank(run, slot, nodes.index(slot.get("host", "")), printed.get(rank, PrintedRecord()))
         if are_finished and evidence.returncode is None:
             evidence = replace(evidence, returncode=0)
+        if is_lost_unseen and evidence.never_started:
+            evidence = replace(evidence, has_started=True)
         ranks.append(evidence)
     return tuple(ranks)
 
@@ -154,7 +160,9 @@ def _stopped_by_others(
     alone = [
         rank for rank in ranks if rank.stopped_by is None and not rank.finished and not rank.never_started
     ]
-    ended_alone = not all(first is not None and follows(rank, first) for rank in alone)
+    if launcher_returncode < 0:  # then the kernel kills rank programs, which cannot record an end
+        alone = [rank for rank in alone if rank.returncode is not None]
+    ended_alone = not all(_follows_from(rank, first, ranks) for rank in alone)
     was_killed = launcher_returncode == -signal.SIGKILL  # whatever then ended the others
     if ended_alone or was_killed or all(rank.finished for rank in ranks):
         return None
@@ -182,6 +190,10 @@ def _stopped_by_others(
     return statuses.get(launcher_returncode)
 
 
+def _follows_from(rank: RankEvidence, first: RankEvidence | None, ranks: Sequence[RankEvidence]) -> bool:
+    return (first is not None and follows(rank, first)) or lost_a_stopped_rank(rank, ranks)
+
+
 _RECEIVED = re.compile(
     r"SignalException: Process \d+ got signal: (\d+)|Main process received (SIGINT|SIGTERM), exiting"
 )
@@ -189,6 +201,9 @@ _RECEIVED = re.compile(
 
 _RANK_ENDED = re.compile(r"ChildFailedError|exits with return code = ")
 """What torchrun and DeepSpeed's node launcher say when they end because a rank has ended."""
+
+_RANK_KILLED = re.compile(r"failed \(exitcode: -9\)|exits with return code = -9\b")
+"""What they say of a rank program that was killed."""
 
 _STOPS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -271,9 +286,12 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) ->
     record = printed.get("record") or run.ranks.get(rank, RankRecord())
     heartbeat = run.heartbeats.get(rank, HeartbeatRecord())
     sample, error = run.samples.get(rank, SampleRecord()), run.errors.get(rank)
-    stopped_by = record.get("stopped_by")
+    log = tail(run.paths.rank_log(rank)) or printed.get("log", "")
+    stopped_by, raised = record.get("stopped_by"), filled(ErrorEvidence, error) if error else None
     if _was_exiting(record, heartbeat):
         stopped_by = None
+        if printed and record.get("returncode"):  # the exception could not be recorded either
+            raised = raised or exception_in(log)
     return RankEvidence(
         rank=rank,
         host=record.get("host") or slot.get("host", ""),
@@ -285,8 +303,8 @@ def _rank(run: RunFiles, slot: SlotRecord, node: int, printed: PrintedRecord) ->
         ended=record.get("ended"),
         phase=heartbeat.get("phase", ""),
         step=heartbeat.get("step", 0),
-        error=filled(ErrorEvidence, error) if error else None,
-        log=tail(run.paths.rank_log(rank)) or printed.get("log", ""),
+        error=raised,
+        log=log,
         stacks=tail(run.paths.rank_stacks(rank)),
         peak_rss_bytes=record.get("peak_rss_bytes") or sample.get("peak_rss_bytes"),
         heartbeat=heartbeat,

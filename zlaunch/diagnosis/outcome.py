@@ -4,7 +4,7 @@ import signal
 from dataclasses import dataclass
 
 from zlaunch.diagnosis.evidence import Evidence, RankEvidence
-from zlaunch.diagnosis.root_cause import ENDS_PROGRAMS
+from zlaunch.diagnosis.root_cause import ENDS_PROGRAMS, RankRole, role_of
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.errors import ExitStatus
 from zlaunch.rundir import phases
@@ -73,7 +73,7 @@ def _returncode(evidence: Evidence, verdict: Verdict) -> int:
     lost = [rank.rank for rank in evidence.ranks if rank.returncode is None and evidence.takes_records]
     if verdict.rank in lost and verdict.code != "host-lost":  # of a lost host, nothing is known
         return -signal.SIGKILL
-    failed = [rank for rank in evidence.ranks if rank.returncode and rank.stopped_by is None]
+    failed = [rank for rank in evidence.ranks if _failed_by_itself(rank, evidence)]
     blamed = next((rank for rank in failed if rank.rank == verdict.rank), None)
     first = blamed or min(failed, key=lambda rank: rank.ended or 0.0, default=None)
     if first is not None:
@@ -81,6 +81,11 @@ def _returncode(evidence: Evidence, verdict: Verdict) -> int:
     if evidence.launcher_returncode != 0:
         return evidence.launcher_returncode
     return -signal.SIGKILL if lost else 1
+
+
+def _failed_by_itself(rank: RankEvidence, evidence: Evidence) -> bool:
+    is_stopped = rank.stopped_by is not None or role_of(rank, evidence) is RankRole.STOPPED
+    return bool(rank.returncode) and not is_stopped
 
 
 def _own_returncode(rank: RankEvidence) -> int:

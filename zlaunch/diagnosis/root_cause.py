@@ -53,7 +53,8 @@ def role_of(rank: RankEvidence, evidence: Evidence) -> RankRole:
         return _without_an_end(rank, evidence)
     if rank.stopped_by is not None and not _raised_before(rank):
         return RankRole.STOPPED
-    if _follows_stop(rank, evidence):
+    was_killed = evidence.launcher_returncode < 0
+    if _follows_stop(rank, evidence) or (was_killed and lost_a_stopped_rank(rank, evidence.ranks)):
         return RankRole.STOPPED
     is_interrupted = error is not None and error.type == "KeyboardInterrupt"
     if is_interrupted or (error is None and -(rank.returncode or 0) in ENDS_PROGRAMS):
@@ -88,6 +89,17 @@ def _raised_before(rank: RankEvidence) -> bool:
 def _follows_stop(rank: RankEvidence, evidence: Evidence) -> bool:
     """Whether a rank failed after the job was stopped."""
     return _seconds_after_stop(rank, evidence) >= 0
+
+
+def lost_a_stopped_rank(rank: RankEvidence, ranks: Sequence[RankEvidence]) -> bool:
+    """Whether a rank lost, or waited for, one that had been told to stop before.
+
+    Each rank program sees within `TICK_SECONDS` that its launcher is gone, so one may stop its script before
+    the next one looks.
+    """
+    if _by_its_words(words_of(rank)) is RankRole.FAILED:
+        return False
+    return any(follows(rank, other) for other in ranks if other.stopped_by is not None)
 
 
 def precedes_stop(rank: RankEvidence, evidence: Evidence) -> bool:

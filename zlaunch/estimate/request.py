@@ -29,10 +29,11 @@ from zlaunch.hosts.machine.interpreter import (
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.hosts.machine.transformers_source import model_types, trainer_optimizers
+from zlaunch.job.file_kinds import similar_scripts
 from zlaunch.job.hub import fetch_code, fetch_model
 from zlaunch.job.model import HUB_ID, ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
-from zlaunch.job.recipes import read_recipe, recipe_path
+from zlaunch.job.recipes import read_recipe, recipe_named, recipe_path
 from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, absent_arguments, read_arguments
@@ -127,21 +128,28 @@ def _with_optimizer(request: EstimateRequest, python: Interpreter) -> tuple[JobS
 
 def find_model(name: str) -> ModelConfig:
     """Read a model from a directory, a config.json, a recipe, or the hub."""
-    if name.endswith(".py"):
+    if name.endswith(".py") and not Path(name).exists():
+        raise InputMissing(f"there is neither a script nor a model `{name}`", similar_scripts(Path(name)))
+    if name.endswith(".py") or makes_its_model(name):
         raise WrongUsage(
             f"`{name}` is a training script, not a model",
             f"`zlaunch estimate {name}` rehearses it; or name its model",
         )
     if Path(name).exists():
         return read_model(Path(name))
-    recipe = recipe_path(name)
-    if recipe is not None and (folders := read_recipe(recipe).folders):
-        return read_model(folders[0])
+    if (recipe := recipe_path(name)) is not None:
+        return read_model(read_recipe(recipe).folders[0])
     if not HUB_ID.fullmatch(name) or name.endswith(".json"):
         raise InputMissing(
             f"model `{name}` not found", "name a directory, a config.json, or a model on the Hub"
         )
     return fetch_model(name)
+
+
+def makes_its_model(name: str) -> bool:
+    """Whether this names a recipe that has no config.json: its script makes the model."""
+    recipe = recipe_named(name)
+    return recipe is not None and not read_recipe(recipe).folders
 
 
 def code_of(name: str) -> Path:

@@ -63,12 +63,11 @@ def similar_scripts(path: Path) -> str | None:
     """Suggest a script or a recipe for one that does not exist."""
     names = [file.name for file in path.parent.glob("*.py")]
     full = [name for name in names if name == f"{path.name}.py"]
-    close = full or get_close_matches(path.name, names, 1)
-    if close:
-        return f"did you mean `{path.with_name(close[0])}`?"
-    if recipe_path(path.stem) is not None:
+    if not full and recipe_path(path.stem) is not None:
         recipe = path.stem
         return f"`zlaunch train {recipe}` starts the recipe, `zlaunch recipes copy {recipe}` copies it here"
+    if close := full or get_close_matches(path.name, names, 1):
+        return f"did you mean `{path.with_name(close[0])}`?"
     if path.name == str(path) and (similar := similar_recipe(path.name)):
         return f"did you mean the recipe `{similar}`?"
     return None

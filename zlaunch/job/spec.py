@@ -201,6 +201,8 @@ class JobSpec:
     """The directory for the model and its checkpoints; None once the script is told it by its arguments."""
     may_ask: bool = True
     """Whether the program may be run up to the point where it has its arguments."""
+    has_no_ask: bool = field(default=False, compare=False)
+    """Whether the command has `--no-ask`, which a hint may name."""
     python: Path | None = None
     """The interpreter of the ranks; None for the one that runs zlaunch."""
     env: tuple[str, ...] = ()

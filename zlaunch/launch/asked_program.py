@@ -74,7 +74,6 @@ _OF_A_TERMINAL = re.compile(
 _GRACE_SECONDS = 2.0
 
 _SUFFIX = ".answer.json"
-_UNASKED = "`--no-ask` starts it anyway"
 
 
 def described(
@@ -154,7 +153,7 @@ def _answer(
         _raise_rejected(job, lines, python, is_trainer=script.interface is ConfigInterface.TRAINER)
     if returncode == 1:
         _raise_missing(job, error, python)
-    why = _why_unasked(returncode, error, is_late=time.monotonic() - started > limit)
+    why = _why_unasked(job, returncode, error, is_late=time.monotonic() - started > limit)
     reporter.note(f"cannot find out the arguments of {job.shown_name}: {why}")
     return {}
 
@@ -176,9 +175,12 @@ def last_lines(log: Path) -> list[str]:
         return [line.rstrip() for line in end_of(printed, MOST_BYTES).splitlines() if line.strip()]
 
 
-def _why_unasked(returncode: int, error: str, *, is_late: bool) -> str:
+def _why_unasked(job: JobSpec, returncode: int, error: str, *, is_late: bool) -> str:
     if is_late:
-        return f"it did not create them within {duration(MOST_SECONDS)}; `--no-ask` does not wait for them"
+        why = f"it did not create them within {duration(MOST_SECONDS)}"
+        if job.has_no_ask:
+            why += "; `--no-ask` does not wait for them"
+        return why
     if error and returncode:
         return error[:MOST_CHARACTERS]
     return f"it ended with {returncode}"
@@ -232,14 +234,20 @@ def _raise_missing(job: JobSpec, error: str, python: Interpreter) -> None:
         what, hint = lacking
     elif _MISSING.search(error) is None:
         return
-    raise Unavailable(f"{job.shown_name} cannot start: {what}", f"{hint}; {_UNASKED}")
+    raise Unavailable(f"{job.shown_name} cannot start: {what}", _or_unasked(job, hint))
 
 
 def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
-    hint = "see its `--help`;"
+    hint = "see its `--help`"
     if meant := get_close_matches(word, options, 1):
         hint = f"did you mean `{meant[0]}`?"
-    return WrongUsage(f"{job.shown_name} {what}", f"{hint} {_UNASKED}")
+    return WrongUsage(f"{job.shown_name} {what}", _or_unasked(job, hint))
+
+
+def _or_unasked(job: JobSpec, hint: str) -> str:
+    if not job.has_no_ask:
+        return hint
+    return f"{hint}{'' if hint.endswith('?') else ';'} `--no-ask` starts it anyway"
 
 
 def first_rank(topology: Topology) -> dict[str, str]:

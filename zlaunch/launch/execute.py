@@ -74,10 +74,10 @@ def _build_and_run(
         heed_signals()
         convert(plan.training.resumption, plan.python.executable, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
-        heed_signals()
-        if rendezvous is not None and stopped_by is None:
-            rendezvous.wait_until_ready(reporter.busy)
-        if stopped_by is None:
+        if stopped_by is None:  # otherwise those that came later stay deferred
+            heed_signals()
+            if rendezvous is not None:
+                rendezvous.wait_until_ready(reporter.busy)
             return _run(plan, environment, options, reporter, rendezvous, run=run)
     except Stopped as stop:  # before the first program or between two
         stopped_by = stop.number

@@ -5,6 +5,7 @@ fits, and none is said to fit. A strategy is then chosen for sequences of the us
 so.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -28,7 +29,7 @@ from zlaunch.estimate.strategies import available, compare_strategies
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_script
 from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.model import MODEL_FLAGS, model_flag
-from zlaunch.job.script import ConfigInterface, Script, setting_of
+from zlaunch.job.script import ConfigInterface, setting_of
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
@@ -113,7 +114,7 @@ def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int
     """Describe a job; raise Unavailable where an estimate would be about another one."""
     query = query_for(facts, seq_len, usual_seq_len)
     if query is None:
-        raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts.script))
+        raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts))
     if less := [one for one in query.training.uncounted if Effect.LESS in one.effect]:
         raise Unavailable(
             f"cannot estimate this job: {less[0].setting} {less[0].does}",
@@ -122,14 +123,22 @@ def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int
     return query
 
 
-def _how_to_name_it(option: str, script: Script) -> str:
+def _how_to_name_it(option: str, facts: JobFacts) -> str:
     """Name the argument by which a script may load a model; there is none if it builds its own."""
+    script = facts.script
     makes_it = script.interface is ConfigInterface.DEEPSPEED
     flags = [name for name in MODEL_FLAGS if name in script.loads]
     flags += [name for name in sorted(MODEL_FLAGS, key=len, reverse=True) if script.may_define(f"--{name}")]
     if flags and not makes_it:
         return f"name the model: `-- --{flags[0]} DIR`"
-    return f"drop `{option}`; `zlaunch plan DIR` compares stages for the config.json in a directory"
+    if option == "--rehearse":
+        return f"drop `{option}`; `zlaunch estimate DIR` estimates a model by its config.json"
+    if facts.job.module is not None:
+        return "write `--stage 2 --rehearse`, which checks the memory of this stage"
+    estimate = f"zlaunch estimate {shlex.quote(str(script.path))} --stage 2"
+    if facts.job.args.words:
+        estimate += f" -- {shlex.join(facts.job.args.words)}"
+    return f"write `--stage 2`; `{estimate}` says how much memory that takes"
 
 
 def _with_script(training: Training, facts: JobFacts) -> Training:

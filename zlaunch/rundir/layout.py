@@ -106,6 +106,10 @@ class RunDir(_Root):
         """Output of the compiler for one native op."""
         return self.logs / f"build-{op}.log"
 
+    def build_logs(self) -> list[Path]:
+        """Those of all ops that were built, also on other hosts."""
+        return sorted(self.logs.glob("build-*.log"))
+
     def rank_log(self, rank: int) -> Path:
         """Output and errors of one rank, in their order."""
         return self.logs / f"rank-{rank}.log"

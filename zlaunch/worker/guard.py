@@ -42,6 +42,8 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
     returncode = child.wait(lambda: child.depend_on(depends_on))
     if returncode == 0 and child.stopped_by is None and (child.left_ranks or _was_stopped(run_dir, job)):
         return -signal.SIGKILL
+    if child.was_overdue and child.stopped_by is not None:
+        return -child.stopped_by  # a launcher that ignored it, as while it imports, was killed for that
     return returncode
 
 

@@ -1,0 +1,48 @@
+"""The commands of zlaunch, and whether hints name options that they have."""
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+_HINT = re.compile(r"\bhint: (.*(?:\n {8,}.*)*)")
+_OPTION = re.compile(r"(?<!did you mean )`(--[a-z][a-z-]+)")
+"""A similar option may be one of the script."""
+
+
+@functools.cache
+def commands() -> dict[tuple[str, ...], Any]:
+    """Load every command, by the words that name it."""
+    from zlaunch.cli import program
+
+    return dict(_commands(program, ()))
+
+
+def _commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    from zlaunch.cli.lazy import LazyCommand
+
+    if isinstance(command, LazyCommand):
+        command = command.load()
+    yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from _commands(child, (*path, name))
+
+
+def options_of(command: Any) -> set[str]:
+    """Name the options of a command."""
+    return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+
+
+def command_named(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that a command line begins with."""
+    return max((path for path in commands() if tuple(words[: len(path)]) == path), key=len)
+
+
+def foreign_options(words: Sequence[str], printed: str) -> set[str]:
+    """Find options of zlaunch that a hint names, and that only other commands have."""
+    named = {option for hint in _HINT.findall(printed) for option in _OPTION.findall(hint)}
+    if not named:
+        return set()
+    own = options_of(commands()[command_named(words)])
+    others = {option for command in commands().values() for option in options_of(command)}
+    return (named & others) - own

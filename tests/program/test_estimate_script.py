@@ -27,6 +27,8 @@ with open("out/log.txt", "w") as log:
     log.write("begun")
 os.replace("out/log.txt", "out/first.txt")
 assert open("out/first.txt").read() == "begun"
+torch.save({"rows": torch.arange(4)}, "out/rows.pt")
+assert torch.load("out/rows.pt")["rows"].sum() == 6
 try:
     socket.create_connection(("192.0.2.1", 80), timeout=60)
 except ConnectionRefusedError:
@@ -35,6 +37,8 @@ except ConnectionRefusedError:
 from width import WIDTH
 
 model = torch.nn.Linear(WIDTH, WIDTH)
+with torch.inference_mode():
+    print(model(torch.ones(1, WIDTH)).detach().shape)
 optimizer = torch.optim.AdamW(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 best = 1e9
@@ -78,7 +82,7 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     estimated: Result,
 ) -> None:
     said = " ".join(estimated.out.split())
-    assert "messy.py:36 compares a value" in said
+    assert "messy.py:40 compares a value" in said
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
 

@@ -28,6 +28,16 @@ ENVIRONMENTS = {
         "trl==1.16.0",
     ),
     "older": (*_BASE, *_HELLO_DEEPSPEED, "accelerate==1.12.0", "datasets==4.0.0", "transformers==4.57.6"),
+    "speech": (
+        *_BASE,
+        "accelerate==1.12.0",
+        "datasets==3.6.0",
+        "evaluate==0.4.6",
+        "librosa==0.11.0",
+        "scikit-learn",
+        "soundfile",
+        "transformers==4.57.6",
+    ),
     "swift": (*_BASE, "ms-swift==4.6.0"),
     "vision": (*_NEWEST, *_METRICS, "pillow", "requests", "timm==1.0.31"),
 }

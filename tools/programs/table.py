@@ -83,6 +83,10 @@ PROGRAMS = (
             f"{MRPC} --max_length 64 {LOOP}", (_accelerate(2), _accelerate(3))),
     Program("transformers", TRANSFORMERS, "examples/pytorch/translation/run_translation_no_trainer.py",
             f"{TRANSLATION} --num_beams 1 --max_target_length 32 {LOOP}", (_accelerate(2),)),
+    Program("transformers", TRANSFORMERS, "examples/pytorch/audio-classification/run_audio_classification.py",
+            "--model_name_or_path tiny-wav2vec2 --dataset_name local/tiny-speech --train_split_name train "
+            "--eval_split_name test --max_length_seconds 1 --do_train --remove_unused_columns False "
+            f"--overwrite_output_dir {TRAINER}", (_file(),), needs="speech"),
     Program("accelerate", ACCELERATE, "examples/nlp_example.py", "",
             (Way("torchrun", "--cpu"), _without_cpu(2))),
     Program("accelerate", ACCELERATE, "examples/complete_nlp_example.py", "--output_dir out", (_without_cpu(2),)),

@@ -18,7 +18,7 @@ from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.memory import query_for
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
-from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length
+from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length, why_not
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
 
@@ -55,8 +55,7 @@ def estimate_program(
 
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
     """Estimate a program that could not be rehearsed by what is known of its model."""
-    where = f" ({result.place})" if result.place else ""
-    why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+    why = why_not(facts, result)
     if result.is_own_error:
         hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
         if _OFFLINE.search(str(result.error)):

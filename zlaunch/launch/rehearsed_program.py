@@ -96,6 +96,12 @@ def rehearse_job(
         scratch.delete()
 
 
+def why_not(facts: JobFacts, result: RehearsedProgram) -> str:
+    """Say where and why a program cannot be rehearsed."""
+    where = f" ({result.place})" if result.place else ""
+    return f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+
+
 def _rehearse(
     plan: LaunchPlan, cluster: Cluster, directory: Path, reporter: PlanReporter
 ) -> RehearsedProgram:
@@ -253,7 +259,8 @@ def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) 
 def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
     for read in result.values:
         effect, text = _OF_VALUES[read.kind]
-        yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
+        is_value = read.kind in ("compares", "reads", "selects")
+        yield Uncounted(read.place, f"{text}: `{read.code}`", effect, is_undecided=is_value)
 
 
 def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]:

@@ -24,6 +24,8 @@ MARK = "phase of training: "
 READING = "reading of a file"
 """What the records of `torch.load` are called, which makes tensors outside of operators."""
 READING_TENSOR = "reading of a tensor"
+BARRIER = "barrier"
+"""What the records of barriers are called, which take a byte."""
 MAPPING = "mapping of a file"
 """What the records of safetensors are called, whose tensors are views of the file."""
 
@@ -130,6 +132,8 @@ def kind(block: Block, thread: int) -> Kind:
     operator = block.operator
     if any(span.name == MAPPING for span in block.within):
         return "file"
+    if any(span.name == BARRIER for span in block.within):
+        return "communication"
     if block.thread != thread or (operator and operator.name.startswith("c10d::")):
         return "communication"
     if operator is not None:
@@ -192,13 +196,16 @@ def mark_reading() -> None:
     torch.load = record_function(READING)(torch.load)
 
 
-def mark_mapping() -> None:
-    """Let safetensors say when it maps a file."""
+def mark_others() -> None:
+    """Let safetensors say when it maps a file, and torch when it waits at a barrier."""
     import torch
+    from torch.distributed import distributed_c10d
     from torch.profiler import record_function
 
     storage: Any = torch.UntypedStorage
     storage.from_file = record_function(MAPPING)(storage.from_file)
+    barrier = record_function(BARRIER)(distributed_c10d.barrier)
+    torch.distributed.barrier = distributed_c10d.barrier = barrier
 
 
 def account(results: Any) -> Account:

@@ -113,7 +113,7 @@ def answer(words: list[str], folder: Path) -> dict[str, Any]:
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=real_ranks.PATIENCE,
     )
-    allocations.mark_mapping()
+    allocations.mark_others()
     watch = Watch(folder / "checkpoint", leave)
     watch.install()
     with torch.profiler.profile(

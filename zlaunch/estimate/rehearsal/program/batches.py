@@ -63,10 +63,11 @@ class BatchReader:
         for number in range(count):
             if number >= _MOST_UNTRAINED and not self._is_training():
                 return
-            with self._mode.reading_data():
-                given = _copied(longest)
-            yield given
-            del given
+            yield self._another(longest)  # which only the program holds
+
+    def _another(self, batch: Any) -> Any:
+        with self._mode.reading_data():
+            return _copied(batch)
 
     def _remember(self, batch: Any, count: int) -> None:
         shapes = dict(_shapes(batch))

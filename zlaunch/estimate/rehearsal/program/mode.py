@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,11 @@ _SELECTIONS: Final = (aten.nonzero.default, aten.masked_select.default)
 _READERS: Final = (aten._local_scalar_dense.default, aten.is_nonzero.default)
 _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "/torchao/")
 """Packages whose new tensors belong to a model or an engine."""
+_CPU: Final = torch.device("cpu")
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
+_MOST_FILE_BYTES: Final = 1 << 30
+"""A larger file is not read."""
 
 
 class ProgramMode(FakeGpuMode):
@@ -45,6 +49,9 @@ class ProgramMode(FakeGpuMode):
         if func in _READERS and not self._is_tracing and (data := known_data.known(args[0])) is not None:
             return func(data)
         device = kwargs.get("device")
+        if device is not None and device.type == "cpu" and device.index is not None:
+            device = _CPU  # which torch takes `cpu:0` for
+            kwargs = {**kwargs, "device": device}
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
         elif not self._is_tracing and FakeTensor not in types and self._is_real(args, kwargs):
@@ -105,7 +112,7 @@ class ProgramMode(FakeGpuMode):
         """Return a tensor that is a view of a file, which takes no memory."""
         with _disable_current_modes():
             meta = torch.empty(shape, dtype=dtype, device="meta")
-        tensor = self._as_fake(meta, torch.device("cpu"))
+        tensor = self._as_fake(meta, _CPU)
         storage = tensor.untyped_storage()
         key, block = storage._cdata, Block("pageable", "mapped file", storage.nbytes(), 0)
         self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
@@ -117,10 +124,46 @@ class ProgramMode(FakeGpuMode):
             return tensor
         with _disable_current_modes():
             meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        fake = self._as_fake(meta, torch.device("cpu"))
+        fake = self._as_fake(meta, _CPU)
         self.forget(tensor)
         self._log_storage(fake)
         return fake
+
+
+def read_files(mode: ProgramMode) -> None:
+    """Let `torch.load` read data, and log them; of large files, which are weights, it makes fake tensors."""
+    load = torch.load
+
+    def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
+        is_path = isinstance(f, (str, os.PathLike))
+        if is_path and os.path.exists(f) and os.path.getsize(f) > _MOST_FILE_BYTES:  # noqa: PTH110, PTH202
+            return load(f, *args, **kwargs)
+        with _disable_current_modes():
+            return load(f, *args, **kwargs)
+
+    torch.load = loaded
+    reader = torch._C.PyTorchFileReader
+    read = reader.get_storage_from_record
+
+    def read_logged(self: Any, *args: Any) -> torch.Tensor:
+        tensor: torch.Tensor = read(self, *args)
+        mode._log_tensors(tensor)
+        return tensor
+
+    reader.get_storage_from_record = read_logged
+
+
+def without_inference_tensors() -> None:
+    """Let `torch.inference_mode` only turn gradients off: fake tensors cannot be inference tensors."""
+
+    def inference_mode(mode: Any = True) -> Any:
+        if callable(mode):
+            return torch.no_grad()(mode)
+        if mode:
+            return torch.no_grad()
+        return contextlib.nullcontext()
+
+    torch.inference_mode = inference_mode
 
 
 def keep_models_fake(mode: ProgramMode) -> None:

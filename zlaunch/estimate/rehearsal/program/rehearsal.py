@@ -29,7 +29,12 @@ from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_d
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
-from zlaunch.estimate.rehearsal.program.mode import ProgramMode, keep_models_fake
+from zlaunch.estimate.rehearsal.program.mode import (
+    ProgramMode,
+    keep_models_fake,
+    read_files,
+    without_inference_tensors,
+)
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
@@ -88,6 +93,8 @@ class ProgramRehearsal:
         self._engines.install()
         self._reader.install()
         keep_models_fake(self._mode)
+        read_files(self._mode)
+        without_inference_tensors()
 
     def run(self) -> NoReturn:
         """Run the program as Python would, and write why there is no forecast if it ends by itself."""

@@ -114,14 +114,6 @@ def test_a_trainer_program_is_estimated_with_its_own_batches(tmp_path: Path) -> 
     assert done.status == 0
 
 
-def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Path) -> None:
-    words = ("train", "own_loop", "--rehearse", "--dry-run", "--gpus", "2")
-    done = zlaunch(*words, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"})
-    assert "memory check before the start" in done.out
-    assert "cannot tell" not in done.out
-    assert done.status == 0
-
-
 def test_a_model_and_a_module_are_not_estimated_at_once(folder: Path) -> None:
     done = zlaunch("estimate", "llama", "-m", "messy", cwd=folder)
     assert "`llama` and `-m messy`: only one of them" in done.err

@@ -90,9 +90,11 @@ def test_what_was_foretold_of_the_memory_of_a_host_comes_true(rehearsed: Path) -
 
 
 def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path: Path) -> None:
-    result = zlaunch("train", "--dry-run", "--rehearse", cwd=tmp_path, env=CPU)
+    words = ("own_loop", "--gpus", "2", "--dry-run", "--rehearse")  # of whose model nothing is known
+    result = zlaunch("train", *words, cwd=tmp_path, env=CPU)
     assert result.status == 0, result.err
     assert "memory check before the start" in result.out
+    assert "cannot tell" not in result.out
     assert "GiB each" in result.out
     assert list(tmp_path.iterdir()) == []
 

@@ -6,7 +6,7 @@ so.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zlaunch.config.resolve.values import Sourced
@@ -91,22 +91,37 @@ def _rehearsed(facts: JobFacts, reporter: PlanReporter, *, chooses: bool) -> tup
         if estimate.fit is Fit.NO:
             raise _does_not_fit(estimate, _hint_by_model(facts))
         return facts, estimate
+    found = first_that_fits(facts, lambda tried: _of_program(tried, reporter))
+    if found is None:
+        message = "this job does not fit with any stage or offload"
+        raise Refused([Finding("does-not-fit", message, _hint_by_model(facts))])
+    job, why, estimate = found
+    reporter.note(why, "stage")
+    return replace(facts, job=job), estimate
+
+
+def first_that_fits(
+    facts: JobFacts, rehearse: Callable[[JobFacts], Estimate]
+) -> tuple[JobSpec, str, Estimate] | None:
+    """Rehearse a program with one strategy after another; return the first that fits, and why it is chosen.
+
+    A strategy that DeepSpeed does not accept with this ds_config is passed over. Raise Unavailable if that
+    cannot be told.
+    """
     refuse_offload(facts.job)
     for strategy in available(facts.job):
         job = job_with(facts.job, strategy, has_base=facts.ds_config is not None)
         try:
-            estimate = _of_program(replace(facts, job=job), reporter)
+            estimate = rehearse(replace(facts, job=job))
         except Refused:
-            continue  # DeepSpeed does not accept the strategy with this ds_config
+            continue
         counted = _counted(estimate)
         if counted is Fit.YES:
-            reporter.note(_why(strategy, estimate), "stage")
-            return replace(facts, job=replace(job, is_chosen=True)), estimate
+            return replace(job, is_chosen=True), _why(strategy, estimate), estimate
         if counted is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)
             raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
-    hint = _hint_by_model(facts)
-    raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
+    return None
 
 
 def _of_program(facts: JobFacts, reporter: PlanReporter) -> Estimate:

@@ -57,13 +57,12 @@ _USUAL_GPU_BYTES: Final = 80 << 30
 _QUIET: Final = {
     "HF_DATASETS_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
-    "HF_DEACTIVATE_ASYNC_LOAD": "1",
     "WANDB_MODE": "disabled",
     "COMET_MODE": "disabled",
     "TOKENIZERS_PARALLELISM": "false",
     "PYTHONFAULTHANDLER": "1",
 }
-"""Trackers are off, nothing is downloaded, and there are no threads of tokenizers and readers of weights."""
+"""Trackers are off, nothing is downloaded, and no thread of a tokenizer is there to fork."""
 _OF_VALUES: Final = {
     "compares": (Effect.EITHER, "compares a value, which is only known in training, and counts as false"),
     "reads": (Effect.EITHER, "reads values, which are only known in training, and count as 0"),

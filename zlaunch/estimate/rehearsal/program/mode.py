@@ -5,7 +5,7 @@ import math
 import os
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -108,6 +108,14 @@ class ProgramMode(FakeGpuMode):
         finally:
             self.reads_data, self._peeks = before
 
+    def is_logged(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of a tensor is counted."""
+        return tensor.untyped_storage()._cdata in self._blocks
+
+    def log_real(self, tensor: torch.Tensor) -> None:
+        """Count the memory of a real tensor."""
+        self._log_tensors(tensor)
+
     def mapped(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor that is a view of a file, which takes no memory."""
         with _disable_current_modes():
@@ -151,6 +159,22 @@ def read_files(mode: ProgramMode) -> None:
         return tensor
 
     reader.get_storage_from_record = read_logged
+
+
+def share_arrays(mode: ProgramMode) -> None:
+    """Count no memory for tensors that are views of numpy's arrays."""
+    for name in ("from_numpy", "as_tensor"):
+        setattr(torch, name, _sharing(mode, getattr(torch, name)))
+
+
+def _sharing(mode: ProgramMode, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if type(data).__module__ != "numpy":
+            return make(data, *args, **kwargs)
+        with mode.reading_data(peeks=True):
+            return make(data, *args, **kwargs)
+
+    return made
 
 
 def without_inference_tensors() -> None:

@@ -45,6 +45,7 @@ _OF_WEIGHTS: Final = (
 
 def apply(mode: ProgramMode) -> None:
     """Let transformers load models without their weights."""
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads have no fake tensors
     weights.apply(mode)
     load = PreTrainedModel.from_pretrained.__func__
 

@@ -25,7 +25,15 @@ from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics,
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
+from zlaunch.estimate.rehearsal.program import (
+    cuda,
+    evaluation,
+    generation,
+    groups,
+    known_data,
+    pretrained,
+    values,
+)
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
@@ -33,6 +41,7 @@ from zlaunch.estimate.rehearsal.program.mode import (
     ProgramMode,
     keep_models_fake,
     read_files,
+    share_arrays,
     without_inference_tensors,
 )
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
@@ -83,6 +92,7 @@ class ProgramRehearsal:
         accelerator.replace_builders(self._mode)
         groups.apply()
         pretrained.apply(self._mode)
+        generation.apply(self._uncounted)
         values.apply()
         if order.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(self._mode, order.ranks_per_host))
@@ -94,6 +104,7 @@ class ProgramRehearsal:
         self._reader.install()
         keep_models_fake(self._mode)
         read_files(self._mode)
+        share_arrays(self._mode)
         without_inference_tensors()
 
     def run(self) -> NoReturn:

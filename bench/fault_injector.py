@@ -565,7 +565,7 @@ def _judge(trial: Trial, blows: tuple[Blow, ...], job: Job, ended: tuple[int, in
     ending, printed = job.ending(), _printed(job.folder)
     verdict = ending.get("verdict") or {}
     how, code = ending.get("how", "-"), verdict.get("code", "-")
-    is_killed = any(blow.number == signal.SIGKILL and blow.target in {"zlaunch", ALL} for blow in blows)
+    is_killed = any(map(_is_kill, blows))
     has_begun = bool(ending) or any(job.folder.glob("*/job.json"))
     if not ending and printed:  # its directory is gone, or cannot be written
         how, code = printed["state"], _code(printed["cause"])
@@ -680,6 +680,8 @@ def _right(trial: Trial, blows: Sequence[Blow]) -> Outcomes:
         right = right | {(status, "failed", "launcher-failed") for status in (1, 256 - first.number)}
     if trial.phase == "ending":  # it came too late
         right = right | {FINISHED}
+    if any(map(_is_kill, blows)):  # also after the end was recorded
+        right = right | {(137, how, code) for _, how, code in right}
     return right
 
 
@@ -687,11 +689,15 @@ def _is_stop(blow: Blow) -> bool:
     return blow.target == "zlaunch" and blow.number in STOPS
 
 
+def _is_kill(blow: Blow) -> bool:
+    return blow.target in {"zlaunch", ALL} and blow.number == signal.SIGKILL
+
+
 def _forestalls(blow: Blow, first: Blow) -> bool:
     """Whether a fault decides how a job ends that was already ending."""
     if blow.number != signal.SIGKILL:
         return False
-    return blow.target in {"zlaunch", ALL} or (first.target != "zlaunch" and blow.target not in KILLED)
+    return _is_kill(blow) or (first.target != "zlaunch" and blow.target not in KILLED)
 
 
 def _expected(trial: Trial, blow: Blow) -> Outcomes:

@@ -8,6 +8,8 @@ from typing import Any
 _HINT = re.compile(r"\bhint: (.*(?:\n {8,}.*)*)")
 _OPTION = re.compile(r"(?<!did you mean )`(--[a-z][a-z-]+)")
 """A similar option may be one of the script."""
+_OF_SCRIPTS = {"--deepspeed"}
+"""What scripts are told with the same word."""
 
 
 @functools.cache
@@ -45,4 +47,4 @@ def foreign_options(words: Sequence[str], printed: str) -> set[str]:
         return set()
     own = options_of(commands()[command_named(words)])
     others = {option for command in commands().values() for option in options_of(command)}
-    return (named & others) - own
+    return (named & others) - own - _OF_SCRIPTS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.running import ROOT, ZLAUNCH
 from zlaunch import console
-from zlaunch.console import finding_lines, notes, paragraph, show_error, table
+from zlaunch.console import command_lines, finding_lines, notes, paragraph, show_error, table
 from zlaunch.errors import Finding, Place, Severity, Unavailable
 
 
@@ -40,7 +40,19 @@ def test_a_command_is_not_broken_so_that_it_can_be_copied() -> None:
     command = f"`zlaunch train --resume out/checkpoint-5 {' '.join(['--stage 3'] * 9)}`"
     assert paragraph(f"some words before {command} goes on") == ["some words before", command, "goes on"]
     assert table([("a", f"words {command}")]) == ["  a  words", f"     {command}"]
-    assert len(paragraph("`--stage 3` and `--offload cpu` are words like any other, and are wrapped")) == 2
+    option = "`--set zero_optimization.reduce_bucket_size=1000`"
+    assert paragraph(f"an option, too, has its value in its own line: {option}")[1] == option
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_command_of_many_words_is_as_wide_as_a_terminal_and_can_be_copied(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["python", *(f"--option={number}" for number in range(20)), "a b", "x" * 70]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    lines = command_lines(command)
+    assert shlex.split("\n".join(lines).replace("\\\n", "")) == command
+    assert (len(lines[0]) <= 60) == is_terminal
 
 
 def test_a_finding_without_a_place_begins_with_its_severity() -> None:

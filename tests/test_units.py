@@ -41,6 +41,7 @@ def test_a_noun_follows_its_count(count: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "written"),
     [
+        (0.00000022, "0.22 µs"),
         (0.0064, "6.4 ms"),
         (0.094, "94 ms"),
         (0.34, "0.34 s"),

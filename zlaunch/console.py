@@ -7,6 +7,7 @@ hidden, except in the job's own output.
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import sys
 import textwrap
@@ -28,7 +29,7 @@ _COLOURS = {
 }
 _PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
 
-_COMMAND = re.compile(r"`[a-z][^`\s]* [^`]+`")
+_COMMAND = re.compile(r"`(?:[a-z]|--)[^`\s]* [^`]+`")
 _SPACE = "\ue000"
 """A space at which no line is broken; no message has this character."""
 
@@ -170,6 +171,18 @@ def _wrapped(text: str, room: int) -> list[str]:
     whole = _COMMAND.sub(lambda command: command[0].replace(" ", _SPACE), hide_in_text(text))
     lines = textwrap.wrap(whole, room, break_long_words=False, break_on_hyphens=False)
     return [line.replace(_SPACE, " ") for line in lines]
+
+
+def command_lines(words: Sequence[str], indent: str = "  ") -> list[str]:
+    """Write a command; on a terminal, in lines that a shell reads as one."""
+    if not sys.stdout.isatty():
+        return [indent + shlex.join(words)]
+    lines, room = [""], width() - len(indent) - len(" \\")
+    for word in map(shlex.quote, words):
+        if lines[-1] and len(lines[-1]) + len(word) >= room:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return [f"{indent}{line} \\" for line in lines[:-1]] + [indent + lines[-1]]
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:

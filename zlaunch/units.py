@@ -113,6 +113,8 @@ def decimal(amount: float, unit: str) -> str:
 
 def brief(seconds: float) -> str:
     """Format a short time with two significant digits: `64 ms`, `0.34 s`, `8.1 s`, `142 s`."""
+    if 0 < seconds < 0.000095:
+        return f"{1_000_000 * seconds:.2g} µs"
     if seconds < 0.095:
         return f"{1000 * seconds:.2g} ms"
     if seconds < 0.95:

@@ -10,6 +10,7 @@ import pytest
 from tests.contract.zlaunch_side import NO_DEFAULT, choices, plain, plain_defaults
 from tests.each import each
 from tools.asked import Asked
+from zlaunch.config.client_optimizer import TESTED
 from zlaunch.dsconfig.schema import optimizer, scheduler
 from zlaunch.dsconfig.schema.section import Section
 
@@ -81,6 +82,13 @@ def test_the_torch_optimizers_are_those_of_the_installed_torch() -> None:
 
     others = {*get_args(optimizer.TorchOptimizerName)}
     assert others == subclasses(torch.optim, torch.optim.Optimizer) - {*optimizer.OPTIMIZERS}
+
+
+def test_zero_takes_these_optimizers_of_torch_from_a_script() -> None:
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+    of_torch = {kind.__name__ for kind in ZERO_SUPPORTED_OPTIMIZERS if kind.__module__.startswith("torch.")}
+    assert {*TESTED} == of_torch
 
 
 def test_the_schedules_are_those_that_deepspeed_knows() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import Refused
 from zlaunch.estimate.changes import Options, memory_changes, speed_changes
 from zlaunch.estimate.effects import effect, most_reduced, state_of, try_changes, worth_saying
+from zlaunch.estimate.forecast import Phase
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.workload import Lora
 from zlaunch.job.spec import Device, Offload, parse_offload, parse_override
@@ -171,6 +173,16 @@ def test_a_part_is_reduced_by_what_leaves_least_of_it() -> None:
     effects = [effect(named(str(size)), before, answer(one, forecast(size))) for size in (15, 5)]
     assert most_reduced("activations", 20 << 30, effects) == (named("5"), 5 << 30)
     assert most_reduced("gradients", 0, effects) is None
+
+
+def test_a_part_that_left_the_peak_is_not_gone() -> None:
+    one = question(stage=2)
+    smaller = forecast(5)
+    forward = Phase("forward", {"gpu": 4 << 30}, {}, {"gpu": {"logits": 4 << 30}})
+    load = Phase("load", {"gpu": 5 << 30}, {}, {"gpu": {"activations": 20 << 30}})
+    after = answer(one, replace(smaller, phases=(load, forward, *smaller.phases)))
+    changed = effect(named("x"), answer(one, forecast(20)), after)
+    assert changed.parts == {"activations": 5 << 30, "logits": 4 << 30}
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,39 @@ def test_an_engine_is_not_called_without_an_optimizer_where_that_is_not_sure(fil
     assert _read(file, source).wants_optimizer is None
 
 
+OWN_ADAM = "from torch import optim\nadam = optim.AdamW(net.parameters())\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{OWN_ADAM}engine, adam, *_ = deepspeed.initialize(model=net, optimizer=adam, {HANDED})",
+        f"{OWN_ADAM}deepspeed.initialize(None, net, adam)",
+        "from torch.optim import AdamW\ndeepspeed.initialize(model=net, optimizer=AdamW(net.parameters()))",
+    ],
+)
+def test_an_optimizer_of_torch_that_all_engines_get_is_found(file: Path, source: str) -> None:
+    own = _read(file, f"import deepspeed\n{source}").own_optimizer
+    assert own is not None
+    assert own.name == "AdamW"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{OWN_ADAM}if offloads:\n    adam = DeepSpeedCPUAdam(net.parameters())\ndeepspeed.initialize(optimizer=adam)",
+        "from deepspeed.ops.adam import AdamW\ndeepspeed.initialize(optimizer=AdamW(net.parameters()))",
+        f"{OWN_ADAM}def make(adam):\n    return deepspeed.initialize(optimizer=adam)",
+        f"{OWN_ADAM}deepspeed.initialize(optimizer=adam)\ndeepspeed.initialize(model=net)",
+        f"{OWN_ADAM}deepspeed.initialize(*several, optimizer=adam)",
+    ],
+)
+def test_an_optimizer_is_not_said_to_be_the_scripts_own_where_that_is_not_sure(
+    file: Path, source: str
+) -> None:
+    assert _read(file, f"import deepspeed\n{source}").own_optimizer is None
+
+
 INITIALIZE = "engine, *_ = deepspeed.initialize({})"
 
 

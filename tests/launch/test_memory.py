@@ -163,6 +163,18 @@ def test_auto_offloads_only_where_nothing_else_fits() -> None:
     assert (job.stage, job.offload) == (2, Offload("cpu", "none"))
 
 
+def test_a_length_that_changes_nothing_is_said_to_have_no_effect(capsys: pytest.CaptureFixture[str]) -> None:
+    here = on_machine(of_model(prepared(), None), CPU_MACHINE)
+    show_plan(here, LaunchOptions(dry_run=True, seq_len=64), PlanView())
+    assert "`--seq-len 64` has no effect: memory is checked on GPUs" in capsys.readouterr().err
+
+
+def test_what_trains_without_deepspeed_is_not_estimated() -> None:
+    plain = replace(prepared(), script=script("", ConfigInterface.NONE))
+    with pytest.raises(Unavailable, match=r"train\.py does not use DeepSpeed"):
+        choose_stage(plain, ROOMY)
+
+
 def test_auto_needs_a_model() -> None:
     with pytest.raises(Unavailable, match="needs to know the model"):
         choose_stage(of_model(prepared(), None), ROOMY)

@@ -247,6 +247,44 @@ def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
     assert ("loop.py:4:14: fails later: [no-optimizer]" in done.err) == bool(status)
 
 
+OWN_OPTIMIZER = """
+import os
+import deepspeed, torch
+optimizer = torch.optim.{}(net.parameters())
+engine, optimizer, *_ = deepspeed.initialize(
+    model=net, optimizer=optimizer, config=os.environ["ZLAUNCH_DS_CONFIG"]
+)
+"""
+
+
+@pytest.mark.parametrize("command", [("train", "--dry-run"), ("estimate",)])
+def test_an_optimizer_of_a_script_that_deepspeed_cannot_offload_is_refused(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(OWN_OPTIMIZER.format("AdamW"))
+    done = zlaunch(*command, "loop.py", "--stage", "2", "--offload", "cpu", cwd=tmp_path)
+    assert done.status == 65
+    assert "loop.py:4:13: fails later: [client-optimizer]" in done.err
+    assert "deepspeed.ops.adam.DeepSpeedCPUAdam" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "status"),
+    [
+        ("AdamW", ["--offload", "none"], 0),
+        ("AdamW", ["--offload", "cpu", "--set", "zero_force_ds_cpu_optimizer=false"], 0),
+        ("SGD", [], 65),
+        ("SGD", ["--set", "zero_allow_untested_optimizer=true"], 0),
+    ],
+)
+def test_an_optimizer_of_a_script_is_refused_only_where_deepspeed_refuses_it(
+    name: str, options: list[str], status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "loop.py").write_text(OWN_OPTIMIZER.format(name))
+    done = zlaunch("train", "--dry-run", "loop.py", "--stage", "2", *options, cwd=tmp_path)
+    assert done.status == status, done.err
+
+
 @pytest.mark.parametrize(
     ("given", "is_own"), [('config="ds.json"', True), ('config=os.environ["ZLAUNCH_DS_CONFIG"]', False)]
 )

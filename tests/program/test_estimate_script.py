@@ -39,7 +39,7 @@ from width import WIDTH
 model = torch.nn.Linear(WIDTH, WIDTH)
 with torch.inference_mode():
     print(model(torch.ones(1, WIDTH)).detach().shape)
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = getattr(torch.optim, "AdamW")(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 best = 1e9
 for step in range(100):
@@ -85,6 +85,13 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     assert "messy.py:40 compares a value" in said
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
+
+
+def test_what_a_script_lacks_is_said_and_how_to_compare_stages(estimated: Result) -> None:
+    said = " ".join(f"{estimated.out} {estimated.err}".split())
+    assert "hint: to compare, repeat it with" in said
+    assert "resuming from a checkpoint is not rehearsed for scripts" in said
+    assert "no traffic and no step time" in said
 
 
 def test_a_script_that_is_rehearsed_leaves_nothing_behind(estimated: Result, folder: Path) -> None:

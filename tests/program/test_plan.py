@@ -53,7 +53,7 @@ def test_a_plan_is_an_object_with_its_ds_config(planned: Result, folder: Path) -
 
 def test_a_plan_says_what_speaks_for_it(planned: Result) -> None:
     said = [line.split()[0] for line in planned.out.splitlines() if not line.startswith(" ")]
-    assert {"choice", "batch", "memory", "because", "step"} <= set(said)
+    assert {"choice", "batch", "process", "host", "because", "step"} <= set(said)
     assert [line for line in f"{planned.out}{planned.err}".splitlines() if len(line) > 80] == []
 
 
@@ -92,9 +92,9 @@ def test_a_plan_that_offloads_says_what_it_needs_of_hosts_that_nobody_named(fold
     done = zlaunch("plan", "large", "--on", "T4", "--global-batch", "1", "--seq-len", "128", cwd=folder)
     assert "--offload cpu" in done.out
     said = " ".join(done.out.split())
-    assert re.search(r"; needs \d.* GiB of host memory on each host \(not checked: `--host-memory", said), (
-        done.out
-    )
+    assert re.search(
+        r"host needs \d.* GiB of host memory on each host \(not checked: `--host-memory", said
+    ), done.out
 
 
 def test_a_plan_needs_a_gpu_to_plan_for(folder: Path) -> None:

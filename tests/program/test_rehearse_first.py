@@ -95,7 +95,7 @@ def test_a_dry_run_says_what_a_start_would_find_out_and_starts_nothing(tmp_path:
     assert result.status == 0, result.err
     assert "memory check before the start" in result.out
     assert "cannot tell" not in result.out
-    assert "GiB each" in result.out
+    assert "GiB with its " in result.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,7 @@
 """`zlaunch estimate SCRIPT`: estimate a training script as it is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, Final
 
@@ -11,18 +12,21 @@ from zlaunch.cli.option_table import members, read
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_one
 from zlaunch.cli.views.estimate_report import NAME_A_GPU, write_picture
-from zlaunch.cli.views.estimate_text import estimate_lines
+from zlaunch.cli.views.estimate_text import estimate_lines, further_findings
 from zlaunch.cli.views.memory_plot import phases_picture
 from zlaunch.cli.views.picture import check_plot
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.changes import TRAINING, Options
+from zlaunch.estimate.effects import state_of
+from zlaunch.estimate.query import Estimate
 from zlaunch.estimate.request import EstimateRequest, find_cluster
+from zlaunch.estimate.strategies import STRATEGIES
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, find_module_in, inspect_python
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.model import SEQ_LEN_FLAGS
 from zlaunch.job.recipes import recipe_named
-from zlaunch.job.script import Script, setting_of
+from zlaunch.job.script import Handover, Script, setting_of
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, script_path
 from zlaunch.launch.estimated_script import estimate_program as rehearse_program
@@ -57,12 +61,27 @@ def estimate_program(context: Any, script: str | None, given: Mapping[str, Any])
         console.data(to_json(of_one(estimate, None)))
     else:
         console.data(*estimate_lines(estimate))
-        console.say_findings([*found.remarks, *estimate.findings])
+        console.say_findings([*found.remarks, *further_findings(estimate)])
+        console.say(*_other_strategies(estimate, source))
     if plot is not None:
         write_picture(phases_picture(estimate), plot)
     if cluster.gpu is None:
         console.say(NAME_A_GPU)
     return estimate.fit.status
+
+
+def _other_strategies(estimate: Estimate, script: Script) -> Iterator[str]:
+    """Say how to compare the stage with others, each of which is another rehearsal."""
+    if estimate.query.given.handover is Handover.NOT:
+        return
+    now = state_of(estimate.query, estimate.resolved)
+    others = []
+    for strategy in STRATEGIES:
+        offload = {part: device for part, device in asdict(strategy.offload).items() if device != "none"}
+        is_refused = bool(offload) and script.own_optimizer is not None
+        if not (strategy.on_nvme or is_refused or (strategy.stage, offload) == (now.stage, now.offload)):
+            others.append(f"`{strategy.options}`")
+    yield from console.paragraph(f"hint: to compare, repeat it with {', '.join(others)}")
 
 
 def _belongs_to_script(wrong: Mapping[str, Any], script: Script) -> WrongUsage:

@@ -12,6 +12,7 @@ from zlaunch.errors import Refused
 from zlaunch.estimate.changes import JobState, Options, memory_changes, speed_changes
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.forecast import PHASES, Forecast
 from zlaunch.estimate.query import Estimate, EstimateQuery, is_fit
 from zlaunch.estimate.strategies import Strategy, apply_strategy
 from zlaunch.units import whole
@@ -22,6 +23,7 @@ MOST_FASTER: Final = 3
 MOST_CONFIRMED: Final = 4
 """Changes that are rehearsed after the closed form has found them."""
 MOST_NAMED: Final = 3
+_OF_A_STEP: Final = PHASES[2:6]
 
 
 def state_of(query: EstimateQuery, resolved: ResolvedConfig) -> JobState:
@@ -60,7 +62,7 @@ class ChangeEffect:
     """Time per token, as a fraction of what it was."""
     fit: Fit
     parts: dict[str, int]
-    """What fills the GPU after the change."""
+    """The most that each part takes on the GPU in any phase of a step, after the change."""
 
 
 def effect(options: Options, before: Estimate, after: Estimate) -> ChangeEffect:
@@ -74,8 +76,18 @@ def effect(options: Options, before: Estimate, after: Estimate) -> ChangeEffect:
         after.need.host - before.need.host,
         pace,
         after.fit,
-        dict(after.forecast.parts.get("gpu", {})),
+        _most_of_each_part(after.forecast),
     )
+
+
+def _most_of_each_part(forecast: Forecast) -> dict[str, int]:
+    """What is not there at the peak is there in another phase."""
+    most = dict(forecast.parts.get("gpu", {}))
+    for phase in forecast.phases:
+        if phase.name in _OF_A_STEP:
+            for part, size in phase.parts.get("gpu", {}).items():
+                most[part] = max(size, most.get(part, 0))
+    return most
 
 
 def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:

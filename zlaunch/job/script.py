@@ -48,6 +48,9 @@ LOCAL_RANK_FLAGS = ("--local_rank", "--local-rank")
 RESUME = "--resume_from_checkpoint"
 """The argument by which the Trainer and most other scripts take a checkpoint."""
 
+DS_CONFIG_VARIABLE = "ZLAUNCH_DS_CONFIG"
+"""Where a script without a flag for it finds the path of its ds_config."""
+
 RANK_DIVIDERS = (
     "PipelineModule",
     "LayerSpec",
@@ -81,6 +84,14 @@ class OwnConfig(NamedTuple):
     value: Mapping[str, Any] | str | None
     """The config, its file, or None if it is not known before the script runs."""
     place: Place | None = None
+
+
+class OwnOptimizer(NamedTuple):
+    """An optimizer that a script creates and gives to `deepspeed.initialize`."""
+
+    name: str
+    """Its class in torch.optim."""
+    place: Place
 
 
 class OwnSetting(NamedTuple):
@@ -119,6 +130,8 @@ class Script:
     """The ds_config that it uses without these arguments."""
     wants_optimizer: Place | None = None
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
+    own_optimizer: OwnOptimizer | None = None
+    """What all its engines certainly train with."""
     without_deepspeed: str = ""
     """What it trains with instead of DeepSpeed, if that is known."""
     constants: Mapping[str, Value] = field(default_factory=dict)

@@ -20,10 +20,12 @@ from zlaunch.job.file_kinds import refuse_other_files, refuse_other_languages, s
 from zlaunch.job.launching_source import launcher_of
 from zlaunch.job.model import LENGTHS
 from zlaunch.job.script import (
+    DS_CONFIG_VARIABLE,
     LOCAL_RANK_FLAGS,
     RESUME,
     ConfigInterface,
     OwnConfig,
+    OwnOptimizer,
     OwnSetting,
     Script,
     num_mentions,
@@ -80,6 +82,7 @@ def read_script(path: Path) -> Script:
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
+        own_optimizer=_own_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=output_dir,
         has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
@@ -124,9 +127,9 @@ class _Code:
                 self.options |= dict.fromkeys((word for word in words if isinstance(word, str)), call)
 
     def place(self, call: ast.Call) -> Place:
-        """Locate a call of `deepspeed.initialize`."""
+        """Locate a call: the name of what is called."""
         text = self.source.split("\n")[call.lineno - 1]
-        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len("deepspeed.initialize"))
+        return Place(str(self.path), call.lineno, call.col_offset + 1, text, len(ast.unparse(call.func)))
 
 
 def _no_python(path: Path, error: SyntaxError | ValueError) -> Finding:
@@ -147,7 +150,7 @@ def _interface(code: _Code) -> tuple[ConfigInterface, bool, tuple[str, ...]]:
         return ConfigInterface.TRAINER, True, _CONFIG_FLAGS[:1]
     if not any(name in _PARSERS or name.endswith(("Trainer", *_ARGUMENTS)) for name in code.names):
         takes_arguments = any(map(_takes_arguments, code.engine_calls)) or bool(code.arguments)
-        if (flags and code.engine_calls and takes_arguments) or _VARIABLE in code.literals:
+        if (flags and code.engine_calls and takes_arguments) or DS_CONFIG_VARIABLE in code.literals:
             return ConfigInterface.DEEPSPEED, True, flags
         if code.engine_calls:
             return ConfigInterface.DEEPSPEED, False, ()
@@ -177,7 +180,6 @@ def _chooses_backend(call: ast.Call) -> bool:
     return last_name(call.func) == "Accelerator" and bool(chosen)
 
 
-_VARIABLE = "ZLAUNCH_DS_CONFIG"
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config")
 _RESUME_FLAGS = (RESUME, RESUME.replace("_", "-"))
 _SAVE_FLAGS = ("--save", "--output_dir", "--output-dir")
@@ -381,11 +383,50 @@ def _wants_optimizer(code: _Code) -> Place | None:
     return None
 
 
+def _own_optimizer(code: _Code) -> OwnOptimizer | None:
+    """Find the optimizer of torch that the script gives all its engines; None unless that is certain."""
+    created: list[ast.Call] = []
+    assignments = [node for node in code.nodes if isinstance(node, ast.Assign)]
+    engines = chain.from_iterable(node.targets for node in assignments if node.value in code.engine_calls)
+    wrapped = {id(name) for name in chain.from_iterable(map(ast.walk, engines))}
+    for call in code.engine_calls:
+        given = _engine_optimizer(call)
+        if isinstance(given, ast.Name):
+            bound = [node for node in code.nodes if id(node) not in wrapped and _binds(node, given.id)]
+            given = next((node.value for node in assignments if node.targets == bound), None)
+        if not isinstance(given, ast.Call) or not _is_of_torch(given.func, code):
+            return None
+        created.append(given)
+    if len({last_name(call.func) for call in created}) != 1:
+        return None
+    return OwnOptimizer(last_name(created[0].func), code.place(created[0]))
+
+
+def _engine_optimizer(call: ast.Call) -> ast.expr | None:
+    """Return the optimizer argument of `deepspeed.initialize`: by name or by position."""
+    if any(isinstance(arg, ast.Starred) for arg in call.args[:3]):
+        return None
+    if len(call.args) > 2:
+        return call.args[2]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == "optimizer"), None)
+
+
+def _is_of_torch(function: ast.expr, code: _Code) -> bool:
+    """Whether a class is one of torch.optim, by the way it is named or imported."""
+    if isinstance(function, ast.Attribute):
+        return ast.unparse(function.value) in ("torch.optim", "optim")
+    imports = [
+        node for node in code.nodes if isinstance(node, ast.ImportFrom) and node.module == "torch.optim"
+    ]
+    names = {alias.name for alias in chain.from_iterable(node.names for node in imports) if not alias.asname}
+    return isinstance(function, ast.Name) and function.id in names
+
+
 def _own_engine_config(code: _Code) -> OwnConfig | None:
     """Find an engine whose ds_config is part of the script; None unless that is certain."""
     calls = code.engine_calls
     has_trainer = any(name.endswith(("Trainer", "Accelerator")) for name in code.names)
-    if not calls or has_trainer or _VARIABLE in code.literals:
+    if not calls or has_trainer or DS_CONFIG_VARIABLE in code.literals:
         return None
     if not all(_is_own(_engine_config(call), code) or _excludes_flags(call, code) for call in calls):
         return None

@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -182,7 +183,7 @@ def _why_unasked(job: JobSpec, returncode: int, error: str, *, is_late: bool) ->
             why += "; `--no-ask` does not wait for them"
         return why
     if error and returncode:
-        return error[:MOST_CHARACTERS]
+        return textwrap.shorten(error, MOST_CHARACTERS, placeholder=" …")
     return f"it ended with {returncode}"
 
 
@@ -216,7 +217,8 @@ def _raise_rejected(job: JobSpec, lines: Sequence[str], python: Interpreter, *, 
         return
     line = lines[place]
     listed = line.partition(_CHOOSE)[2]
-    message = "".join(_REJECTS.findall(line[:MOST_CHARACTERS])).partition(_CHOOSE)[0]
+    shown = textwrap.shorten(line, MOST_CHARACTERS, placeholder=" …")
+    message = "".join(_REJECTS.findall(shown)).partition(_CHOOSE)[0]
     options = re.findall(r"[\w.-]+", listed) or _OPTION.findall(" ".join(lines[:place]))
     words = _WRONG.findall(message)
     if is_trainer:

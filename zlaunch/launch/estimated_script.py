@@ -1,6 +1,7 @@
 """Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
 
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.memory import query_for
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
@@ -47,17 +49,25 @@ def estimate_program(
     imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
     facts = prepare(job, options, reporter, imagined)
+    refuse_without_deepspeed(facts.job, facts.script)
     plan, result = rehearse_job(facts, cluster, reporter)
     if result.forecast is None:
         return _by_model(facts, cluster, result)
     return ProgramEstimate(estimate_of(plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
+def _after(words: tuple[str, ...]) -> tuple[str, ...]:
+    if not words:
+        return ()
+    return ("--", *words)
+
+
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
     """Estimate a program that could not be rehearsed by what is known of its model."""
     why = why_not(facts, result)
     if result.is_own_error:
-        hint = "it was started with what `zlaunch train` hands over: see whether it fails there, too"
+        train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
+        hint = f"`{train}` hands over the same: see whether it fails there, too"
         if _OFFLINE.search(str(result.error)):
             hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch.config.client_optimizer import check_client_optimizer
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS, as_written
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
@@ -16,10 +17,10 @@ from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted, located
-from zlaunch.errors import Finding, Severity, refuse_fatal
+from zlaunch.errors import Finding, Severity, Unavailable, refuse_fatal
 from zlaunch.hosts.environment import Variable, accelerate_variables, asked_variables, job_environment
 from zlaunch.hosts.machine import op_cache
-from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
+from zlaunch.job.script import DS_CONFIG_VARIABLE, FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
 from zlaunch.job.unused_arguments import unused_settings
@@ -61,7 +62,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     refuse_fatal(fsdp)
     findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
     config = resolve_config(job, facts.context(args), findings)
-    refuse_fatal(_untrained_evaluation(facts, config))
+    refuse_fatal([*_untrained_evaluation(facts, config), *_client_optimizer(facts, config)])
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
@@ -127,7 +128,10 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
     """List the arguments and the variables by which the ds_config reaches the script."""
     script, file = facts.script, facts.layout.ds_config
     typed = _as_typed(facts)
-    variable = {"ZLAUNCH_DS_CONFIG": Variable(str(file), _IN_VARIABLE)}
+    why = "the script reads it"
+    if not script.mentions(DS_CONFIG_VARIABLE):
+        why = f'the script has no flag for it; read it with `config=os.environ["{DS_CONFIG_VARIABLE}"]`'
+    variable = {DS_CONFIG_VARIABLE: Variable(str(file), why)}
     match script.handover:
         case Handover.ARGUMENTS:
             return script_arguments(config.agreement, file, script.config_flags), {}
@@ -149,9 +153,6 @@ def _as_typed(facts: JobFacts) -> tuple[str, ...]:
     if facts.script.handover is Handover.NOT:
         return (*flags, str(facts.job.ds_config))
     return (*flags, str(facts.layout.ds_config))
-
-
-_IN_VARIABLE = "the script has no flag for it; use `deepspeed.initialize(config=os.environ[…])`"
 
 
 def _left_to_program(values: Values, config: ResolvedConfig) -> Values:
@@ -231,6 +232,13 @@ def _no_optimizer(facts: JobFacts) -> list[Finding]:
 def _has_optimizer_section(facts: JobFacts) -> bool:
     is_set = any(key.partition(".")[0] == "optimizer" for key, _ in facts.job.overrides)
     return is_set or (facts.ds_config is not None and facts.ds_config.value.get("optimizer") is not None)
+
+
+def _client_optimizer(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find an optimizer of the script that DeepSpeed refuses beside this ds_config."""
+    own = facts.script.own_optimizer
+    if own is not None and facts.script.interface is ConfigInterface.DEEPSPEED:
+        yield from check_client_optimizer(own.name, own.place, config.config)
 
 
 def _optimizer(facts: JobFacts, args: TrainerArgs) -> Iterator[Finding]:
@@ -338,6 +346,19 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
         hint = "remove the ds_config there, or leave out these options"
         yield Finding("own-config", message, hint, severity=Severity.IGNORED, place=own_config.place)
         return
+    instead, hint = _instead_of_deepspeed(job, script)
+    yield Finding("no-deepspeed", f"{instead}, so {effect}", hint, severity=Severity.IGNORED)
+
+
+def refuse_without_deepspeed(job: JobSpec, script: Script) -> None:
+    """Raise Unavailable for a script that certainly has no engine to rehearse."""
+    if script.interface is ConfigInterface.NONE and script.is_sure:
+        instead, hint = _instead_of_deepspeed(job, script)
+        raise Unavailable(f"{instead}, so there is no ZeRO job to estimate", hint)
+
+
+def _instead_of_deepspeed(job: JobSpec, script: Script) -> tuple[str, str]:
+    """Say what a script trains with, and how to train it with DeepSpeed."""
     instead = "does not use DeepSpeed"
     if script.without_deepspeed:
         instead = f"trains with {script.without_deepspeed}"
@@ -346,5 +367,4 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
         hint = "remove FSDP from the script"
         if job.args.fsdp:
             hint = f"leave out `{job.args.fsdp}` to train with DeepSpeed"
-    message = f"{script.path.name} {instead}, so {effect}"
-    yield Finding("no-deepspeed", message, hint, severity=Severity.IGNORED)
+    return f"{script.path.name} {instead}", hint

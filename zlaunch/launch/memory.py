@@ -33,6 +33,7 @@ from zlaunch.job.script import RESUME, ConfigInterface, setting_of
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, why_not
 from zlaunch.launch.reporter import PlanReporter
@@ -57,6 +58,11 @@ def with_memory(
     asks = options.auto_stage or options.rehearse
     doubt = _by_model_because(facts, options.seq_len)
     if asks and doubt is None:
+        if options.seq_len is not None:
+            reporter.note(
+                f"`--seq-len {options.seq_len}` has no effect: the script is rehearsed with its own batches"
+            )
+        refuse_without_deepspeed(facts.job, facts.script)
         try:
             facts, program = _rehearsed(facts, reporter, chooses=options.auto_stage)
         except NotRehearsed as error:
@@ -74,7 +80,7 @@ class NotRehearsed(Exception):
 
 def _by_model_because(facts: JobFacts, seq_len: int | None) -> str | None:
     """Say why a job is estimated by its model, without a rehearsal of its program; None: it is rehearsed."""
-    if seq_len is not None:
+    if seq_len is not None and facts.model is not None:
         return f"`--seq-len {seq_len}` is about the model"
     if facts.job.resume is not None or facts.trainer_flags.value(RESUME):
         return f"{facts.job.shown_name} resumes, and a rehearsal reads no checkpoint"
@@ -220,6 +226,7 @@ def query_for(
 
 def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
+    refuse_without_deepspeed(facts.job, facts.script)
     query = query_for(facts, seq_len, usual_seq_len)
     if query is None:
         raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts))
@@ -319,7 +326,9 @@ def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
 
 def _need(estimate: Estimate) -> str:
     host = f"{memory(estimate.need.host)} on each host"
-    return f"{memory(estimate.need.process[1])} on each GPU, {host}" if estimate.forecast.on_gpu else host
+    if not estimate.forecast.on_gpu:
+        return host
+    return f"a process takes {memory(estimate.need.process[1])} on its GPU, and all of them {host}"
 
 
 def _remedies_hint(query: EstimateQuery, changes: Sequence[Options]) -> str:

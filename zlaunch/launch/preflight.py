@@ -48,6 +48,11 @@ class Preflight:
         has_gpus, has_model = bool(facts.machine.gpus), facts.model is not None
         must_fit = self.options.rehearse or (has_gpus and has_model and not self.options.force)
         if not (self.options.auto_stage or must_fit):
+            if self.options.seq_len is not None:
+                why = "memory is checked on GPUs, or with `--rehearse`"
+                if has_gpus and has_model:
+                    why = "`--force` skips the memory check"
+                self.reporter.note(f"`--seq-len {self.options.seq_len}` has no effect: {why}")
             return facts
         from zlaunch.launch.memory import with_memory  # often nothing is estimated
 

@@ -11,16 +11,26 @@ import pytest
 from tests.asking import answer, by_formula, forecast, question
 from tests.running import RECIPE
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import start_lines, time_lines
+from zlaunch.cli.views.estimate_text import (
+    A_FEW_STEPS,
+    estimate_lines,
+    further_findings,
+    start_lines,
+    time_lines,
+)
 from zlaunch.cli.views.strategies import nothing_fits, table_lines
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline, Speed, Term
+from zlaunch.estimate.query import remarks_on
 from zlaunch.estimate.rehearse import Done, Rehearsed
 from zlaunch.estimate.strategies import STRATEGIES, StrategyTable, apply_strategy
+from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.public_models import find_public
+from zlaunch.job.script import Handover
 
 REHEARSED = forecast(10.0, seconds=1.0)
 KEPT = replace(REHEARSED, kept=True)
@@ -61,6 +71,54 @@ def test_a_table_gives_one_of_many_reasons_not_to_rehearse_and_says_whose_it_is(
 def test_the_memory_check_before_a_start_says_why_it_is_the_closed_form() -> None:
     said = " ".join(" ".join(start_lines(answer(question(), not_rehearsed("peft is missing")))).split())
     assert "method closed form, up to 15% off; no rehearsal: peft is missing" in said
+
+
+def test_the_memory_check_before_a_start_says_for_how_long_sequences_it_is() -> None:
+    asked = question(options=Options(seq_len=64))
+    assert "  sequence  64 tokens (`--seq-len`)" in [*start_lines(answer(asked, REHEARSED))]
+
+
+@pytest.mark.parametrize(
+    ("model", "handover", "hint"),
+    [
+        (1_000, Handover.ARGUMENTS, "hint: `--set zero_optimization.reduce_bucket_size=1000` is enough"),
+        (1_000, Handover.NOT, "hint: a `reduce_bucket_size` of 1000 in the script's ds_config is enough"),
+        (10**9, Handover.ARGUMENTS, ""),
+    ],
+)
+def test_buckets_that_dwarf_the_model_are_answered_with_the_size_that_is_enough(
+    model: int, handover: Handover, hint: str
+) -> None:
+    asked = question(stage=2)
+    asked = replace(asked, given=replace(asked.given, handover=handover))
+    told = replace(REHEARSED, trainable=model, parts={"gpu": {"buckets": 9 << 30, "gradients": 1 << 30}})
+    said = " ".join(" ".join(estimate_lines(answer(asked, told))).split())
+    assert hint in said
+    assert ("hint: " in said) == bool(hint)
+
+
+def test_a_job_without_a_step_time_says_why() -> None:
+    said = " ".join(" ".join(estimate_lines(answer(question(stage=2), REHEARSED))).split())
+    assert "no traffic and no step time: they are computed for language models" in said
+
+
+def test_an_open_verdict_says_how_to_find_out() -> None:
+    doubt = Uncounted("train.py:3", "compares a value", Effect.EITHER)
+    asked = question(stage=2)
+    asked = replace(asked, training=replace(asked.training, uncounted=(doubt,)))
+    said = " ".join(" ".join(estimate_lines(answer(asked, REHEARSED))).split())
+    assert "cannot tell whether it fits" in said
+    assert A_FEW_STEPS in said
+
+
+def test_a_doubt_that_the_verdict_names_is_not_told_twice() -> None:
+    doubt = Uncounted("train.py:3", "compares a value", Effect.EITHER)
+    asked = question(stage=2)
+    asked = replace(asked, training=replace(asked.training, uncounted=(doubt,)))
+    told = answer(asked, REHEARSED)
+    told = replace(told, remarks=tuple(remarks_on(REHEARSED, asked)))
+    assert len(told.remarks) == 1
+    assert further_findings(told) == []
 
 
 def test_a_table_in_which_stages_seem_to_save_nothing_says_what_they_partition() -> None:

@@ -47,6 +47,7 @@ def row(plan: LaunchPlan) -> str:
         ({"total": None, "each": None}, "a checkpoint every 5 steps to /kept, all of them kept; 512.0 GiB are free"),
         ({"total": None, "limit": None, "free": None}, "a checkpoint every 5 steps to /kept, 50 MiB each"),
         ({"every": None, "strategy": "", "limit": None, "each": None}, "a checkpoint when the script says to /kept; 512.0 GiB are free"),
+        ({"every": 500, "each": None, "free": None}, "a checkpoint after the last step (20) to /kept"),
         ({"is_kept": True, "free": None, "each": None}, "a checkpoint every 5 steps, as in the checkpoint, to /kept, 4 in all"),
     ],
 )  # fmt: skip
@@ -64,6 +65,18 @@ def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
 def test_of_a_loop_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(replace(INPUTS, script=script(interface=ConfigInterface.DEEPSPEED)))
     assert not any(line.startswith("saves") for line in plan_lines(plan, complete=False))
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ('config=os.environ["ZLAUNCH_DS_CONFIG"]', "the script reads it"),
+        ("", 'read it with `config=os.environ["ZLAUNCH_DS_CONFIG"]`'),
+    ],
+)
+def test_a_loop_is_told_to_read_its_ds_config_only_if_it_does_not(source: str, why: str) -> None:
+    loop = replace(script(source, ConfigInterface.DEEPSPEED), config_flags=())
+    assert why in make_plan(replace(INPUTS, script=loop)).environment["ZLAUNCH_DS_CONFIG"].why
 
 
 def test_the_command_of_several_hosts_names_the_host_that_it_is_for() -> None:

@@ -103,7 +103,7 @@ def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: R
         console.data(to_json(estimate_json.of_one(estimate, effects)))
     else:
         console.data(*estimate_text.estimate_lines(estimate))
-        console.say_findings(estimate.findings)
+        console.say_findings(estimate_text.further_findings(estimate))
     if view.plot is not None:
         write_picture(phases_picture(estimate), view.plot)
     if view.levers and not view.as_json:

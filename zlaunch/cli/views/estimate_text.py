@@ -5,18 +5,24 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, precision_words, zero_words
-from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced
+from zlaunch.errors import Finding
+from zlaunch.estimate.changes import BUCKET
+from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced, state_of
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
 from zlaunch.estimate.memory.communication import paper_volume
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.job.script import Handover
 from zlaunch.units import brief, count, decimal, gib, in_gib, memory, plural
 
 BAR_COLUMNS: Final = 20
 MOST_HINTS: Final = 3
 POOLS: Final[Mapping[Pool, str]] = {"pageable": "pageable", "pinned": "pinned", "shm": "shm", "nvme": "NVMe"}
+A_FEW_STEPS: Final = (
+    "hint: a few real steps tell: after `zlaunch train`, `zlaunch runs show` has the memory of each rank"
+)
 FITS: Final = {Fit.YES: "yes", Fit.NO: "no", Fit.TIGHT: "close", Fit.UNKNOWN: "?"}
 
 
@@ -26,8 +32,10 @@ def estimate_lines(estimate: Estimate) -> Iterator[str]:
     blocks = (
         _phases(estimate),
         _part_lines(estimate.forecast),
+        _bucket_lines(estimate),
         _traffic_lines(estimate),
         time_lines(estimate.speed),
+        _no_time_lines(estimate),
         _verdict_lines(estimate),
     )
     yield from _apart(blocks)
@@ -59,6 +67,13 @@ def _verdict_lines(estimate: Estimate) -> Iterator[str]:
         yield from console.paragraph(text)
     elif estimate.doubts or estimate.fit is not Fit.UNKNOWN:
         yield from console.paragraph(f"{estimate.fit.words}: {'; '.join(estimate.verdict.reasons)}")
+    if estimate.doubts or estimate.fit is Fit.TIGHT:
+        yield from console.paragraph(A_FEW_STEPS)
+
+
+def further_findings(estimate: Estimate) -> list[Finding]:
+    """List its findings, without those that the verdict has as its reasons."""
+    return [finding for finding in estimate.findings if finding.message not in estimate.verdict.reasons]
 
 
 def _hint_lines(estimate: Estimate, effects: Sequence[ChangeEffect]) -> Iterator[str]:
@@ -77,38 +92,50 @@ def unchecked_host(estimate: Estimate) -> str | None:
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
     """Write the memory check before a start; a job that cannot fit was refused."""
-    need, gpu = estimate.need, estimate.query.cluster.gpu
+    gpu = estimate.query.cluster.gpu
     verdict = "two steps could be rehearsed"
     if estimate.forecast.method != "rehearsal":
         verdict = "not rehearsed"
     if estimate.doubts or estimate.fit is not Fit.UNKNOWN:
         verdict = estimate.fit.words
     yield "\nmemory check before the start"
-    rows = [
-        ("host", f"{memory(need.host)} each"),
-        ("verdict", "; ".join([verdict, *estimate.verdict.reasons])),
-    ]
+    rows = [_length_row(estimate.query)]
     if estimate.forecast.on_gpu and gpu is not None:
-        phase = estimate.forecast.peak_phase("gpu")
-        rows.insert(0, ("GPU", f"{memory(need.process[1])} each, peak in {phase}"))
+        rows.append(("process", process_text(estimate)))
+    rows += [("host", host_text(estimate)), ("verdict", "; ".join([verdict, *estimate.verdict.reasons]))]
     if estimate.forecast.why_not_rehearsed:
         rows.append(("method", method(estimate.forecast)))
     yield from console.table(rows)
 
 
+def process_text(estimate: Estimate) -> str:
+    """Write what a process takes on its GPU, of what there is."""
+    most, gpu = memory(estimate.need.process[1]), estimate.query.cluster.gpu
+    phase = estimate.forecast.peak_phase("gpu")
+    if gpu is None:
+        return f"{most} on each GPU, peak in {phase}"
+    return f"{most} of {memory(gpu.total_bytes)} on each GPU, peak in {phase}"
+
+
+def host_text(estimate: Estimate) -> str:
+    """Write what the ranks of a host take there."""
+    return f"{memory(estimate.need.host)} with its {plural(estimate.query.cluster.ranks_per_host, 'rank')}"
+
+
 def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     """Write what the numbers are about: model, ranks and sequence length."""
     query = estimate.query
-    seq_len = query.training.seq_len
     rows = [("model", _model_text(query, estimate.forecast))]
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
-    rows.append(("ranks", _ranks_text(query.cluster)))
-    if query.training.batch is None:
-        rows.append(("sequence", f"{seq_len.value} tokens ({seq_len.source})"))
-    else:
-        rows.append(("inputs", query.training.batch))
-    return rows
+    return [*rows, ("ranks", _ranks_text(query.cluster)), _length_row(query)]
+
+
+def _length_row(query: EstimateQuery) -> tuple[str, str]:
+    training = query.training
+    if training.batch is not None:
+        return "inputs", training.batch
+    return "sequence", f"{training.seq_len.value} tokens ({training.seq_len.source})"
 
 
 def _settings(estimate: Estimate) -> Iterator[tuple[str, str]]:
@@ -194,6 +221,8 @@ def _phases(estimate: Estimate) -> Iterator[str]:
             line = f"{line:<{width}}{'#' * used}{'.' * (BAR_COLUMNS - used)}"  # noqa: PLW2901 - the same line
         yield line
     yield _host(estimate)
+    if estimate.query.training.batch is not None:
+        yield "resuming from a checkpoint is not rehearsed for scripts"
 
 
 def _phase_row(phase: Phase, overhead: int, pools: Sequence[Pool]) -> tuple[str, ...]:
@@ -210,6 +239,31 @@ def _host(estimate: Estimate) -> str:
     if need.nvme:
         text += f", and {memory(need.nvme)} on NVMe"
     return text
+
+
+def _bucket_lines(estimate: Estimate) -> Iterator[str]:
+    """Say how to shrink buckets that are larger than the model, where they fill much of the memory."""
+    forecast, query = estimate.forecast, estimate.query
+    parts = forecast.parts.get("gpu", {})
+    size, bucket = parts.get("buckets", 0), state_of(query, estimate.resolved).bucket
+    if 4 * size < sum(parts.values()) or bucket <= forecast.trainable:
+        return
+    enough = f"`--set {BUCKET}={forecast.trainable}`"
+    if query.given.handover is Handover.NOT:
+        enough = f"a `reduce_bucket_size` of {forecast.trainable} in the script's ds_config"
+    yield from console.paragraph(
+        f"hint: {enough} is enough for this model; its buckets have room for {count(bucket)} elements"
+    )
+
+
+def _no_time_lines(estimate: Estimate) -> Iterator[str]:
+    gpu = estimate.query.cluster.gpu
+    if estimate.speed is not None or gpu is None:
+        return
+    why = "they are computed for language models that train on token ids"
+    if not gpu.half_flops:
+        why = f"the speed of {gpu.name} is unknown"
+    yield from console.paragraph(f"no traffic and no step time: {why}")
 
 
 def _traffic_lines(estimate: Estimate) -> Iterator[str]:
@@ -297,7 +351,7 @@ def _reduced(forecast: Forecast, effects: Sequence[ChangeEffect]) -> Iterator[st
             options, left = reduction
             rows.append((f"{part:<20}{in_gib(size):>9} -> {in_gib(left)}", f"`{options}`"))
     if rows:
-        yield "change that reduces each part the most at the peak, in GiB"
+        yield "change that leaves least of each part, in GiB"
         yield from console.notes(rows)
 
 

@@ -18,7 +18,7 @@ from zlaunch.hosts.environment import Variable
 from zlaunch.hosts.machine.ports import LOOPBACK
 from zlaunch.hosts.machine.resources import local_names
 from zlaunch.job.recipes import recipe_of
-from zlaunch.job.script import ConfigInterface, Handover
+from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
@@ -54,8 +54,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         if who != OpenReason.DATA_LOADER:  # which the batch shows
             yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     match plan.script.handover:
-        case Handover.VARIABLE if "ZLAUNCH_DS_CONFIG" in plan.environment:  # a rerun has its record's
-            yield "ds_config", f"in $ZLAUNCH_DS_CONFIG: {plan.environment['ZLAUNCH_DS_CONFIG'].why}"
+        case Handover.VARIABLE if DS_CONFIG_VARIABLE in plan.environment:  # a rerun has its record's
+            yield "ds_config", f"in ${DS_CONFIG_VARIABLE}: {plan.environment[DS_CONFIG_VARIABLE].why}"
         case Handover.ACCELERATE if not plan.script.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
     yield from _save_rows(plan)
@@ -119,6 +119,8 @@ def _saves(plan: LaunchPlan) -> str:
         when = f"every {plural(saves.every, 'step')}"
         if saves.is_kept:
             when += ", as in the checkpoint,"
+        if saves.total and saves.count == 1:
+            when = f"after the last step ({saves.total})"
     what = "the model alone" if saves.is_model_only else "a checkpoint"
     words = f"{what} {when} to {shown(saves.directory)}"
     if saves.each is not None:
@@ -132,6 +134,8 @@ def _saves(plan: LaunchPlan) -> str:
 
 
 def _how_many(saves: SavePlan) -> str:
+    if saves.count == 1:
+        return ""
     if saves.most is None:
         return ", all of them kept" if saves.limit == 0 else ""
     how_many = f", at most {saves.most} at once"
@@ -195,7 +199,7 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     if plan.script.handover is not Handover.NOT:
         command += "; the ds_config is written when the job starts"
     yield command
-    yield f"  {shlex.join(hide_arguments(plan.argv))}"
+    yield from console.command_lines(hide_arguments(plan.argv))
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)
     if plan.debug is not None:

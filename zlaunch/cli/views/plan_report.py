@@ -9,7 +9,7 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import job_rows, method, unchecked_host
+from zlaunch.cli.views.estimate_text import host_text, job_rows, method, process_text, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
@@ -20,7 +20,7 @@ from zlaunch.estimate.query import Estimate, EstimateQuery, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
-from zlaunch.units import brief, count, gib, memory, plural
+from zlaunch.units import brief, count, plural
 
 MOST_MISSES: Final = 3
 """Configurations to name as too large, or perhaps too large."""
@@ -83,7 +83,8 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
     total = chosen.micro_batch * chosen.accumulation * ranks
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
     yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}"
-    yield "memory", _memory_text(estimate)
+    yield "process", process_text(estimate)
+    yield "host", unchecked_host(estimate) or host_text(estimate)
     yield "because", "; ".join(_reasons(result)) or "nothing else that fits is as fast"
     bucket = estimate.resolved.values[ZERO, "reduce_bucket_size"]
     if bucket is not None:
@@ -91,14 +92,6 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
     if estimate.seconds is not None:
         yield "step", f"about {brief(estimate.seconds)}"
     yield "method", method(estimate.forecast)
-
-
-def _memory_text(estimate: Estimate) -> str:
-    need, gpu = estimate.need, estimate.query.cluster.gpu
-    assert gpu is not None, "a plan has one"
-    phase = estimate.forecast.peak_phase("gpu")
-    text = f"{gib(need.process[1])} of {gib(gpu.total_bytes)} GiB on the GPU, peak in {phase}"
-    return f"{text}; {unchecked_host(estimate) or f'{memory(need.host)} on each host'}"
 
 
 def _reasons(result: SearchResult) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from zlaunch.config.client_optimizer import NOT_ON_CPU, instead_on_cpu
 from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
@@ -104,16 +105,10 @@ def client_optimizer(case: Case) -> Reading | None:
     if "ZeRO-Offload with a client provided optimizer" not in case.words:
         return None
     brought = named_in(case.words, r"client provided optimizer \((.{1,100}?)\) which")
-    facts, advice = [], []
+    facts = []
     if brought:
         facts.append(f"the script's optimizer is {brought}")
-    if brought and "adam" in brought.lower():
-        advice.append(
-            "create `deepspeed.ops.adam.DeepSpeedCPUAdam` in the script; it takes the same arguments"
-        )
-    advice.append("`--set zero_force_ds_cpu_optimizer=false` keeps it, but is slow")
-    cause = "the optimizer is offloaded, but DeepSpeed cannot run the script's optimizer on the CPU"
-    return Reading(cause, facts, advice)
+    return Reading(NOT_ON_CPU, facts, instead_on_cpu(brought or ""))
 
 
 @signature(

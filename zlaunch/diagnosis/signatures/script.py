@@ -333,7 +333,10 @@ def eight_bit_optimizer(case: Case) -> Reading | None:
     return Reading(f"the 8-bit optimizer of bitsandbytes failed on {case.who}", facts, advice)
 
 
-@signature("script-exception", "any other exception")
+OTHER_EXCEPTION = "script-exception"
+
+
+@signature(OTHER_EXCEPTION, "any other exception")
 def script_exception(case: Case) -> Reading | None:
     """The script raised an exception."""
     error = case.error

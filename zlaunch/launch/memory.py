@@ -65,7 +65,7 @@ def with_memory(
         refuse_without_deepspeed(facts.job, facts.script)
         try:
             facts, program = _rehearsed(facts, reporter, chooses=options.auto_stage)
-        except NotRehearsed as error:
+        except ProgramNotRehearsed as error:
             doubt = str(error)
             reporter.note(f"{doubt}; its model is estimated instead")
     if program is None:
@@ -74,7 +74,7 @@ def with_memory(
     return replace(facts, estimate=program)
 
 
-class NotRehearsed(Exception):
+class ProgramNotRehearsed(Exception):
     """Why a program cannot be rehearsed."""
 
 
@@ -90,7 +90,7 @@ def _by_model_because(facts: JobFacts, seq_len: int | None) -> str | None:
 def _rehearsed(facts: JobFacts, reporter: PlanReporter, *, chooses: bool) -> tuple[JobFacts, Estimate]:
     """Rehearse a program, with the first strategy that fits if one is to be chosen.
 
-    Raise NotRehearsed for one that cannot be, Refused if it cannot fit.
+    Raise ProgramNotRehearsed for one that cannot be, Refused if it cannot fit.
     """
     if not chooses:
         estimate = _of_program(facts, reporter)
@@ -135,9 +135,9 @@ def _of_program(facts: JobFacts, reporter: PlanReporter) -> Estimate:
     try:
         plan, result = rehearse_job(facts, cluster, reporter)
     except Unavailable as error:
-        raise NotRehearsed(error.message) from None
+        raise ProgramNotRehearsed(error.message) from None
     if result.forecast is None:
-        raise NotRehearsed(why_not(facts, result))
+        raise ProgramNotRehearsed(why_not(facts, result))
     return estimate_of(plan, cluster, result, result.forecast)
 
 

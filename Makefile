@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all fast check docs deaths releases newest matrix programs program-memory gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test test-all fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -117,6 +117,7 @@ matrix: .venv/installed
 programs: .venv/installed
 	$(BIN)/python -m tools.programs build/programs
 
+.PHONY: program-memory
 program-memory: .venv/installed
 	$(BIN)/python -m tools.programs.memory build/programs
 

@@ -28,6 +28,7 @@ MORE = {"DeepSpeed-Chat step 1": "--per_device_eval_batch_size 1"}
 REMARKS = {
     "trl.scripts.grpo": "the generation of completions is not rehearsed",
     "training_batch_hard_trec": "peaks too high by one matrix of distances",
+    "swift sft": "a rank really keeps 2,016 bytes more, the size of a second batch",
     "run_audio_classification": "`load` is too high by 768 bytes",
 }
 """What differs, and why."""

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-rehearsal clean
+.PHONY: help train test test-all fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -23,7 +23,8 @@ help:
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
-	@echo "make gpu-rehearsal  run both on the CPU of this machine"
+	@echo "make gpu-speed      on the GPU machine: compare predicted with measured step times"
+	@echo "make gpu-rehearsal  run all three on the CPU of this machine"
 	@echo "make clean     remove the environment, and files of tests and runs"
 
 train: .venv/installed
@@ -88,7 +89,10 @@ gpu-check: $(SITE)
 gpu-jobs: $(SITE)
 	$(ON_GPU) bench.gpu_jobs $(OPTIONS)
 
-# Both checks on this machine: in a Python that sees only torch and transformers, and for root without network.
+gpu-speed: $(SITE)
+	$(ON_GPU) bench.gpu_speed $(OPTIONS)
+
+# All three checks on this machine: in a Python that sees only torch and transformers, and for root without network.
 REHEARSAL := build/gpu-rehearsal
 ALONE = $(shell unshare --net ip link set lo up 2>/dev/null && echo tools/alone)
 
@@ -98,7 +102,7 @@ gpu-rehearsal: .venv/installed-for-tests
 	    $$($(BIN)/python -c 'import platform; print(platform.python_version())')
 	$(BIN)/python -m tools.bare_python $(REHEARSAL)/python
 	TORCH_EXTENSIONS_DIR=$(CURDIR)/build/torch_extensions $(ALONE) \
-	    $(MAKE) gpu-check gpu-jobs DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out \
+	    $(MAKE) gpu-check gpu-jobs gpu-speed DEVICE=cpu FIRST=3 BUDGET=2400 OUT=$(REHEARSAL)/out \
 	    SITE=$(REHEARSAL)/site-packages WHEELS=$(REHEARSAL)/wheels PYTHON=$(CURDIR)/$(REHEARSAL)/python/bin/python
 
 # The last patch of each release. Add a new release to RELEASES in zlaunch/dsconfig/releases.py too.

@@ -1,9 +1,9 @@
-"""Train or resume one cell of the GPU check as a real rank: `python -m bench.gpu_cell DEVICE < TASK`.
+"""Train, resume or time one cell as a real rank: `python -m bench.gpu_cell DEVICE < TASK`.
 
-Prints the memory figures of each phase as JSON. The job is built with the code of the rehearsal, and its
-memory is counted by the device. The process group has the right size but no other ranks, so values are
-wrong and sizes are right. Before it reads its task, the process imports packages and does not use the
-device: the next process can start while one is being measured.
+Prints the memory figures of each phase as JSON, and the times if asked for them. The job is built with the
+code of the rehearsal, and its memory is counted by the device. The process group has the right size but no
+other ranks, so values are wrong and sizes are right. Before it reads its task, the process imports packages
+and does not use the device: the next process can start while one is being measured.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from zlaunch.estimate.workload import Workload
 
 STEPS = 2
 TAG = "saved"
+WARM_UP = 3
+TIMED = 5
+"""Steps that are timed as a whole, and as many by phase."""
 
 _SLOW_IMPORTS = (
     "accelerate",
@@ -66,9 +70,10 @@ def measure(task: dict[str, Any], device: Device) -> dict[str, Any]:
     rank = Rank(TypeAdapter(Workload).validate_python(task["workload"]), device)
     device.begin()
     gc.disable()  # garbage is collected at the end of each phase
-    rank.initialize()
-    TASKS[task["run"]](rank, Path(task["checkpoint"]))
-    return {"phases": device.end(), "optimizer": type(rank.engine.optimizer).__name__}
+    fill = random_blocks if task["run"] == "time" else zeros
+    rank.initialize(fill)
+    found = TASKS[task["run"]](rank, Path(task["checkpoint"]))
+    return {"phases": device.end(), "optimizer": type(rank.engine.optimizer).__name__, **(found or {})}
 
 
 @dataclass
@@ -88,8 +93,8 @@ class Rank:
             yield
             gc.collect()
 
-    def initialize(self) -> None:
-        """Build the model and initialize the engine."""
+    def initialize(self, fill: Callable[[Any], None]) -> None:
+        """Build the model with weights from `fill`, and initialize the engine."""
         from transformers.integrations import HfDeepSpeedConfig
 
         from zlaunch.estimate.rehearsal import model, training
@@ -100,7 +105,7 @@ class Rank:
         chosen = model.choose_class(self.config, self.workload.remote_code)
         with self.phase("load"):
             stage3 = HfDeepSpeedConfig(dict(self.workload.ds_config)) if self.workload.zero_init else None
-            net = with_zero_weights(lambda: model.build(self.workload, self.config, chosen))
+            net = with_weights(fill, lambda: model.build(self.workload, self.config, chosen))
             del stage3
             self.inputs = inputs_of(self.workload, net, self.config)
         with self.phase("initialize"):
@@ -142,11 +147,64 @@ def resume(rank: Rank, checkpoint: Path) -> None:
         raise RuntimeError("the checkpoint was not loaded")
 
 
-TASKS = {"train": train, "resume": resume}
+def time_steps(rank: Rank, _checkpoint: Path) -> dict[str, Any]:
+    """Take steps; return the seconds of each whole step, and of each phase in further steps.
+
+    Whole steps come first: with a wait after each phase, no Python runs beside the kernels.
+    """
+    from zlaunch.estimate.rehearsal.training import take_step
+
+    engine, accumulation = rank.engine, rank.workload.ds_config["gradient_accumulation_steps"]
+    clock = Clock(rank.device)
+    for name in (*["warm-up"] * WARM_UP, *["whole"] * TIMED):
+        with clock.phase(name):
+            take_step(engine, rank.batch, lambda _: contextlib.nullcontext(), accumulation)
+    for _ in range(TIMED):
+        take_step(engine, rank.batch, clock.phase, accumulation)
+    return {"seconds": clock.seconds}
 
 
-def with_zero_weights(build: Callable[[], Any]) -> Any:
-    """Build a model with all weights zero, which is fast and avoids overflows, and tie its weights."""
+class Clock:
+    """Seconds of phases, each begun and ended with an idle device."""
+
+    def __init__(self, device: Device) -> None:
+        """Start without measurements."""
+        self._device = device
+        self.seconds: dict[str, list[float]] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time everything inside."""
+        self._device.wait()
+        began = time.perf_counter()
+        yield
+        self._device.wait()
+        self.seconds.setdefault(name, []).append(time.perf_counter() - began)
+
+
+TASKS: dict[str, Callable[[Rank, Path], dict[str, Any] | None]] = {
+    "train": train,
+    "resume": resume,
+    "time": time_steps,
+}
+
+
+def zeros(weights: Any) -> None:
+    """Fill weights with zeros, which is fast and avoids overflows."""
+    weights.zero_()
+
+
+def random_blocks(weights: Any) -> None:
+    """Fill weights with one block of random numbers over and over; with zeros, a GPU computes faster."""
+    import torch
+
+    block = torch.empty(1 << 20).normal_(std=0.02, generator=torch.Generator().manual_seed(1))
+    for part in weights.view(-1).split(len(block)):
+        part.copy_(block[: len(part)])
+
+
+def with_weights(fill: Callable[[Any], None], build: Callable[[], Any]) -> Any:
+    """Build a model, fill all weights, and tie those that are tied."""
     from transformers import PreTrainedModel
     from transformers.initialization import no_init_weights
 
@@ -154,7 +212,7 @@ def with_zero_weights(build: Callable[[], Any]) -> Any:
         PreTrainedModel.init_weights = lambda self: self.tie_weights(recompute_mapping=False)
         net = build()
     for parameter in net.parameters():
-        getattr(parameter, "ds_tensor", parameter).data.zero_()
+        fill(getattr(parameter, "ds_tensor", parameter).data)
     return net
 
 

@@ -250,6 +250,27 @@ CELLS: tuple[Cell, ...] = (
     replace(_HALF, lora=16, ranks=2, save=True),
 )
 
+TIMED: tuple[Cell, ...] = (
+    replace(_ONE, ranks=1, micro_batch=4),
+    replace(_ONE, stage=3, ranks=1, micro_batch=4),
+    Cell("3B", 2, 1, micro_batch=2),
+    Cell("8B", 2, 1, micro_batch=2, lora=16),
+    replace(_ONE, ranks=1, seq_len=8192),
+    replace(_HALF, ranks=1, precision="fp32"),
+    replace(_HALF, ranks=1, accumulation=4),
+    Cell("MoE 1.4B", 2, 1, micro_batch=2),
+    Cell("gpt2 0.4B", 1, 1, seq_len=1024, micro_batch=8),
+    Cell("tied 0.6B", 2, 1, micro_batch=2),
+    replace(_ONE, ranks=1, micro_batch=4, lora=16),
+    replace(_SHORT, ranks=1),
+    replace(_HALF, stage=0, ranks=1, micro_batch=4),
+    replace(_HALF, ranks=1, micro_batch=4),
+    replace(_HALF, stage=3, ranks=1, micro_batch=4),
+    replace(_HALF, ranks=1, micro_batch=4, checkpointing=False),
+    replace(_HALF, ranks=1, attention="eager", checkpointing=False),
+)
+"""The cells of `make gpu-speed`: one rank, so that no communication is missing."""
+
 
 def cpu_workload(cell: Cell) -> dict[str, Any]:
     """Return the fields of a Workload that replaces a cell on the CPU, with a tiny model."""

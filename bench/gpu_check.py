@@ -1,9 +1,10 @@
 """Compare predicted with measured GPU memory: `python -m bench.gpu_check OUT`.
 
-Each cell is rehearsed on the host and, independently, trained by a new process on the device, one at a
-time. Another process resumes its checkpoint. OUT/gpu-check.json and OUT/gpu-check.md are written after each
-result; a second start continues with missing results. `--device cpu` trains tiny models on the CPU, to
-test the check itself.
+Each cell is trained by a new process on the device, one at a time. Another process resumes its checkpoint.
+Independently, it is rehearsed on the host: afterwards, as rehearsals would slow the measurements down, or
+with `--only predict` on another machine with the same packages. OUT/gpu-check.json and OUT/gpu-check.md are
+written after each result; a second start continues with missing results. `--device cpu` trains tiny models
+on the CPU, to test the check itself.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,11 +23,15 @@ from typing import IO, Any
 
 from bench.gpu_cells import CELLS, cpu_workload
 from bench.gpu_device import DEVICES
-from bench.gpu_results import Results, Row, versions, write_atomically
+from bench.gpu_results import Results, Row, versions, versions_measured, write_atomically
 from bench.gpu_table import is_met, predicted_row, table
+from zlaunch.hosts.machine.interpreter import installed_stack
 
+FILE = "gpu-check.json"
 TASK_SECONDS = 150
 """Seconds after which a process is killed."""
+WAITING = 3
+"""Processes that import packages while another one uses the device; imports take longer than a cell."""
 
 Process = subprocess.Popen[str]
 
@@ -33,12 +39,14 @@ Process = subprocess.Popen[str]
 class Check:
     """The cells, their results, and the deadline."""
 
-    def __init__(self, device: str, out: Path, seconds: float, first: int) -> None:
-        """Load the results in OUT."""
+    def __init__(
+        self, device: str, out: Path, seconds: float, first: int, found: dict[str, str] | None = None
+    ) -> None:
+        """Load the results in OUT, measured with the versions `found`: by default those here."""
         self.device, self._deadline = device, time.monotonic() + seconds
         workloads = [cpu_workload(cell) if device == "cpu" else cell.workload() for cell in CELLS]
         inputs = dict(zip(map(str, CELLS[:first]), workloads, strict=False))
-        self.results = Results(out / "gpu-check.json", versions(device), inputs)
+        self.results = Results(out / FILE, found or versions(device), inputs)
         self._page = out / "gpu-check.md"
         pools = DEVICES[device].pools
         self._quantities = (*pools, "process") if "reserved" in pools else tuple(pools)
@@ -62,13 +70,11 @@ class Check:
 
         from tests.estimate.rehearsing import rehearse
         from zlaunch.estimate.workload import Workload
-        from zlaunch.hosts.machine.gpu_catalog import overhead_bytes
+        from zlaunch.hosts.machine.gpu_catalog import CONTEXT_BYTES
 
-        if self.seconds_left() < 0:
-            return
         try:
             workload = TypeAdapter(Workload).validate_python(self.results.rows[name]["input"])
-            context = sum(overhead_bytes(1)) // 2  # no NCCL: there are no other ranks
+            context = sum(CONTEXT_BYTES) // 2  # no NCCL: there are no other ranks
             result = predicted_row(rehearse([workload])[0], DEVICES[self.device].pools, context)
         except Exception as error:  # noqa: BLE001 - continue with the other cells
             result = {"error": f"{type(error).__name__}: {error}"}
@@ -78,7 +84,8 @@ class Check:
         """Measure one cell after the other, until the deadline."""
         rows = self.results.rows
         tasks = {name: _tasks(rows[name]["input"]) for name in self.results.missing("measured")}
-        with Processes(lambda: self._process(log), sum(map(len, tasks.values()))) as processes:
+        count = sum(map(len, tasks.values()))
+        with Processes(lambda: start_process(self.device, log), count) as processes:
             for name, cell_tasks in tasks.items():
                 if self.seconds_left() < 0:
                     break
@@ -88,16 +95,17 @@ class Check:
                 status = result.get("error", "measured")
                 print(f"{self.seconds_left():4.0f} s left  {name}: {status}", flush=True)
 
-    def _process(self, log: IO[str]) -> Process:
-        """Start a process that waits for a task."""
-        argv, pipe = [sys.executable, "-m", "bench.gpu_cell", self.device], subprocess.PIPE
-        environment = {
-            **os.environ,
-            "DS_ACCELERATOR": self.device,
-            "DS_LOG_LEVEL": "error",
-            "HF_HUB_OFFLINE": "1",
-        }
-        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
+
+def start_process(device: str, log: IO[str]) -> Process:
+    """Start a process that waits for a task."""
+    argv, pipe = [sys.executable, "-m", "bench.gpu_cell", device], subprocess.PIPE
+    environment = {
+        **os.environ,
+        "DS_ACCELERATOR": device,
+        "DS_LOG_LEVEL": "error",
+        "HF_HUB_OFFLINE": "1",
+    }
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment)
 
 
 def _tasks(workload: dict[str, Any]) -> list[dict[str, Any]]:
@@ -107,22 +115,22 @@ def _tasks(workload: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Processes:
-    """Runs each task in a new process, while the next process imports packages."""
+    """Runs each task in a new process, while the next processes import packages."""
 
     def __init__(self, start: Callable[[], Process], count: int) -> None:
         """Start up to `count` processes, the first with the first task."""
         self._start, self._remaining = start, count
-        self._next: Process | None = None
+        self._waiting: deque[Process] = deque()
 
     def __enter__(self) -> "Processes":
         """Return the object itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kill the waiting process."""
-        if self._next is not None:
-            self._next.kill()
-            self._next.communicate()
+        """Kill the waiting processes."""
+        for process in self._waiting:
+            process.kill()
+            process.communicate()
 
     def run(self, tasks: list[dict[str, Any]]) -> Row:
         """Run the tasks of a cell, which share a checkpoint; return all phases, or the first error."""
@@ -136,11 +144,11 @@ class Processes:
         return {**result, "phases": phases}
 
     def _take(self) -> Process:
-        """Return the waiting process, and start another one if there are more tasks."""
-        process = self._next or self._start()
-        self._remaining -= 1
-        self._next = self._start() if self._remaining else None
-        return process
+        """Return the process that waits longest, and start others if there are more tasks."""
+        while self._remaining and len(self._waiting) <= WAITING:
+            self._waiting.append(self._start())
+            self._remaining -= 1
+        return self._waiting.popleft()
 
 
 def _run(process: Process, task: dict[str, Any]) -> Row:
@@ -159,21 +167,26 @@ def _run(process: Process, task: dict[str, Any]) -> Row:
 
 
 def main() -> None:
-    """Rehearse on all but two cores, and measure at the same time."""
+    """Measure one cell after the other, then rehearse the cells that were measured on all cores."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", choices=DEVICES, default="cuda")
     parser.add_argument("--seconds", type=float, default=510)
     parser.add_argument("--first", type=int, default=len(CELLS), help="how many cells")
+    parser.add_argument("--only", choices=("measure", "predict"), help="half of the check")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    check = Check(options.device, options.out, options.seconds, options.first)
-    pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 2))
-    pending = [pool.submit(check.predict, name) for name in check.results.missing("predicted")]
-    with open(options.out / "gpu-check.log", "a") as log:  # noqa: PTH123 - processes write to it too
-        check.measure(log)
-    for future in pending:
-        future.result()
+    found = None
+    if options.only == "predict":
+        found = versions_measured(options.out / FILE)
+    check = Check(options.device, options.out, options.seconds, options.first, found)
+    if options.only != "predict":
+        with open(options.out / "gpu-check.log", "a") as log:  # noqa: PTH123 - processes write to it too
+            check.measure(log)
+    if options.only != "measure":
+        installed_stack()  # the threads below would all ask for it at once
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(check.predict, check.results.missing("predicted")))
     print(check.show(), flush=True)
     sys.exit(0 if check.is_met() else 1)
 

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
+from unittest import mock
 
 from zlaunch.estimate.forecast import Pool
 
@@ -22,6 +23,9 @@ class Device(Protocol):
 
     def place(self) -> Any:
         """Return the `torch.device`."""
+
+    def wait(self) -> None:
+        """Wait until the device is idle."""
 
     def phase(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Count the memory of everything inside as a phase, which may occur several times."""
@@ -51,6 +55,12 @@ class Cuda:
 
         return torch.device("cuda", 0)
 
+    def wait(self) -> None:
+        """Wait for all kernels."""
+        import torch
+
+        torch.cuda.synchronize()
+
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Record the peaks of the phase."""
@@ -58,7 +68,8 @@ class Cuda:
 
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.reset_peak_host_memory_stats()
-        yield
+        with mock.patch.object(torch.cuda, "reset_peak_memory_stats"):  # DeepSpeed resets them to log them
+            yield
         torch.cuda.synchronize()
         reserved = torch.cuda.max_memory_reserved()
         now = {
@@ -109,6 +120,9 @@ class StandIn:
         import torch
 
         return torch.device("cpu")
+
+    def wait(self) -> None:
+        """Return at once: the CPU has finished when a call returns."""
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -166,10 +166,7 @@ def keeps_pace(bed: Bed) -> Row:
 
 
 JOBS: dict[str, Callable[[Bed], Row]] = {
-    "the GPUs that NVML names": probes,
     "stage 2": finishes("--stage", "2"),
-    "out of memory": runs_out,
-    "out of memory, --on-oom retry": runs_out_and_recovers,
     "kill -9 of zlaunch": is_killed,
     "stage 3": finishes("--stage", "3"),
     "stage 2, --offload optimizer:cpu": offloads("--stage", "2", "--offload", "optimizer:cpu"),
@@ -178,9 +175,12 @@ JOBS: dict[str, Callable[[Bed], Row]] = {
     "beside torchrun": keeps_pace,
     "CUDA_VISIBLE_DEVICES=UUID": is_named,
     "CUDA_VISIBLE_DEVICES=": is_hidden,
-    "stage 0": finishes("--stage", "0"),
-    "stage 1": finishes("--stage", "1"),
     "stage 3, --offload cpu": offloads("--stage", "3", "--offload", "cpu"),
+    "stage 1": finishes("--stage", "1"),
+    "stage 0": finishes("--stage", "0"),
+    "out of memory": runs_out,
+    "out of memory, --on-oom retry": runs_out_and_recovers,
+    "the GPUs that NVML names": probes,
 }
 
 

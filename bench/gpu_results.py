@@ -81,6 +81,15 @@ def versions(device: str) -> dict[str, str]:
     }
 
 
+def versions_measured(file: Path) -> dict[str, str]:
+    """Return what the results in a file depend on; exit if other packages are installed here."""
+    measured: dict[str, str] = json.loads(file.read_text())["versions"]
+    here = {name: importlib.metadata.version(name) for name in PACKAGES}
+    if other := [f"{name} {measured[name]}" for name in PACKAGES if measured[name] != here[name]]:
+        raise SystemExit(f"the results were measured with {', '.join(other)}: install the same to predict")
+    return measured
+
+
 def device_name() -> str:
     """Return the name of the first GPU."""
     import pynvml

@@ -1,6 +1,7 @@
 """A Trainer script for `make gpu-jobs`, with random tokens and options to fail on purpose."""
 
 import json
+import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ class JobArguments:
     room_gib: float = field(default=0, metadata={"help": "fill GPU memory except for this many GiB"})
     nan_from: int = field(default=0, metadata={"help": "step from which the loss is NaN"})
     speed_file: str = field(default="", metadata={"help": "file for the steps per second"})
+    memory_file: str = field(default="", metadata={"help": "file for samples of GPU memory"})
 
 
 @dataclass
@@ -111,6 +113,20 @@ def fill(room_gib: float, args: TrainingArguments) -> torch.Tensor | None:
     return None
 
 
+def sample_memory(file: str) -> None:
+    """Write seconds, and GPU bytes in tensors, reserved, and in use, five times a second."""
+    from bench.gpu_device import device_use
+
+    began = time.monotonic()
+    with open(file, "w") as out:  # noqa: PTH123 - a line at a time
+        while True:
+            sizes = (torch.cuda.memory_allocated(), torch.cuda.memory_reserved(), device_use())
+            print(
+                f"{time.monotonic() - began:.2f}", *(f"{n / 2**20:.0f}" for n in sizes), file=out, flush=True
+            )
+            time.sleep(0.2)
+
+
 def main() -> None:
     """Train."""
     job, args = HfArgumentParser((JobArguments, Arguments)).parse_args_into_dataclasses()
@@ -120,6 +136,8 @@ def main() -> None:
         deepspeed.init_distributed(
             dist_backend="gloo"
         )  # on a CPU, transformers initializes only torch's process group
+    if job.memory_file:
+        threading.Thread(target=sample_memory, args=(job.memory_file,), daemon=True).start()
     config = AutoConfig.from_pretrained(job.model)
     model = AutoModelForCausalLM.from_config(config)
     trainer = JobTrainer(

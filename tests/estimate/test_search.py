@@ -145,7 +145,7 @@ def test_a_job_that_works_on_no_strategy_is_refused_with_the_reason() -> None:
 def test_what_lets_a_job_fit_is_named_with_its_lowest_strategy() -> None:
     ask = made_up(roomy, 30.0)
     first, *_ = find_remedies(question(micro=8), STRATEGIES, MadeUp(ask))
-    assert str(first) == "--stage 0 --activation-checkpointing --micro-batch 4 --grad-accum 2"
+    assert str(first) == "--stage 0 --activation-checkpointing --micro-batch 1 --grad-accum 8"
 
 
 def test_checkpointing_goes_with_a_smaller_batch_where_neither_is_enough() -> None:

@@ -105,6 +105,13 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
     assert done.status == 69
 
 
+def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(folder: Path) -> None:
+    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env={"COLUMNS": "300"})
+    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:26)" in done.err
+    assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
+    assert done.status == 65
+
+
 def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:
     done = zlaunch("estimate", "messy.py", *ON, "--seq-len", "512", cwd=folder)
     assert "give its own argument for it after `--`" in done.err

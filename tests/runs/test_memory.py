@@ -43,7 +43,7 @@ def test_the_fullest_rank_is_compared_with_the_fullest_phase() -> None:
 
 
 def test_the_pools_of_a_host_are_added_up_phase_by_phase_with_the_program() -> None:
-    one = pools(forecast=FORECAST, ranks={0: {"peak_rss_bytes": 5 * GIB}})["host, resident"]
+    one = pools(forecast=FORECAST, ranks={0: {"peak_rss_bytes": 4 * GIB + PROGRAM_BYTES}})["host, resident"]
     assert (one.predicted, one.percent) == (4 * GIB + PROGRAM_BYTES, 0.0)
 
 

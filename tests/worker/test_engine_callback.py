@@ -1,5 +1,8 @@
 """What is read from an engine: the loss of a step, and gradients that it throws away."""
 
+import atexit
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -199,3 +202,27 @@ def test_steps_at_a_learning_rate_of_0_count_once_the_rate_was_not_0(tmp_path: P
         loop.engine.optimizer = SimpleNamespace(param_groups=[{"lr": rate}, {"lr": 0.0}])
         idle.append(trained(loop, [1.0])["idle_steps"])
     assert idle == [0, 0, 1, 2, 0, 1]
+
+
+def test_the_peaks_of_a_gpu_are_the_highest_of_the_first_steps_and_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_exit: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    readings = [10, 30, 20, 25]  # DeepSpeed resets the peaks of torch to log them
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        max_memory_allocated=lambda: readings[0],
+        max_memory_reserved=lambda: 2 * readings.pop(0),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    loop = Loop(tmp_path, Engine(accumulation=1))
+    seen = []
+    for _ in range(3):
+        facts = trained(loop, [1.0])
+        loop.facts._heartbeat.note(**facts)
+        seen.append(loop.facts._heartbeat.get("gpu_allocated_bytes"))
+    at_exit[-1]()
+    assert seen == [10, 30, 30]
+    assert loop.facts._heartbeat.get("gpu_reserved_bytes") == 60
+    assert readings == []

@@ -8,7 +8,7 @@ from typing import Final
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, HOST_POOLS, PROGRAM_BYTES, Forecast
 from zlaunch.estimate.uncounted import Effect, Uncounted
-from zlaunch.hosts.machine.gpu_catalog import GpuModel, overhead_bytes
+from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES, GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
 
 ALLOCATED_ERROR: Final = 0.05
@@ -34,6 +34,11 @@ class Cluster:
     def world_size(self) -> int:
         """Ranks on all hosts."""
         return self.num_hosts * self.ranks_per_host
+
+    @property
+    def cublas_bytes(self) -> int:
+        """What each handle of cuBLAS takes; the most of any GPU if none is named."""
+        return MOST_CUBLAS_BYTES if self.gpu is None else self.gpu.cublas_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,10 @@ MOST_BATCHES: Final = 32
 MOST_SECONDS: Final = 600
 """How long a program may take for two steps."""
 
+ENDED_EARLY: Final = "it ended before an engine of DeepSpeed took two steps"
+EXITED: Final = "it exited with"
+"""How the error of a program begins that ended without an exception; what it printed may tell more."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
@@ -23,6 +27,8 @@ class ProgramOrder:
     world_size: int
     ranks_per_host: int
     gpu_bytes: int
+    cublas_bytes: int
+    """What torch allocates on the GPU for each handle of cuBLAS."""
     accelerator: Accelerator = "cuda"
     ranks: tuple[int, ...] = (0,)
     """The ranks to rehearse."""
@@ -97,3 +103,5 @@ class RehearsedProgram:
     """Where in the program that was: file and line."""
     is_own_error: bool = False
     """Whether it may have ended so without a rehearsal, too."""
+    is_refusal: bool = False
+    """Whether DeepSpeed's engine raised it, because the job cannot work."""

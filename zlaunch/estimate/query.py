@@ -191,6 +191,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         four_bits=training.four_bits,
         attention=training.attention,
         accelerator=accelerator,
+        cublas_bytes=query.cluster.cublas_bytes,
         remote_code=training.remote_code,
     )
 

@@ -212,8 +212,8 @@ def smallest_gpu(machines: Sequence[Machine]) -> gpu_catalog.GpuModel:
     """Find the GPU with the least memory on all hosts; one not in the catalog has no known speed."""
     gpus = chain.from_iterable(machine.gpus for machine in machines)
     smallest = min(gpus, key=lambda gpu: gpu.memory_bytes)
-    name, bf16 = smallest.name, smallest.compute_capability >= (8, 0)
-    unknown = gpu_catalog.GpuModel(name, smallest.memory_bytes, 0, 0, 0, bf16, 0, 0, 0, (name,))
+    name, capability = smallest.name, smallest.compute_capability
+    unknown = gpu_catalog.GpuModel(name, smallest.memory_bytes, 0, 0, 0, 0, 0, 0, (name,), capability)
     return gpu_catalog.gpu_from_nvml(name) or unknown
 
 

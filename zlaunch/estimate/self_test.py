@@ -47,6 +47,7 @@ def _probe(stage: int) -> Workload:
         seq_len=64,
         zero_init=stage == 3,
         activation_checkpointing=stage == 3,
+        cublas_bytes=0,
         save=False,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from zlaunch.errors import WrongUsage
+from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
 
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""
@@ -74,6 +75,8 @@ class Workload:
     attention: Attention = "sdpa"
     """Anything but "eager" is the best that the model has; flash attention is torch's own."""
     accelerator: Accelerator = "cuda"
+    cublas_bytes: int = MOST_CUBLAS_BYTES
+    """What torch allocates on the GPU for each handle of cuBLAS."""
     steps: int = 2
     save: bool = True
     """Whether saving a checkpoint is looked at too."""

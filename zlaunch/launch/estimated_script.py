@@ -10,7 +10,7 @@ from typing import Final
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.program import RehearsedProgram
+from zlaunch.estimate.program import ENDED_EARLY, RehearsedProgram
 from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, Rejected
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.resources import Machine
@@ -68,6 +68,8 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
     if result.is_own_error:
         train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
         hint = f"`{train}` hands over the same: see whether it fails there, too"
+        if result.error == ENDED_EARLY:
+            hint = "let it take at least two optimizer steps: give it more data, or more steps"
         if _OFFLINE.search(str(result.error)):
             hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)

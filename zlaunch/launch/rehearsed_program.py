@@ -18,12 +18,16 @@ from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.config.resolve.job import resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.diagnosis.diagnose import diagnose
+from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
+from zlaunch.diagnosis.signatures.script import OTHER_EXCEPTION
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
+from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
+from zlaunch.estimate.program import EXITED, MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -77,7 +81,7 @@ def rehearse_job(
 ) -> tuple[LaunchPlan, RehearsedProgram]:
     """Rehearse the program of a job with a run directory of its own; return the plan that it got, too.
 
-    Raise Unavailable for a job that splits its model or its sequences.
+    Raise Unavailable for a job that splits its model or its sequences, Refused for what DeepSpeed refuses.
     """
     scratch = Scratch("program")
     try:
@@ -90,7 +94,10 @@ def rehearse_job(
             doubt = rehearser.doubt()
         if doubt is not None:
             return plan, RehearsedProgram(error=doubt)
-        return plan, _rehearse(plan, cluster, scratch.path, reporter)
+        result = _rehearse(plan, cluster, scratch.path, reporter)
+        if result.is_refusal:
+            raise Refused([_refusal(facts, result)])
+        return plan, result
     finally:
         scratch.delete()
 
@@ -101,6 +108,23 @@ def why_not(facts: JobFacts, result: RehearsedProgram) -> str:
     return f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
 
 
+def _refusal(facts: JobFacts, result: RehearsedProgram) -> Finding:
+    """Explain what DeepSpeed raised, as at the end of a run."""
+    kind, _, message = str(result.error).partition(": ")
+    script = facts.script
+    evidence = Evidence(
+        JobEvidence(interface=script.interface, handover=script.handover),
+        (RankEvidence(0, has_started=True, returncode=1, error=ErrorEvidence(kind, message)),),
+    )
+    verdict, text = diagnose(evidence), f"DeepSpeed fails: {result.error}"
+    if verdict.code != OTHER_EXCEPTION:
+        text = verdict.cause
+    if result.place is not None:
+        text += f" ({result.place})"
+    hint = "; or ".join(verdict.advice) or None
+    return Finding("deepspeed-gives-up", text, hint, severity=Severity.FAILS_LATER)
+
+
 def _rehearse(
     plan: LaunchPlan, cluster: Cluster, directory: Path, reporter: PlanReporter
 ) -> RehearsedProgram:
@@ -108,7 +132,7 @@ def _rehearse(
     if plan.ds_config.leaves:
         plan.layout.ds_config.write_text(to_json(plan.ds_config.config()), "utf-8")
     program = [str(plan.script.path)] if plan.module is None else ["-m", plan.module]
-    gpu_bytes = 0
+    gpu_bytes = _USUAL_GPU_BYTES
     if cluster.gpu is not None:
         gpu_bytes = cluster.gpu.total_bytes
     words = plan.args.words
@@ -119,7 +143,8 @@ def _rehearse(
         accelerator = "cuda"
     sizes = (cluster.world_size, cluster.ranks_per_host)
     ranks = tuple(dict.fromkeys((0, cluster.world_size - 1)))
-    order = ProgramOrder((*program, *words), *sizes, gpu_bytes or _USUAL_GPU_BYTES, accelerator, ranks)
+    memory = (gpu_bytes, cluster.cublas_bytes)
+    order = ProgramOrder((*program, *words), *sizes, *memory, accelerator, ranks)
     order_file, log = directory / "order.json", directory / "log"
     order_file.write_text(json.dumps(asdict(order)), "utf-8")
     argv = ours(_PROGRAM, str(order_file), str(directory), python=str(plan.python.executable))
@@ -129,7 +154,10 @@ def _rehearse(
     results = [read(file.read_bytes()) for file in files if file.exists()]
     _remove(result.made for result in results)
     if files[0].exists():
-        return _fuller(*results)
+        result = _fuller(*results)
+        if result.error is not None and result.error.startswith(EXITED):
+            result = replace(result, error=f"{result.error}: {error_of(last_lines(log))}")
+        return result
     if is_late:
         return RehearsedProgram(error=f"it did not take two steps within {duration(MOST_SECONDS)}")
     return _crash(returncode, log)

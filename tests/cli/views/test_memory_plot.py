@@ -69,7 +69,7 @@ def test_a_limit_that_is_far_away_is_told_in_words_and_does_not_stretch_the_axis
     one = estimate(small(), "--stage 2")
     picture = phases_picture(one)
     assert picture.panels[0].shown == one.need.allocated
-    assert "The H100-80GB has 79.1 GiB: 27 times the whole process" in " ".join(picture.lines)
+    assert "The H100-80GB has 79.1 GiB: 23 times the whole process" in " ".join(picture.lines)
     assert "stroke-dasharray" not in text_of(picture)
 
 
@@ -88,7 +88,7 @@ def test_a_bar_that_is_much_longer_than_the_limit_is_cut() -> None:
 def test_what_activations_hide_has_a_panel_of_its_own() -> None:
     _, enlarged = phases_picture(estimate(small(), "--stage 2")).panels
     assert enlarged.title == "Enlarged: without activations"
-    assert enlarged.shown < 30 << 20
+    assert enlarged.shown < 100 << 20
     assert len(phases_picture(estimate(large(), "--stage 1")).panels) == 1
 
 

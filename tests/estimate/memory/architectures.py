@@ -167,6 +167,7 @@ def job(config: dict[str, Any], setting: str) -> Workload:
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
     }
     return Workload(
+        cublas_bytes=0,  # the models are small beside the workspaces, which are no part of them
         model=config,
         ds_config=ds_config,
         world_size=8,

@@ -1,3 +1,4 @@
+import re
 from functools import cache
 
 from tests.estimate.memory.published import Published, published
@@ -84,3 +85,10 @@ def test_a_gpu_is_called_calibrated_if_a_run_on_it_was_compared() -> None:
 
 def test_the_page_is_what_the_tool_writes() -> None:
     assert PAGE.read_text("utf-8") == page()
+
+
+def test_layers_and_micro_batches_are_told_apart() -> None:
+    run = next(run for run in published() if run.workload.ds_config.get("gradient_accumulation_steps", 1) > 1)
+    terms = step_speed(run.workload, run.machine, 1e15).roofline.terms
+    (why,) = (term.why for term in terms if term.name == "launches")
+    assert re.fullmatch(r"\d+ layers x \d+ micro-batches", why)

@@ -145,7 +145,7 @@ def train(programs: Sequence[Sequence[str]], folder: Path) -> None:
 def rehearse(words: Sequence[str], folder: Path) -> list[RehearsedProgram]:
     """Rehearse each rank of a program."""
     ranks = tuple(range(NUM_RANKS))
-    order = ProgramOrder(tuple(words), NUM_RANKS, NUM_RANKS, 0, accelerator="cpu", ranks=ranks)
+    order = ProgramOrder(tuple(words), NUM_RANKS, NUM_RANKS, 0, 0, accelerator="cpu", ranks=ranks)
     (folder / "order.json").write_text(json.dumps(asdict(order)))
     module = "zlaunch.estimate.rehearsal.program"
     assert start(ours(module, str(folder / "order.json"), str(folder)), 0).wait() == 0

@@ -189,5 +189,5 @@ def test_torch_sees_less_than_the_name_says() -> None:
 def test_cuda_and_nccl_take_their_share() -> None:
     gpu = known_gpus()["H100-80GB"]
     alone, together = gpu.usable_bytes(1), gpu.usable_bytes(8)
-    assert together[0] < alone[0] < alone[1] < gpu.total_bytes
+    assert together[0] == alone[0] < together[1] < alone[1] < gpu.total_bytes  # one rank may use NCCL too
     assert 76 < together[0] / GIB < together[1] / GIB < 78.5

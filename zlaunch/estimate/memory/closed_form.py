@@ -52,6 +52,9 @@ _GUESSED: Final[tuple[str, ...]] = (
     "the model type is unknown to the closed form, which used the most similar known type",
 )
 
+_HANDLES: Final = {"load": 0, "initialize": 0, "forward": 1, "backward": 2, "step": 2, "second step": 2}
+"""Handles of cuBLAS that exist in each phase, or are made in it."""
+
 Peaks = Sequence[Breakdown]
 """The local peaks of a phase, and then its end."""
 
@@ -70,7 +73,7 @@ def forecast(workload: Workload) -> Forecast:
     """Forecast the memory of a rank, without saving; raise Refused if config.json has no sizes."""
     job = read_job(workload)
     optimizer, passes = optimizer_memory(job.settings, job.weights), _passes_of(job)
-    peaks = _peaks(passes, optimizer)
+    peaks = dict(_with_cublas(_peaks(passes, optimizer), workload))
     on_host, categories_on_host = host_memory(job)
     cache, in_words = _cache_of(job)
     phases = tuple(_summed_phase(name, during, cache, on_host[name]) for name, during in peaks.items())
@@ -151,6 +154,16 @@ def _peaks(passes: _Passes, optimizer: OptimizerMemory) -> dict[str, Peaks]:
         "step": (*optimizer.first_step, optimizer.trained),
         "second step": (*second[0], *second[1], *optimizer.later_step, optimizer.trained),
     }
+
+
+def _with_cublas(peaks: Mapping[str, Peaks], workload: Workload) -> Iterator[tuple[str, Peaks]]:
+    """Add what the handles of the forward pass and of autograd's thread take from then on."""
+    for name, during in peaks.items():
+        held = workload.cublas_bytes * _HANDLES[name]
+        if held and workload.accelerator == "cuda":
+            yield name, [add(peak, {"workspace": held}) for peak in during]
+        else:
+            yield name, during
 
 
 def _forward_and_backward(passes: _Passes, optimizer: Breakdown, *, first: bool) -> tuple[Peaks, Peaks]:

@@ -41,7 +41,7 @@ default of torchrun unless OMP_NUM_THREADS is set."""
 LAYER: Final[Range] = (0.8e-3, 5e-3)
 """Seconds of Python to launch the kernels of one layer in one micro-step, forward and backward."""
 GATHERED_LAYER: Final[Range] = (2.5e-3, 12e-3)
-"""The same with the hooks of ZeRO-3, which gather and release each layer."""
+"""The same with the hooks of ZeRO-3, which gather and release each layer, also on a single rank."""
 
 _TOUCHED: Final = 5
 """Reads and writes of each saved activation, including its gradient."""
@@ -191,10 +191,13 @@ def _memory_term(job: TrainingJob, gpu: GpuModel) -> Term:
 def _launch_term(model: Transformer, settings: Settings) -> Term:
     """The lower bound is 0: there is no data sheet for Python."""
     layers, of_layer = model.num_layers * settings.accumulation, LAYER
-    if settings.stage == 3 and settings.world_size > 1:
+    if settings.stage == 3:
         of_layer = GATHERED_LAYER
     likely = (layers * of_layer[0], layers * of_layer[1])
-    return Term("launches", 0.0, True, f"{layers:,} layers", likely)
+    what = f"{model.num_layers} layers"
+    if settings.accumulation > 1:
+        what += f" x {settings.accumulation} micro-batches"
+    return Term("launches", 0.0, True, what, likely)
 
 
 def _network_term(workload: Workload, volume: Communication, machine: DeviceSpeed) -> Term:

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 from zlaunch.estimate.rehearsal.device import NAME
+from zlaunch.estimate.rehearsal.fake_tensors import KernelMemory
 
 aten = torch.ops.aten
 _HALF = (torch.bfloat16, torch.float16)
@@ -103,9 +104,24 @@ def _flash_backward_bytes(args: Sequence[Any]) -> list[int]:
     return sizes
 
 
+def _softmax_backward_bytes(args: Sequence[Any]) -> list[int]:
+    """Return the size of the product of gradient and output (`softmax_backward_cuda_out`), in bytes."""
+    gradient, output = args[:2]
+    item = torch.promote_types(gradient.dtype, output.dtype).itemsize
+    return [output.numel() * item]
+
+
 def _rounded(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-WORKSPACES = {aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_bytes}
-"""Operator → buffers that its kernel allocates while it runs, which a trace of operators does not show."""
+_WORKSPACES = {
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward_bytes,
+    aten._softmax_backward_data.default: _softmax_backward_bytes,
+}
+_OF_CUBLAS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+
+
+def kernel_memory(cublas_bytes: int) -> KernelMemory:
+    """Return what kernels allocate on a GPU where each handle of cuBLAS gets `cublas_bytes`."""
+    return KernelMemory(_WORKSPACES, _OF_CUBLAS, cublas_bytes)

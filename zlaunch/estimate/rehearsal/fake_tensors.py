@@ -2,7 +2,8 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -30,6 +31,17 @@ Workspace = Callable[[Sequence[Any]], list[int]]
 """Arguments of an operator → sizes of what its kernel allocates while it runs, in bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class KernelMemory:
+    """What kernels of a GPU allocate by themselves, which a trace of operators does not show."""
+
+    workspaces: Mapping[OpOverload, Workspace]
+    of_cublas: Collection[OpOverload]
+    """Operators that run in cuBLAS."""
+    cublas_bytes: int
+    """What torch allocates for each handle of cuBLAS and stream, once; bytes."""
+
+
 class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
     """Run everything inside on fake tensors, and log what real ones would allocate."""
 
@@ -47,7 +59,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self,
         log: AllocationLog,
         category_of: Callable[[torch.Tensor], str],
-        workspaces: Mapping[OpOverload, Workspace],
+        kernels: KernelMemory,
         keys_device: torch.device,
     ) -> None:
         """Log to `log`; all tensors get the dispatch keys of `keys_device` (see `share_dispatch_keys`)."""
@@ -57,7 +69,10 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self.flops = 0.0
         self._category_of = category_of
         self._keys_device = keys_device
-        self._workspaces = {id(func): workspace for func, workspace in workspaces.items()}
+        self._workspaces = {id(func): workspace for func, workspace in kernels.workspaces.items()}
+        self._uses_cublas = {id(func) for func in kernels.of_cublas}
+        self._cublas_bytes = kernels.cublas_bytes
+        self._handles: set[tuple[bool, int]] = set()
         self._blocks: dict[int, tuple[Block, weakref.ref[torch.UntypedStorage]]] = {}
         self._results: dict[Hashable, op_results.OpResult] = {}
         self._works: dict[int, torch.distributed.Work] = {}
@@ -88,6 +103,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             return self._slice(*args, **kwargs)
         if func.namespace == "c10d":
             return self._run_collective(func, args, kwargs)
+        if id(func) in self._uses_cublas and args[0].device.type == NAME:
+            self._create_handle()
         workspace = self._workspaces.get(id(func))
         if workspace is None:
             return self._replay_or_trace(func, types, args, kwargs)
@@ -97,6 +114,13 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         for block in blocks:
             self.log.free(block)
         return out
+
+    def _create_handle(self) -> None:
+        """Allocate the workspace of a new handle: the forward pass has one, and autograd's thread another."""
+        in_backward, stream = torch._C._current_graph_task_id() != -1, current_stream().number
+        if (in_backward, stream) not in self._handles:
+            self._handles.add((in_backward, stream))
+            self.log.allocate("gpu", "workspace", self._cublas_bytes, stream)
 
     def _replay_or_trace(
         self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

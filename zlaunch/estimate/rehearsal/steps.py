@@ -254,8 +254,9 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         is_half = model.trained_dtype(workload.ds_config) is not torch.float32
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         attribution = Attribution(vocab_size, is_half=is_half)
+        kernels = cuda_semantics.kernel_memory(workload.cublas_bytes)
         mode = fake_tensors.FakeGpuMode(
-            rehearsal.log, attribution.category_of, cuda_semantics.WORKSPACES, device_of(workload.accelerator)
+            rehearsal.log, attribution.category_of, kernels, device_of(workload.accelerator)
         )
         rehearsal.mode = mode
         accelerator.replace_builders(mode)

@@ -15,13 +15,20 @@ FILE: Final = Path(__file__).with_name("gpus.json")
 _GIB: Final = 1 << 30
 
 CONTEXT_BYTES: Final = (int(0.47 * _GIB), int(0.92 * _GIB))
-"""Memory of CUDA itself on a GPU, least and most. Not measured here, but published: S. Bekman,
-"Machine Learning Engineering", training/performance, "Preloaded CUDA kernels memory usage"."""
-NCCL_BYTES: Final = (int(0.73 * _GIB), int(1.5 * _GIB))
-"""What torch.distributed and NCCL add with several ranks, permanently and at first; same source."""
+"""Memory of CUDA itself on a GPU, least and most. Published by S. Bekman, "Machine Learning Engineering",
+training/performance, "Preloaded CUDA kernels memory usage"; an H100 had 0.82 GiB (docs/gpu.md)."""
+NCCL_BYTES: Final = (int(0.73 * _GIB), int(1.95 * _GIB))
+"""What torch.distributed and NCCL add. With several ranks 0.73 GiB to 1.5 GiB, permanently and at first (same
+source); three jobs of one rank on an H100 had 0.96 GiB, 1.3 GiB and 1.93 GiB."""
+
+MOST_CUBLAS_BYTES: Final = 32 << 20
+"""What torch allocates for a handle of cuBLAS on Hopper and later (`parseChosenWorkspaceSize`)."""
 
 _ANY: Final = "any GPU since Ampere"
-"""A GPU of which only the memory is known is assumed to have bf16, which came with Ampere."""
+"""A GPU of which only the memory is known is assumed to have bf16, and cuBLAS to take most."""
+
+_AMPERE: Final = (8, 0)
+_HOPPER: Final = (9, 0)
 
 _FULL_NAME = re.compile(
     r"(?:(?P<count>\d{1,6})\s*[x\N{MULTIPLICATION SIGN}*]\s*)?(?P<name>\S.*)", re.IGNORECASE
@@ -52,8 +59,8 @@ def overhead_bytes(world_size: int) -> tuple[int, int]:
     """What a rank holds on its GPU besides tensors, at least and at most."""
     least, most = CONTEXT_BYTES
     if world_size > 1:
-        least, most = least + NCCL_BYTES[0], most + NCCL_BYTES[1]
-    return least, most
+        least += NCCL_BYTES[0]
+    return least, most + NCCL_BYTES[1]  # a single rank may create communicators too
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,6 @@ class GpuModel:
     fp32_flops: float
     tf32_flops: float
     """Matrix products of fp32 with `torch.backends.cuda.matmul.allow_tf32`; 0 where there is none."""
-    has_bf16: bool
     memory_bandwidth: float
     """Bytes per second between the chip and its memory."""
     nvlink_bandwidth: float
@@ -76,6 +82,20 @@ class GpuModel:
     host_bandwidth: float
     """Bytes per second to the host's memory, in each direction."""
     nvml_names: tuple[str, ...]
+    capability: tuple[int, int]
+    """CUDA's compute capability."""
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether it computes in bf16, which came with Ampere."""
+        return self.capability >= _AMPERE
+
+    @property
+    def cublas_bytes(self) -> int:
+        """What torch allocates for each handle of cuBLAS."""
+        if self.capability >= _HOPPER:
+            return MOST_CUBLAS_BYTES
+        return 2 * (4 << 20) + 8 * (16 << 10)
 
     def usable_bytes(self, world_size: int = 1) -> tuple[int, int]:
         """Memory for tensors, at least and at most: all but that of CUDA and NCCL."""
@@ -100,17 +120,19 @@ def _aliases() -> Mapping[str, str]:
 
 def _gpu(row: Mapping[str, Any], host_links: Mapping[str, float]) -> GpuModel:
     tera_flops, giga_bytes = row["TFLOPS"], row["GBps"]
+    major, minor = map(int, row["capability"].split("."))
+    capability = (major, minor)
     return GpuModel(
         name=row["name"],
         total_bytes=int(row["GiB"] * _GIB),
         half_flops=1e12 * tera_flops["half"],
         fp32_flops=1e12 * tera_flops["fp32"],
         tf32_flops=1e12 * tera_flops["tf32"],
-        has_bf16=tera_flops["tf32"] > 0,  # both came with Ampere
         memory_bandwidth=1e9 * giga_bytes["memory"],
         nvlink_bandwidth=1e9 * giga_bytes["nvlink"],
         host_bandwidth=1e9 * host_links[row["host_link"]],
         nvml_names=tuple(row["nvml"]),
+        capability=capability,
     )
 
 
@@ -181,7 +203,7 @@ def parse_memory(text: str) -> int:
 def _of_memory(text: str) -> GpuModel | None:
     """Read a memory as a GPU with that memory, bf16 and unknown speed."""
     if total_bytes := parse_memory(text):
-        return GpuModel(_ANY, total_bytes, 0, 0, 0, True, 0, 0, 0, ())
+        return GpuModel(_ANY, total_bytes, 0, 0, 0, 0, 0, 0, (), _HOPPER)
     return None
 
 

@@ -1,5 +1,6 @@
 """Read the progress of a DeepSpeed engine, without a change to the script."""
 
+import atexit
 import contextlib
 import functools
 import sys
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 GPU_SECONDS = 5.0
 """How often loss and peak memory are read from the GPU, which has to synchronize for that."""
+EARLY_STEPS = 3
+"""They are read in each of the first steps too: the second already holds the optimizer's states."""
 
 
 class _Accumulation:
@@ -91,7 +94,8 @@ class EngineFacts:
         self._num_discarded = self._num_taken = self._num_skipped = self._num_idle = 0
         self._has_learned = False
         self._tokens = 0
-        self._asked = 0.0
+        self._asked, self._num_asked = 0.0, 0
+        atexit.register(self._note_gpu_peaks)
 
     def watch(self, engine_class: type) -> None:
         """Notice the end of every backward pass, also where a script calls `loss.backward()` itself."""
@@ -181,7 +185,7 @@ class EngineFacts:
             if self._heartbeat.get("first_loss_scale") is None:
                 facts["first_loss_scale"] = scale
         now = time.monotonic()
-        asks = now - self._asked > GPU_SECONDS
+        asks = self._num_asked < EARLY_STEPS or now - self._asked > GPU_SECONDS
         step, loss = engine.global_steps, accumulation.loss(engine.gradient_accumulation_steps())
         if loss is None:  # a pipeline knows it itself
             loss = getattr(engine, "agg_train_loss", None)
@@ -193,9 +197,20 @@ class EngineFacts:
             if self._heartbeat.counts_steps:
                 facts["loss"] = facts["step_loss"]
         if asks:
-            self._asked = now
-            facts |= _gpu_peaks()
+            self._asked, self._num_asked = now, self._num_asked + 1
+            facts |= self._gpu_peaks()
         return facts
+
+    def _note_gpu_peaks(self) -> None:
+        """Write the peaks at the end: a last step, an evaluation or a checkpoint may have been higher."""
+        with contextlib.suppress(Exception):
+            if (peaks := self._gpu_peaks()) and self._heartbeat.is_here():
+                self._heartbeat.note(**peaks)
+
+    def _gpu_peaks(self) -> dict[str, int]:
+        """Return the highest peaks so far, as DeepSpeed resets those of torch."""
+        peaks = _gpu_peaks()
+        return {name: max(peak, cast("int", self._heartbeat.get(name) or 0)) for name, peak in peaks.items()}
 
     def _count_idle(self, engine: "DeepSpeedEngine") -> int:
         """Count the last steps whose learning rate was 0, after one at which it was not."""

@@ -7,6 +7,7 @@ import os
 import runpy
 import signal
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
-from zlaunch.estimate.program import ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -82,7 +83,8 @@ class ProgramRehearsal:
         with known_data.masks_of_data():
             steps.prepare_for(order.accelerator)
         device = steps.device_of(order.accelerator)
-        self._mode = ProgramMode(log, attribution.category_of, cuda_semantics.WORKSPACES, device)
+        kernels = cuda_semantics.kernel_memory(order.cublas_bytes)
+        self._mode = ProgramMode(log, attribution.category_of, kernels, device)
         self._settings = ProgramSettings(str(folder / "swap"))
         self._phases = Phases(self._mode, attribution)
         self._engines = EngineWatch(self._phases, self.leave, self._settings)
@@ -186,9 +188,7 @@ class ProgramRehearsal:
         """Tell why the program ended before it took two steps."""
         known = self._known(next(iter(self._engines.engines.values()), None))
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            return replace(
-                known, error="it ended before an engine of DeepSpeed took two steps", is_own_error=True
-            )
+            return replace(known, error=ENDED_EARLY, is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
         own = [
             frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]
@@ -200,7 +200,13 @@ class ProgramRehearsal:
         needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
             _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
         )
-        return replace(known, error=message, place=place, is_own_error=not needs_data)
+        return replace(
+            known,
+            error=message,
+            place=place,
+            is_own_error=not needs_data,
+            is_refusal=not needs_data and _is_of_engine(frames),
+        )
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
         result = replace(result, made=self._confinement.lift())
@@ -216,6 +222,13 @@ def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
     return bool(frames) and any(place in frames[-1].filename for place in places)
 
 
+def _is_of_engine(frames: traceback.StackSummary) -> bool:
+    """Whether the innermost line raises, or asserts, in what DeepSpeed's engine consists of."""
+    if not frames or "/deepspeed/runtime/" not in frames[-1].filename:
+        return False
+    return (frames[-1].line or "").startswith(("raise ", "assert ", "assert("))
+
+
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OutOfTime):
         return "it did not take two steps in time"
@@ -223,8 +236,10 @@ def _one_line(error: BaseException) -> str:
         return f"`{error}` needs the values of tensors"
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
-    words = "".join(traceback.format_exception_only(error)).split()
-    return " ".join(words)[:_MOST_CHARACTERS]
+    if isinstance(error, SystemExit):
+        return f"{EXITED} {error.code}"
+    words = "".join(traceback.format_exception_only(error))
+    return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

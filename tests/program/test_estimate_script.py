@@ -65,12 +65,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def estimated(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """A module that imports one of PYTHONPATH."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the script finds a module that it imports."""
     library = tmp_path_factory.mktemp("library")
     (library / "width.py").write_text("WIDTH = 64\n")
-    env = {"COLUMNS": "80", "PYTHONPATH": str(library)}
-    return zlaunch("estimate", "-m", "messy", *ON, cwd=folder, env=env)
+    return {"PYTHONPATH": str(library)}
+
+
+@pytest.fixture(scope="module")
+def estimated(folder: Path, library: dict[str, str]) -> Result:
+    return zlaunch("estimate", "-m", "messy", *ON, cwd=folder, env={"COLUMNS": "80", **library})
 
 
 def test_the_numbers_are_those_of_the_model_that_the_program_makes(estimated: Result) -> None:
@@ -105,9 +109,12 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
     assert done.status == 69
 
 
-def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(folder: Path) -> None:
-    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env={"COLUMNS": "300"})
-    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:26)" in done.err
+def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(
+    folder: Path, library: dict[str, str]
+) -> None:
+    env = {"COLUMNS": "300", **library}
+    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env=env)
+    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:32)" in done.err
     assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
     assert done.status == 65
 

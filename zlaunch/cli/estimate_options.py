@@ -29,6 +29,12 @@ def _memory(text: str) -> int:
 class EstimateOptions:
     """What is estimated, where it runs, and what is shown."""
 
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module", "-m", metavar="NAME", help="Estimate a module that trains, like `python -m`."
+        ),
+    ] = None
     gpus: options.Gpus = None
     nodes: options.Nodes = None
     on: options.On = None

@@ -2,8 +2,11 @@
 
 import contextlib
 import math
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -12,6 +15,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zlaunch.estimate.rehearsal.allocation_log import Block
 from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.known_data import DataMode
 from zlaunch.estimate.rehearsal.program import values
@@ -19,8 +23,11 @@ from zlaunch.estimate.rehearsal.program import values
 aten = torch.ops.aten
 _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "/torchao/")
 """Packages whose new tensors belong to a model or an engine."""
+_CPU: Final = torch.device("cpu")
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
+_MOST_FILE_BYTES: Final = 1 << 30
+"""A larger file is not read."""
 
 
 class ProgramMode(DataMode):
@@ -36,6 +43,9 @@ class ProgramMode(DataMode):
         """Run an operator on real data for real, and any other on fake tensors."""
         kwargs = kwargs or {}
         device = kwargs.get("device")
+        if device is not None and device.type == "cpu" and device.index is not None:
+            device = _CPU  # which torch takes `cpu:0` for
+            kwargs = {**kwargs, "device": device}
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
         elif not self._is_tracing and FakeTensor not in types and self._is_real(args, kwargs):
@@ -80,16 +90,86 @@ class ProgramMode(DataMode):
         finally:
             self.reads_data, self._peeks = before
 
+    def is_logged(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of a tensor is counted."""
+        return tensor.untyped_storage()._cdata in self._blocks
+
+    def log_real(self, tensor: torch.Tensor) -> None:
+        """Count the memory of a real tensor."""
+        self._log_tensors(tensor)
+
+    def mapped(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that is a view of a file, which takes no memory."""
+        with _disable_current_modes():
+            meta = torch.empty(shape, dtype=dtype, device="meta")
+        tensor = self._as_fake(meta, _CPU)
+        storage = tensor.untyped_storage()
+        key, block = storage._cdata, Block("pageable", "mapped file", storage.nbytes(), 0)
+        self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
+        return tensor
+
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor in place of a real one that becomes a part of a model."""
         if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
             return tensor
         with _disable_current_modes():
             meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        fake = self._as_fake(meta, torch.device("cpu"))
+        fake = self._as_fake(meta, _CPU)
         self.forget(tensor)
         self._log_storage(fake)
         return fake
+
+
+def read_files(mode: ProgramMode) -> None:
+    """Let `torch.load` read data, and log them; of large files, which are weights, it makes fake tensors."""
+    load = torch.load
+
+    def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
+        is_path = isinstance(f, (str, os.PathLike))
+        if is_path and os.path.exists(f) and os.path.getsize(f) > _MOST_FILE_BYTES:  # noqa: PTH110, PTH202
+            return load(f, *args, **kwargs)
+        with _disable_current_modes():
+            return load(f, *args, **kwargs)
+
+    torch.load = loaded
+    reader = torch._C.PyTorchFileReader
+    read = reader.get_storage_from_record
+
+    def read_logged(self: Any, *args: Any) -> torch.Tensor:
+        tensor: torch.Tensor = read(self, *args)
+        mode._log_tensors(tensor)
+        return tensor
+
+    reader.get_storage_from_record = read_logged
+
+
+def share_arrays(mode: ProgramMode) -> None:
+    """Count no memory for tensors that are views of numpy's arrays."""
+    for name in ("from_numpy", "as_tensor"):
+        setattr(torch, name, _sharing(mode, getattr(torch, name)))
+
+
+def _sharing(mode: ProgramMode, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if type(data).__module__ != "numpy":
+            return make(data, *args, **kwargs)
+        with mode.reading_data(peeks=True):
+            return make(data, *args, **kwargs)
+
+    return made
+
+
+def without_inference_tensors() -> None:
+    """Let `torch.inference_mode` only turn gradients off: fake tensors cannot be inference tensors."""
+
+    def inference_mode(mode: Any = True) -> Any:
+        if callable(mode):
+            return torch.no_grad()(mode)
+        if mode:
+            return torch.no_grad()
+        return contextlib.nullcontext()
+
+    torch.inference_mode = inference_mode
 
 
 def keep_models_fake(mode: ProgramMode) -> None:

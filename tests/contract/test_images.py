@@ -76,3 +76,11 @@ def test_images_have_no_size_of_their_own_in_a_model_that_resizes_all() -> None:
     made = inputs(1000, 500, {}, config)
     assert made.shapes["pixel_values"] == (1, 3, 224, 224)
     assert made.tokens == math.prod((16, 16))
+
+
+def test_a_model_without_images_is_said_to_take_none() -> None:
+    config = SimpleNamespace(model_type="llama")
+    assert image_inputs(Images(2), config, {}, (1, 64)).notes == (
+        "`--images 2` has no effect: the model takes no images",
+    )
+    assert image_inputs(Images(), config, {}, (1, 64)).notes == ()

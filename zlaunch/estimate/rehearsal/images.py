@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from zlaunch.estimate.rehearsal.model import CannotTell
-from zlaunch.estimate.workload import Images
+from zlaunch.estimate.workload import ONE_IMAGE, Images
 
 Shape = tuple[int, ...]
 
@@ -73,7 +73,10 @@ def image_inputs(
     `batch` is (sequences, tokens).
     """
     job = _Job(images, config, arguments, batch)
-    if "pixel_values" not in arguments or not images.count or not hasattr(config, "vision_config"):
+    takes_images = "pixel_values" in arguments and hasattr(config, "vision_config")
+    if not takes_images and images.count and images != ONE_IMAGE:
+        return ImageInputs(notes=(f"`--images {images}` has no effect: the model takes no images",))
+    if not takes_images or not images.count:
         return ImageInputs()
     prepare = _processor_of(job)
     prepared = prepare(job)

@@ -242,3 +242,22 @@ def test_what_is_locked_holds_what_lives_and_is_less_than_twice_what_was_asked(
         if freed:
             host.free(nbytes)
             live[nbytes] -= 1
+
+
+def test_a_block_of_another_stream_is_reused_one_allocation_later() -> None:
+    allocator = CachingAllocator()
+    size = 16 << 20
+    prefetched = allocator.malloc(size, stream=1)
+    allocator.record_stream(prefetched, stream=0)
+    allocator.free(prefetched)
+    assert allocator.allocated == 0
+    assert allocator.malloc(size, stream=1) != prefetched
+    assert allocator.malloc(size, stream=1) == prefetched
+
+
+def test_a_block_is_reused_at_once_if_only_its_own_stream_worked_on_it() -> None:
+    allocator = CachingAllocator()
+    address = allocator.malloc(16 << 20, stream=1)
+    allocator.record_stream(address, stream=1)
+    allocator.free(address)
+    assert allocator.malloc(16 << 20, stream=1) == address

@@ -1,8 +1,8 @@
 """Models of torch's allocators, which compute reserved bytes from a sequence of allocations.
 
 `CachingAllocator` follows c10/cuda/CUDACachingAllocator.cpp in its default configuration, with the constants
-of c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `record_stream` (memory is free at once),
-`expandable_segments`, garbage collection and `max_split_size_mb`.
+of c10/core/AllocatorConfig.h (torch 2.13). Not modelled: `expandable_segments`, garbage collection and
+`max_split_size_mb`.
 """
 
 from bisect import bisect_left, insort
@@ -49,11 +49,16 @@ class CachingAllocator:
         self._pools: dict[tuple[int, bool], list[tuple[int, int]]] = {}
         self._blocks: dict[int, _Block] = {}
         self._next_address = ROUND_LARGE_BYTES
+        self._used_elsewhere: set[int] = set()
+        """Blocks in use that a stream other than their own works on."""
+        self._just_freed: list[int] = []
+        self._freed_before: list[int] = []
 
     def malloc(self, nbytes: int, stream: int = 0) -> int:
         """Allocate `nbytes` for a stream; return the address, 0 for 0 bytes."""
         if nbytes <= 0:
             return 0
+        self._process_events()
         size = -(-nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
         small = size <= SMALL_BYTES
         pool = self._pools.setdefault((stream, small), [])
@@ -75,6 +80,28 @@ class CachingAllocator:
         if block.free:
             raise KeyError(address)
         self.allocated -= block.size
+        if address in self._used_elsewhere:
+            self._used_elsewhere.remove(address)
+            self._just_freed.append(address)
+            return
+        self._make_reusable(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Note that a stream works on a block: unless it is its own, the block is reused later than freed."""
+        block = self._blocks[address]
+        if self._pools.get((stream, block.small)) is not block.pool:
+            self._used_elsewhere.add(address)
+
+    def _process_events(self) -> None:
+        """Make blocks reusable on which another stream worked.
+
+        The event that `free` records has not happened yet at the next allocation, but at the one after it.
+        """
+        for address in self._freed_before:
+            self._make_reusable(self._blocks[address])
+        self._freed_before, self._just_freed = self._just_freed, []
+
+    def _make_reusable(self, block: _Block) -> None:
         block.free = True
         if block.before is not None and block.before.free:
             block = self._merge(block.before, block, listed=block.before)
@@ -83,7 +110,9 @@ class CachingAllocator:
         insort(block.pool, (block.size, block.address))
 
     def empty_cache(self) -> None:
-        """Return all segments without a used block to the driver."""
+        """Return all segments without a used block to the driver, after all streams have done their work."""
+        self._process_events()
+        self._process_events()
         for pool in self._pools.values():
             remaining = []
             for entry in pool:

@@ -249,6 +249,12 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         if key in self._blocks:
             self._free(key)
 
+    def record_stream(self, tensor: torch.Tensor, stream: int) -> None:
+        """Log that a stream works on a tensor."""
+        known = self._blocks.get(tensor.untyped_storage()._cdata)
+        if known is not None and known[0].pool == "gpu":
+            self.log.gpu.record_stream(known[0].address, stream)
+
     def _free(self, key: int, _: object = None) -> None:
         block, _ = self._blocks.pop(key)
         self.log.free(block)

@@ -17,6 +17,7 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from torch._subclasses.fake_tensor import FakeTensor
 
+from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.known_data import is_known_to_fail
 from zlaunch.job.trainer_releases import is_before
 
@@ -45,13 +46,18 @@ def _replace_functions() -> None:
     """Replace functions that need a fact or a tensor that is not here, by a constant."""
     # The job may run on another CPU than the rehearsal; config rules have checked it for fp16.
     get_accelerator().is_fp16_supported = lambda: True
-    # A fake tensor cannot be recorded on a stream.
-    torch.Tensor.record_stream = lambda self, stream: None
+    torch.Tensor.record_stream = _record_stream
     # Transformers takes fake tensors for a `torch.export`, and would then materialize causal masks.
     with contextlib.suppress(ImportError):  # before transformers 4.53
         from transformers import masking_utils
 
         masking_utils.find_packed_sequence_indices = lambda position_ids: None
+
+
+def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    """A fake tensor cannot be recorded on a stream; only the allocator knows."""
+    if isinstance(self, FakeTensor) and self._fake_device.type == NAME:
+        self.fake_mode.record_stream(self, stream.number)
 
 
 def _replace_slow_functions() -> None:

@@ -14,14 +14,21 @@ from zlaunch.estimate.rehearse import ENVIRONMENT
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.parity.trial import Trial, to_line
-from zlaunch.parity.verdict import Answer, Comparison, Verdict, judge
+from zlaunch.parity.verdict import Comparison, ParityAnswer, ParityVerdict, judge
 
 pytestmark = pytest.mark.job
 
 LLAMA = {
-    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
-    **{"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4},
-    **{"num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 128},
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "tie_word_embeddings": True,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
 }
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True, "weight_decay": 0.0}}
 NORMS = 5
@@ -42,7 +49,7 @@ def trial(stage: int = 2, accumulated: int = 2, steps: int = 2) -> Trial:
     return Trial(workload, "fp32", steps)
 
 
-def verdict(defect: str | None, asked: Trial) -> Verdict:
+def verdict(defect: str | None, asked: Trial) -> ParityVerdict:
     module = ["-c", "from zlaunch.parity.program.__main__ import main; main()"]
     if defect is not None:
         module = ["-m", "tests.parity.seeded", defect]
@@ -61,14 +68,14 @@ def verdict(defect: str | None, asked: Trial) -> Verdict:
     return judge(comparison.distances, asked.precision)
 
 
-def wrong(found: Verdict, quantity: str) -> set[str]:
+def wrong(found: ParityVerdict, quantity: str) -> set[str]:
     return {item.distance.parameter for item in found.differing if item.distance.quantity == quantity}
 
 
 def test_gradients_that_are_not_divided_by_the_number_of_ranks_differ_all_by_a_factor_of_two() -> None:
     found = verdict("scale_factor", trial(steps=1, accumulated=1))
     gradients = [item.distance for item in found.differing if item.distance.quantity == "gradient"]
-    assert found.answer is Answer.DIFFERS
+    assert found.answer is ParityAnswer.DIFFERS
     assert len(gradients) == ALL
     assert {round(distance.ratio, 4) for distance in gradients} == {2.0}
     assert wrong(found, "gradient norm") == {""}
@@ -107,7 +114,7 @@ def test_a_defect_is_caught_with_the_parameters_that_are_wrong(
     defect: str, stage: int, quantity: str, names: Callable[[set[str]], bool]
 ) -> None:
     found = verdict(defect, trial(stage))
-    assert found.answer is Answer.DIFFERS
+    assert found.answer is ParityAnswer.DIFFERS
     assert names(wrong(found, quantity)), wrong(found, quantity)
 
 
@@ -115,4 +122,4 @@ def test_a_defect_is_caught_with_the_parameters_that_are_wrong(
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_the_engine_without_a_defect_trains_the_same(stage: int) -> None:
     found = verdict(None, trial(stage))
-    assert (found.answer, found.differing) == (Answer.SAME, ())
+    assert (found.answer, found.differing) == (ParityAnswer.SAME, ())

@@ -89,7 +89,9 @@ def _section(config: Mapping[str, Any]) -> dict[str, Any]:
     small: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            small[key] = _rope(value) if key in ("rope_scaling", "rope_parameters") else _section(value)
+            small[key] = _section(value)
+            if key in ("rope_scaling", "rope_parameters"):
+                small[key] = _rope(value, float(config.get("partial_rotary_factor", 1.0)))
         elif _is_random(key, value):
             small[key] = 0.0
         elif whole(value) and key in replaced:
@@ -109,14 +111,18 @@ def _is_random(key: str, value: object) -> bool:
     return isinstance(value, float) and ("drop" in key or "pdrop" in key or "jitter" in key)
 
 
-def _rope(scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """Fit the lists of a rotary embedding to the narrow heads: one number for each pair of channels."""
+def _rope(scaling: Mapping[str, Any], part: float) -> dict[str, Any]:
+    """Fit the lists of a rotary embedding to the narrow heads: one number for each pair of channels.
+
+    `part` is the part of a head that is rotated.
+    """
+    part = float(scaling.get("partial_rotary_factor", part))
     small = dict(scaling)
     for key, value in scaling.items():
         if isinstance(value, Mapping):
-            small[key] = _rope(value)
+            small[key] = _rope(value, part)
         elif key in ("long_factor", "short_factor"):
-            small[key] = value[: HEAD // 2]
+            small[key] = value[: int(part * HEAD) // 2]
         elif key == "mrope_section":
             small[key] = [HEAD // 2 - 2 * (HEAD // 6), HEAD // 6, HEAD // 6]
     return small

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from zlaunch.config.resolve.job import ResolvedConfig
+from zlaunch.dsconfig.native_ops import needed_ops
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.query import EstimateQuery, check_countable, workload_of
 from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
@@ -35,6 +36,7 @@ _CUDA_ONLY: Final = (
     *("zero_quantized_weights", "zero_quantized_gradients"),
     "zero_quantized_nontrainable_weights",
 )
+_OPS_OF_CPUS: Final = ("cpu_", "async_io")
 _ADAMS: Final = ("adam", "adamw")
 _KNOWN_OPTIMIZERS: Final = (*_ADAMS, "adagrad", "lion", "sgd")
 """Optimizers that plain torch is compared with."""
@@ -50,6 +52,8 @@ class Trial:
     steps: int = 3
     seed: int = 0
     weight_decay: float = 0.0
+    ops: tuple[str, ...] = ()
+    """Native ops that it needs."""
     unchecked: tuple[str, ...] = ()
     """What of the job this does not check."""
 
@@ -86,7 +90,15 @@ def trial_of(query: EstimateQuery, steps: int) -> Trial:
         four_bits=None,
         images=False,
     )
-    return Trial(trained, _precision(resolved), steps, weight_decay=decay, unchecked=tuple(unchecked))
+    ops = [op.name for op in needed_ops(resolved.config, "cuda", str(workload.optimizer))]
+    return Trial(
+        trained,
+        _precision(resolved),
+        steps,
+        weight_decay=decay,
+        ops=tuple(op for op in ops if op.startswith(_OPS_OF_CPUS)),
+        unchecked=tuple(unchecked),
+    )
 
 
 def _precision(resolved: ResolvedConfig) -> Precision:

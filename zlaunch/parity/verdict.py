@@ -27,7 +27,7 @@ UNTOLD: Final = 0.25
 Quantity = Literal["loss", "gradient norm", "gradient", "momentum", "update", "weights"]
 
 
-class Answer(Enum):
+class ParityAnswer(Enum):
     """What a check found."""
 
     SAME = "the same"
@@ -37,7 +37,7 @@ class Answer(Enum):
     @property
     def status(self) -> ExitStatus:
         """The exit status of the command."""
-        statuses = {Answer.SAME: ExitStatus.OK, Answer.DIFFERS: ExitStatus.REFUSED}
+        statuses = {ParityAnswer.SAME: ExitStatus.OK, ParityAnswer.DIFFERS: ExitStatus.REFUSED}
         return statuses.get(self, ExitStatus.UNAVAILABLE)
 
 
@@ -91,10 +91,10 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ParityVerdict:
     """What a check found, and the quantities that differ: of each, the first step in which it does."""
 
-    answer: Answer
+    answer: ParityAnswer
     differing: tuple[Judged, ...] = ()
     untold: tuple[str, ...] = ()
     """Quantities of parameters of which nothing can be told."""
@@ -112,7 +112,7 @@ def allowed(distance: Distance, precision: Precision) -> float:
     return max(rounding, FACTOR * distance.rounding)
 
 
-def judge(distances: Sequence[Distance], precision: Precision) -> Verdict:
+def judge(distances: Sequence[Distance], precision: Precision) -> ParityVerdict:
     """Compare each distance with what the arithmetic allows."""
     judged = [Judged(distance, allowed(distance, precision)) for distance in distances]
     told = [item for item in judged if not item.is_untold]
@@ -128,12 +128,12 @@ def judge(distances: Sequence[Distance], precision: Precision) -> Verdict:
     names = dict.fromkeys(
         f"{item.distance.quantity} of {item.distance.parameter}" for item in judged if item.is_untold
     )
-    answer = Answer.SAME
+    answer = ParityAnswer.SAME
     if first:
-        answer = Answer.DIFFERS
+        answer = ParityAnswer.DIFFERS
     elif 2 * sum(item.is_untold for item in judged) > len(judged):
-        answer = Answer.CANNOT_TELL
-    return Verdict(answer, tuple(first.values()), tuple(names), largest)
+        answer = ParityAnswer.CANNOT_TELL
+    return ParityVerdict(answer, tuple(first.values()), tuple(names), largest)
 
 
 def _share(item: Judged) -> float:

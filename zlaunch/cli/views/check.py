@@ -5,9 +5,9 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.estimate.query import EstimateQuery
-from zlaunch.parity.check import Checked
+from zlaunch.parity.check import CheckedTrial
 from zlaunch.parity.small_model import deepest
-from zlaunch.parity.verdict import UNTOLD, Answer, Judged
+from zlaunch.parity.verdict import UNTOLD, Judged, ParityAnswer
 from zlaunch.units import count, plural
 
 MOST_ROWS: Final = 16
@@ -16,7 +16,26 @@ MOST_ROWS: Final = 16
 _QUANTITIES: Final = ("loss", "gradient norm", "gradient", "momentum", "update", "weights")
 
 
-def lines_of(checked: Checked, query: EstimateQuery) -> Iterator[str]:
+class CheckView(console.StepReporter):
+    """Shows in one line what is done."""
+
+    def __init__(self) -> None:
+        """Prepare to show progress."""
+        self._line = console.ProgressLine(in_pipes=False)
+
+    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
+        self._line.clear()
+        console.say(text)
+
+    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
+        self._line.show(what, elapsed)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
+def lines_of(checked: CheckedTrial, query: EstimateQuery) -> Iterator[str]:
     """Write the answer in the first line, then the evidence."""
     yield from console.paragraph(_answer(checked))
     yield from console.table(_trained(checked, query))
@@ -31,11 +50,11 @@ def lines_of(checked: Checked, query: EstimateQuery) -> Iterator[str]:
             yield from [f"  - {bullet.strip()}", *rest]
 
 
-def _answer(checked: Checked) -> str:
+def _answer(checked: CheckedTrial) -> str:
     verdict, steps = checked.verdict, plural(checked.trial.steps, "step")
-    if verdict.answer is Answer.SAME:
+    if verdict.answer is ParityAnswer.SAME:
         return f"the same: {steps} train like plain torch, up to rounding"
-    if verdict.answer is Answer.CANNOT_TELL:
+    if verdict.answer is ParityAnswer.CANNOT_TELL:
         return f"cannot tell here: rounding alone may change most numbers by more than {UNTOLD:.0%}"
     parts = []
     for quantity in _QUANTITIES:
@@ -47,7 +66,7 @@ def _answer(checked: Checked) -> str:
     return f"differs from plain torch by more than rounding: {', '.join(parts)}"
 
 
-def _trained(checked: Checked, query: EstimateQuery) -> list[tuple[str, str]]:
+def _trained(checked: CheckedTrial, query: EstimateQuery) -> list[tuple[str, str]]:
     trial, comparison = checked.trial, checked.comparison
     config = trial.workload.ds_config
     layers = plural(comparison.layers, "layer")
@@ -62,7 +81,7 @@ def _trained(checked: Checked, query: EstimateQuery) -> list[tuple[str, str]]:
     ]
 
 
-def _differing(checked: Checked) -> Iterator[str]:
+def _differing(checked: CheckedTrial) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("differs", "", "step", "by", "allowed", "length")]
     differing = sorted(checked.verdict.differing, key=lambda item: _QUANTITIES.index(item.distance.quantity))
     rows += map(_row, differing[:MOST_ROWS])
@@ -94,7 +113,7 @@ def _row(item: Judged) -> tuple[str, ...]:
     )
 
 
-def _largest(checked: Checked) -> Iterator[str]:
+def _largest(checked: CheckedTrial) -> Iterator[str]:
     rows = [("largest difference", "by", "allowed", "step")]
     for quantity in _QUANTITIES:
         item = checked.verdict.largest.get(quantity)
@@ -104,7 +123,7 @@ def _largest(checked: Checked) -> Iterator[str]:
     yield from console.figures(rows)
 
 
-def _unchecked(checked: Checked) -> Iterator[str]:
+def _unchecked(checked: CheckedTrial) -> Iterator[str]:
     yield from checked.trial.unchecked
     if "gradient norm" not in checked.verdict.largest:
         yield "the gradient norm: this engine computes none, or not that of the gradients"

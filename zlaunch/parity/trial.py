@@ -38,8 +38,10 @@ _CUDA_ONLY: Final = (
 )
 _OPS_OF_CPUS: Final = ("cpu_", "async_io")
 _ADAMS: Final = ("adam", "adamw")
-_KNOWN_OPTIMIZERS: Final = (*_ADAMS, "adagrad", "lion", "sgd")
-"""Optimizers that plain torch is compared with."""
+_KNOWN_OPTIMIZERS: Final = (*_ADAMS, "sgd")
+"""DeepSpeed's optimizers that plain torch is compared with."""
+_KNOWN_TO_THE_TRAINER: Final = ("adamw_torch_fused", "adamw_torch", "sgd", "rmsprop", "adafactor")
+"""The same of the Trainer's `--optim`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,10 @@ def _check_config(workload: Workload) -> None:
         raise _cannot_tell("`torch_autocast` is not supported yet", "check it with `bf16`")
     if config.get("bf16", {}).get("bf16_master_weights_and_grads"):
         raise _cannot_tell("`bf16_master_weights_and_grads` is not supported yet", "check it without")
-    name = str(config.get("optimizer", {}).get("type", "adamw")).lower()
+    name = str(config.get("optimizer", {}).get("type", "")).lower()
+    if not name and workload.optimizer in _KNOWN_TO_THE_TRAINER:
+        return
+    name = name or str(workload.optimizer)
     if name not in _KNOWN_OPTIMIZERS:
         known = ", ".join(_KNOWN_OPTIMIZERS)
         raise _cannot_tell(f"there is no reference for the optimizer `{name}`", f"it can be one of {known}")

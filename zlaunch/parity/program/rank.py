@@ -86,7 +86,7 @@ def _with_buckets(config: dict[str, Any], small: SmallModel) -> dict[str, Any]:
     zero = dict(config.get("zero_optimization", {}))
     if not zero.get("stage"):
         return config
-    bucket = max(256, elements // 6)
+    bucket = 256 * max(1, elements // 6 // 256)  # DeepSpeed aligns it
     zero["reduce_bucket_size"] = bucket
     if zero["stage"] == 3:
         zero["stage3_prefetch_bucket_size"] = bucket

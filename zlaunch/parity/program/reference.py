@@ -12,24 +12,6 @@ from zlaunch.parity.program.small import SmallModel, micro_batches
 from zlaunch.parity.trial import Trial
 
 
-class _Lion(optim.Optimizer):  # type: ignore[misc]
-    """The optimizer of https://arxiv.org/abs/2302.06675."""
-
-    def __init__(self, groups: Any, lr: float = 1e-3, weight_decay: float = 0.0, **others: Any) -> None:
-        betas = others.get("betas", (0.9, 0.99))
-        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            first, second = group["betas"]
-            for weight in group["params"]:
-                average = self.state[weight].setdefault("exp_avg", torch.zeros_like(weight))
-                weight.mul_(1 - group["lr"] * group["weight_decay"])
-                weight.sub_(group["lr"] * torch.sign(first * average + (1 - first) * weight.grad))
-                average.mul_(second).add_(weight.grad, alpha=1 - second)
-
-
 def gradients(
     trial: Trial, engine: Measured, wanted: torch.dtype, dtype: torch.dtype, *, reorder: bool = False
 ) -> Measured:
@@ -111,5 +93,5 @@ def _optimizer(trial: Trial, groups: Any) -> optim.Optimizer:
     kind = section["type"].lower()
     if kind == "adamw" or (kind == "adam" and is_decoupled):
         return optim.AdamW(groups, **options)
-    plain: dict[str, type[optim.Optimizer]] = {"adam": optim.Adam, "adagrad": optim.Adagrad, "sgd": optim.SGD}
-    return plain.get(kind, _Lion)(groups, **options)
+    plain: dict[str, type[optim.Optimizer]] = {"adam": optim.Adam, "sgd": optim.SGD}
+    return plain[kind](groups, **options)

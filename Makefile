@@ -19,6 +19,7 @@ help:
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
 	@echo "make matrix    run jobs with the oldest to the newest packages, and regenerate docs/versions.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
+	@echo "make program-memory  compare their estimated memory with real ranks"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
@@ -119,6 +120,10 @@ matrix: .venv/installed
 # Sources come from GitHub; with MIRRORS=DIR, from copies in DIR.
 programs: .venv/installed
 	$(BIN)/python -m tools.programs build/programs
+
+.PHONY: program-memory
+program-memory: .venv/installed
+	$(BIN)/python -m tools.programs.memory build/programs
 
 # torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt

@@ -45,6 +45,9 @@ def foreign_options(words: Sequence[str], printed: str) -> set[str]:
     named = {option for hint in _HINT.findall(printed) for option in _OPTION.findall(hint)}
     if not named:
         return set()
-    own = options_of(commands()[command_named(words)])
+    named_command = command_named(words)
+    own = options_of(commands()[named_command])
+    if named_command == ("runs", "rerun"):  # it repeats `train`, and says what is wrong with its options
+        own |= options_of(commands()["train",])
     others = {option for command in commands().values() for option in options_of(command)}
     return (named & others) - own - _OF_SCRIPTS

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bench import gpu_bed, gpu_check, gpu_jobs, gpu_table
+from bench import gpu_bed, gpu_check, gpu_jobs, gpu_speed, gpu_table
 from bench.gpu_cells import CELLS, Cell, cpu_workload
-from bench.gpu_results import Results
+from bench.gpu_results import PACKAGES, Results, versions_measured
 from bench.gpu_table import PHASES, is_met, table
 from tests.running import ROOT
 from tools import gather_wheels
@@ -158,6 +158,29 @@ def test_a_job_that_goes_wrong_is_a_row_with_its_reason(
     shown = gpu_jobs.table(results)
     assert "| a | **Unexpected: failed, killed: one / two** |" in shown
     assert "0 of 2 jobs ended as expected" in shown
+
+
+def test_times_are_compared_with_the_predicted_range(fresh: Callable[..., Results]) -> None:
+    ds_config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1}
+    asked = {"seq_len": 100, "ds_config": ds_config}
+    results = fresh(a=asked, b=asked, c=asked)
+    for name, whole in (("a", 0.1), ("b", 0.4)):
+        phases = {"forward": [0.02], "backward": [0.05], "step": [0.01]}
+        results.add(name, "measured", {"seconds": {"whole": [whole], **phases}})
+        results.add(
+            name, "predicted", {"seconds": [0.05, 0.2], "flops": 4e12, "model flops": 3e12, "peak": 1e14}
+        )
+    shown = gpu_speed.table(results)
+    assert "| a | 100.0 | 50.0 to 200.0 | 20.0 | 50.0 | 10.0 | 2,000 | 40 | 30.0% | 40.0% |" in shown
+    assert "| c | not yet |" in shown
+    assert "1 of 2 times are within the predicted range, 0 below" in shown
+
+
+def test_results_are_predicted_only_with_the_packages_they_were_measured_with(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps({"versions": dict.fromkeys(PACKAGES, "0.0"), "rows": {}}))
+    with pytest.raises(SystemExit, match=r"measured with torch 0\.0, .*: install the same to predict"):
+        versions_measured(file)
 
 
 def test_cells_are_many_and_each_has_a_name_of_its_own() -> None:

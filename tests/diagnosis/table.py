@@ -440,6 +440,14 @@ DEATHS: Mapping[str, tuple[Evidence, ...]] = {
             )
         ),
     ),
+    "untested-optimizer": (
+        run(
+            raised(
+                "AssertionError",
+                'You are using an untested ZeRO Optimizer. Please add <"zero_allow_untested_optimizer": true> in the configuration file to use it.',
+            )
+        ),
+    ),
     "no-optimizer": (
         run(raised("AssertionError", "zero stage 2 requires an optimizer")),
         run(raised("AssertionError", "must provide optimizer during init in order to use backward")),

@@ -35,7 +35,7 @@ def test_every_candidate_trains_with_the_same_batch_and_can_be_resolved() -> Non
 def test_every_strategy_is_tried_with_and_without_checkpointing() -> None:
     listed = candidates(question(), 4)
     found = {(one.strategy, one.checkpointing) for one in listed}
-    assert found == {(strategy, again) for strategy in available(question()) for again in (False, True)}
+    assert found == {(strategy, again) for strategy in available(question().job) for again in (False, True)}
 
 
 def test_what_is_checkpointed_already_stays_so() -> None:

@@ -14,7 +14,7 @@ from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import LLAMA, workload
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.workload import Lora, Workload
+from zlaunch.estimate.workload import Images, Lora, Workload
 from zlaunch.job.model import read_model
 
 pytestmark = pytest.mark.job
@@ -34,6 +34,18 @@ SPEECH = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 128,
+}
+QWEN = {
+    "model_type": "qwen2_5_vl",
+    "text_config": {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
+    "vision_config": {
+        "depth": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 4,
+        "out_hidden_size": 256,
+    },
+    "image_token_id": 7,
 }
 MAMBA2 = {
     "model_type": "mamba2",
@@ -57,6 +69,7 @@ KINDS = {
     "an image classifier": of({"model_type": "vit", **VISION}, "ViTForImageClassification"),
     "a type with two classes for its task": of({"model_type": "deit", **VISION}),
     "an encoder of images alone": of({"model_type": "vit", **VISION}, "ViTModel"),
+    "a classifier of speech": of(SPEECH, "Wav2Vec2ForSequenceClassification"),
     "a classifier of sequences": of(LLAMA, "LlamaForSequenceClassification"),
     "answers found in a text": of(BERT, "BertForQuestionAnswering"),
     "a choice of answers": of(BERT, "BertForMultipleChoice"),
@@ -72,18 +85,11 @@ KINDS = {
         "LlavaForConditionalGeneration",
     ),
     "images of any size": of(
-        {
-            "model_type": "qwen2_5_vl",
-            "text_config": {**LLAMA, "rope_scaling": {"type": "mrope", "mrope_section": [8, 12, 12]}},
-            "vision_config": {
-                "depth": 2,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_heads": 4,
-                "out_hidden_size": 256,
-            },
-        },
+        QWEN,
         "Qwen2_5_VLForConditionalGeneration",
+    ),
+    "images of a given size": replace(
+        of(QWEN, "Qwen2_5_VLForConditionalGeneration"), images=Images(2, 200, 130), seq_len=128
     ),
     "infinity": of({**MAMBA2, "time_step_limit": [0.0, float("inf")]}, "Mamba2ForCausalLM"),
     "infinity as transformers writes it": of(
@@ -92,9 +98,12 @@ KINDS = {
 }
 
 REMARKS = {
+    "a classifier of speech": "a sequence of 64 is counted as that many audio frames, 20480 samples",
     "an encoder of images alone": "`ViTModel` computes no loss: counted as `ViTForImageClassification`",
     "an encoder alone": "`BertModel` computes no loss: counted as `BertForMaskedLM`",
     "a class that nobody knows": "`LlamaForRewardModel` is not in transformers: counted as `LlamaForCausalLM`",
+    "images of any size": "images of any size are counted with `--images 1x1024x768`",
+    "images of a given size": "counted with 2 images of 196 x 140 in each sequence, 35 tokens each",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
 }
 MISSING = {"images of any size": ("images",)}
@@ -123,7 +132,7 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (of(SPEECH, "Wav2Vec2ForCTC"), "masked_select"),
+        (of(SPEECH, "Wav2Vec2ForCTC"), "_ctc_loss"),
         (of({"model_type": "no_such_type"}), "no_such_type"),
         (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "image_size"),
     ],

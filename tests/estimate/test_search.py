@@ -115,7 +115,9 @@ def test_nothing_fits_only_after_every_strategy_was_tried_at_its_smallest(guess:
     assert isinstance(found, NothingFits)
     assert found.fit is Fit.NO
     smallest = [settings for settings in asked(made) if settings[2:] == (True, 1)]
-    assert len({settings[:2] for settings in smallest}) == len(available(question())) == len(found.smallest)
+    assert (
+        len({settings[:2] for settings in smallest}) == len(available(question().job)) == len(found.smallest)
+    )
     assert len(asked(made)) <= MOST_MISSES + 1 + len(smallest)
 
 

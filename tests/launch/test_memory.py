@@ -13,12 +13,13 @@ from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.launch.facts import JobFacts
-from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, query_for
+from zlaunch.launch.memory import SHORT_SEQ_LEN, check_memory, choose_stage, first_that_fits, query_for
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.preflight import show_plan
 
@@ -202,6 +203,38 @@ def test_auto_refuses_nothing_where_nobody_can_tell() -> None:
     here = on_machine(prepared(), CPU_MACHINE)
     with pytest.raises(Unavailable, match="cannot tell what fits: no GPU named"):
         choose_stage(here, ROOMY)  # answers about a GPU, as the closed form's are
+
+
+def of_program(facts: JobFacts, *uncounted: Uncounted) -> Estimate:
+    """Make up what a program takes: less with each stage."""
+    query = query_for(facts)
+    assert query is not None
+    query = replace(query, training=replace(query.training, assumes_length=False, uncounted=uncounted))
+    return answer(query, forecast({0: 600.0, 1: 300.0, 2: 30.0}.get(facts.job.stage or 0, 10.0)))
+
+
+LINE = Uncounted("train.py:36", "compares a value", Effect.EITHER, is_undecided=True)
+
+
+def test_auto_takes_the_first_stage_with_which_the_program_fits() -> None:
+    found = first_that_fits(prepared(), of_program)
+    assert found is not None
+    job, why, _ = found
+    assert why.startswith("`--stage 2` is the first that fits: ")
+    assert (job.stage, job.is_chosen) == (2, True)
+
+
+def test_auto_names_the_lines_of_a_program_that_leave_open_whether_it_fits() -> None:
+    found = first_that_fits(prepared(), lambda facts: of_program(facts, LINE))
+    assert found is not None
+    assert "the first of which what is counted fits: " in found[1]
+    assert "train.py:36 compares a value" in found[1]
+
+
+def test_auto_takes_nothing_of_which_a_part_is_not_counted() -> None:
+    second = Uncounted("vLLM", "takes memory, too", Effect.MORE)
+    with pytest.raises(Unavailable, match=r"cannot tell what fits: .*vLLM takes memory, too"):
+        first_that_fits(prepared(), lambda facts: of_program(facts, second))
 
 
 def test_auto_is_refused_where_nothing_fits() -> None:

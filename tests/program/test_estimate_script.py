@@ -27,12 +27,18 @@ with open("out/log.txt", "w") as log:
     log.write("begun")
 os.replace("out/log.txt", "out/first.txt")
 assert open("out/first.txt").read() == "begun"
+torch.save({"rows": torch.arange(4)}, "out/rows.pt")
+assert torch.load("out/rows.pt")["rows"].sum() == 6
 try:
     socket.create_connection(("192.0.2.1", 80), timeout=60)
 except ConnectionRefusedError:
     print("offline")
 
-model = torch.nn.Linear(64, 64)
+from width import WIDTH
+
+model = torch.nn.Linear(WIDTH, WIDTH)
+with torch.inference_mode():
+    print(model(torch.ones(1, WIDTH)).detach().shape)
 optimizer = getattr(torch.optim, "AdamW")(model.parameters())
 engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
 best = 1e9
@@ -59,12 +65,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def estimated(folder: Path) -> Result:
-    return zlaunch("estimate", "messy.py", *ON, cwd=folder, env={"COLUMNS": "80"})
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the script finds a module that it imports."""
+    library = tmp_path_factory.mktemp("library")
+    (library / "width.py").write_text("WIDTH = 64\n")
+    return {"PYTHONPATH": str(library)}
 
 
-def test_the_numbers_are_those_of_the_model_that_the_script_makes(estimated: Result) -> None:
-    assert "Linear of messy.py: 4160 parameters, all trained" in estimated.out
+@pytest.fixture(scope="module")
+def estimated(folder: Path, library: dict[str, str]) -> Result:
+    return zlaunch("estimate", "-m", "messy", *ON, cwd=folder, env={"COLUMNS": "80", **library})
+
+
+def test_the_numbers_are_those_of_the_model_that_the_program_makes(estimated: Result) -> None:
+    assert "Linear of `-m messy`: 4160 parameters, all trained" in estimated.out
     assert "second step" in estimated.out
 
 
@@ -72,7 +86,7 @@ def test_a_script_that_decides_by_a_value_is_said_to_do_so_and_leaves_the_verdic
     estimated: Result,
 ) -> None:
     said = " ".join(estimated.out.split())
-    assert "messy.py:34 compares a value" in said
+    assert "messy.py:40 compares a value" in said
     assert "cannot tell whether it fits" in said
     assert estimated.status == 69
 
@@ -95,9 +109,12 @@ def test_the_error_of_a_script_is_shown_with_its_line(folder: Path) -> None:
     assert done.status == 69
 
 
-def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(folder: Path) -> None:
-    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env={"COLUMNS": "300"})
-    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:26)" in done.err
+def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(
+    folder: Path, library: dict[str, str]
+) -> None:
+    env = {"COLUMNS": "300", **library}
+    done = zlaunch("estimate", "messy.py", *ON, "--offload", "cpu", cwd=folder, env=env)
+    assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:32)" in done.err
     assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
     assert done.status == 65
 
@@ -118,12 +135,10 @@ def test_a_trainer_program_is_estimated_with_its_own_batches(tmp_path: Path) -> 
     assert done.status == 0
 
 
-def test_a_start_rehearses_a_script_of_whose_model_nothing_is_known(tmp_path: Path) -> None:
-    words = ("train", "own_loop", "--rehearse", "--dry-run", "--gpus", "2")
-    done = zlaunch(*words, cwd=tmp_path, env={"DS_ACCELERATOR": "cpu"})
-    assert "memory check before the start" in done.out
-    assert "cannot tell" not in done.out
-    assert done.status == 0
+def test_a_model_and_a_module_are_not_estimated_at_once(folder: Path) -> None:
+    done = zlaunch("estimate", "llama", "-m", "messy", cwd=folder)
+    assert "`llama` and `-m messy`: only one of them" in done.err
+    assert done.status == 2
 
 
 def test_a_search_for_a_script_names_the_command_that_estimates_it(folder: Path) -> None:

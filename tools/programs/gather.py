@@ -28,6 +28,16 @@ ENVIRONMENTS = {
         "trl==1.16.0",
     ),
     "older": (*_BASE, *_HELLO_DEEPSPEED, "accelerate==1.12.0", "datasets==4.0.0", "transformers==4.57.6"),
+    "speech": (
+        *_BASE,
+        "accelerate==1.12.0",
+        "datasets==3.6.0",
+        "evaluate==0.4.6",
+        "librosa==0.11.0",
+        "scikit-learn",
+        "soundfile",
+        "transformers==4.57.6",
+    ),
     "swift": (*_BASE, "ms-swift==4.6.0"),
     "vision": (*_NEWEST, *_METRICS, "pillow", "requests", "timm==1.0.31"),
 }
@@ -47,13 +57,20 @@ def gather(work: Path, mirrors: Path | None) -> None:
         _make_environment(work / f"venv-{name}", packages, WITHOUT_DEPENDENCIES.get(name, ()))
     for repository in {program.source for program in PROGRAMS if isinstance(program.source, Repository)}:
         _extract(repository, _folders(repository), work, mirrors)
-    if not (work / "inputs/hub/spaces").exists():
-        python = work / "venv-vision/bin/python"
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"}
-        _call([python, "-m", "tools.programs.inputs", work / "inputs"], environment)
-        _extract(EVALUATE, [f"metrics/{name}" for name in METRICS], work, mirrors)
-        (work / "inputs/hub/spaces").mkdir(parents=True)
-        (work / "inputs/hub/spaces/evaluate-metric").symlink_to(work / "checkouts/evaluate/metrics")
+    _make_inputs(work, "inputs", mirrors)
+    _make_inputs(work, "inputs-even", mirrors, "--even")
+
+
+def _make_inputs(work: Path, name: str, mirrors: Path | None, *options: str) -> None:
+    spaces = work / name / "hub/spaces"
+    if spaces.exists():
+        return
+    python = work / "venv-vision/bin/python"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"}
+    _call([python, "-m", "tools.programs.inputs", work / name, *options], environment)
+    _extract(EVALUATE, [f"metrics/{metric}" for metric in METRICS], work, mirrors)
+    spaces.mkdir(parents=True)
+    (spaces / "evaluate-metric").symlink_to(work / "checkouts/evaluate/metrics")
 
 
 def _make_environment(folder: Path, packages: Sequence[str], without_dependencies: Sequence[str]) -> None:

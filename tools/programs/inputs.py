@@ -1,15 +1,18 @@
 """Make the inputs of the programs: tiny models with random weights, and generated data.
 
-    python -m tools.programs.inputs FOLDER
+    python -m tools.programs.inputs FOLDER [--even]
 
-runs in the environment of the programs and fills FOLDER/hub (a model hub) and FOLDER/data (files).
+runs in the environment of the programs and fills FOLDER/hub (a model hub) and FOLDER/data (files). With
+`--even`, all sentences have the same number of tokens: memory then does not depend on the order of a data set.
 """
 
+import io
 import json
 import pickle
 import random
 import sys
 import tarfile
+import wave as wave_file
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,16 @@ def sentences(count: int, seed: int = 0) -> Iterator[str]:
     chance = random.Random(seed)  # noqa: S311 - nothing is secret
     for _ in range(count):
         yield " ".join(chance.choice(words) for words in WORDS.values()) + "."
+
+
+EVEN = {"who": 2, "does": 1, "what": 3, "when": 3}
+"""Words of each part of an even sentence."""
+
+
+def make_even() -> None:
+    """Leave only phrases of which sentences of one length are made."""
+    for part, count in EVEN.items():
+        WORDS[part] = [phrase for phrase in WORDS[part] if len(phrase.split()) == count]
 
 
 def main(folder: Path) -> None:
@@ -75,6 +88,12 @@ def _make_models(models: Path) -> None:
     )  # fmt: skip
     _save(models / "tiny-t5", hf.T5ForConditionalGeneration(t5), bytelevel)
     _save_resnet(models / "timm/resnet50d.ra2_in1k")
+    speech = hf.Wav2Vec2Config(
+        **tiny, vocab_size=32, conv_dim=(32, 32, 32), conv_kernel=(10, 8, 4), conv_stride=(5, 4, 4),
+        num_feat_extract_layers=3, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+    )  # fmt: skip
+    hf.Wav2Vec2Model(speech).save_pretrained(models / "tiny-wav2vec2")
+    hf.Wav2Vec2FeatureExtractor().save_pretrained(models / "tiny-wav2vec2")
 
 
 def _save_resnet(folder: Path) -> None:
@@ -168,6 +187,23 @@ def _make_datasets(datasets: Path) -> None:
         for one, _ in pairs
     ]
     _write_dataset(datasets / "Dahoas/rm-static", {"default": _halves(rlhf)})
+    sounds = [{"audio": {"bytes": _sound(n % 2), "path": f"{n}.wav"}, "label": n % 2} for n in range(160)]
+    _write_dataset(datasets / "local/tiny-speech", {"default": _halves(sounds)}, ["low", "high"])
+
+
+def _sound(octave: int) -> bytes:
+    """Make a WAV file of half a second: a tone with noise."""
+    import numpy as np
+
+    times = np.arange(8000) / 16000
+    wave = np.sin(2 * np.pi * 220 * 2**octave * times) + np.random.default_rng(octave).normal(0, 0.1, 8000)
+    written = io.BytesIO()
+    with wave_file.open(written, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(16000)
+        file.writeframes((wave * 10000).astype(np.int16).tobytes())
+    return written.getvalue()
 
 
 _SIZES = {"train": 600, "validation": 60, "test": 60}
@@ -196,11 +232,18 @@ def _write_dataset(
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
 
+def _translated(sentence: str) -> str:
+    """Capitalize a sentence, whose number of tokens changes with that."""
+    if "--even" in sys.argv:
+        return sentence
+    return sentence.upper()
+
+
 def _make_files(data: Path) -> None:
     (data / "train.txt").write_text("\n".join(sentences(600, 4)) + "\n")
     (data / "validation.txt").write_text("\n".join(sentences(60, 5)) + "\n")
     for name, seed in (("train", 6), ("validation", 7)):
-        rows = [{"translation": {"en": one, "de": one.upper()}} for one in sentences(160, seed)]
+        rows = [{"translation": {"en": one, "de": _translated(one)}} for one in sentences(160, seed)]
         (data / f"translation-{name}.json").write_text("\n".join(map(json.dumps, rows)) + "\n")
     words = " ".join(sentences(20_000, 8)).split()[
         : 35 * 4160
@@ -267,4 +310,6 @@ def _make_cifar(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    if "--even" in sys.argv:
+        make_even()
     main(Path(sys.argv[1]))

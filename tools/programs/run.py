@@ -80,23 +80,15 @@ def run(
 ) -> Result:
     """Run a program in a fresh copy of its folder in `source`, with the `python` of its environment."""
     folder = places.run
-    shutil.rmtree(folder, ignore_errors=True)
-    if isinstance(program.source, Package):
-        folder.mkdir(parents=True)
-    else:
-        shutil.copytree((source / program.script).parent, folder)
-    for name, target in program.files.items():
-        _link(folder / name, Path(target.format(**vars(places))))
-    seen = folder / ".seen"
-    seen.mkdir()
+    seen = set_up(program, source, places)
     text, extra = _bare_command(program, way), {**program.environment, **way.environment}
     if is_zlaunch:
         text, extra = _zlaunch_command(program, way), dict(program.environment)
-    words = [word.format(**vars(places)) for word in shlex.split(text)]
-    environment = _environment(program, source, python, places.hub) | extra
+    words = words_of(text, places)
+    environment = environment_of(program, source, python, places.hub) | extra
     environment |= {"PROGRAMS_OBSERVER": str(OBSERVER), "PROGRAMS_OBSERVED": str(seen)}
     began = time.monotonic()
-    status, out, err = _run(words, folder, environment)
+    status, out, err = run_words(words, folder, environment)
     seconds = round(time.monotonic() - began, 1)
     result = Result(" ".join([*(f"{name}={value}" for name, value in extra.items()), text]), status, seconds)
     _read_observations(seen, result)
@@ -106,6 +98,26 @@ def run(
     result.job = job_row(lines)
     result.end = "".join(lines[-1:])
     return result
+
+
+def set_up(program: Program, source: Path, places: Places) -> Path:
+    """Copy the folder of a program; return a folder in it for what is observed."""
+    folder = places.run
+    shutil.rmtree(folder, ignore_errors=True)
+    if isinstance(program.source, Package):
+        folder.mkdir(parents=True)
+    else:
+        shutil.copytree((source / program.script).parent, folder)
+    for name, target in program.files.items():
+        _link(folder / name, Path(target.format(**vars(places))))
+    seen = folder / ".seen"
+    seen.mkdir()
+    return seen
+
+
+def words_of(text: str, places: Places) -> list[str]:
+    """Split a command line, and fill in the places."""
+    return [word.format(**vars(places)) for word in shlex.split(text)]
 
 
 def job_row(lines: list[str]) -> str:
@@ -146,7 +158,8 @@ def _target(program: Program, module: str) -> str:
     return program.script.rpartition("/")[2]
 
 
-def _environment(program: Program, source: Path, python: Path, hub: str) -> dict[str, str]:
+def environment_of(program: Program, source: Path, python: Path, hub: str) -> dict[str, str]:
+    """Return the variables of a program, for its environment and a local hub."""
     root = python.parent.parent
     ours = ("ZLAUNCH", "PYTHON", "HF_")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -163,7 +176,8 @@ def _environment(program: Program, source: Path, python: Path, hub: str) -> dict
     }
 
 
-def _run(words: list[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
+def run_words(words: list[str], folder: Path, environment: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command for at most MOST_SECONDS; return its status, stdout and stderr."""
     program = subprocess.Popen(
         words, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, errors="replace", start_new_session=True,

@@ -83,6 +83,11 @@ PROGRAMS = (
             f"{MRPC} --max_length 64 {LOOP}", (_accelerate(2), _accelerate(3))),
     Program("transformers", TRANSFORMERS, "examples/pytorch/translation/run_translation_no_trainer.py",
             f"{TRANSLATION} --num_beams 1 --max_target_length 32 {LOOP}", (_accelerate(2),)),
+    Program("transformers", TRANSFORMERS, "examples/pytorch/audio-classification/run_audio_classification.py",
+            "--model_name_or_path tiny-wav2vec2 --dataset_name local/tiny-speech --train_split_name train "
+            "--eval_split_name test --max_length_seconds 1 --do_train --remove_unused_columns False "
+            f"--overwrite_output_dir {TRAINER}", (_instead(2),), needs="speech",
+            note="with a ds_config without `fp16`, the Trainer makes inputs of 16 bits, and the model fails"),
     Program("accelerate", ACCELERATE, "examples/nlp_example.py", "",
             (Way("torchrun", "--cpu"), _without_cpu(2))),
     Program("accelerate", ACCELERATE, "examples/complete_nlp_example.py", "--output_dir out", (_without_cpu(2),)),
@@ -163,3 +168,18 @@ PROGRAMS = (
     Program("PyTorch", PYTORCH, "regression/main.py", "", AS_IT_IS, name="regression"),
     Program("PyTorch", PYTORCH, "distributed/ddp-tutorial-series/multigpu_torchrun.py", "2 10", AS_IT_IS, note=NEEDS_CUDA),
 )  # fmt: skip
+
+MEASURED = (
+    *(
+        "run_clm",
+        "run_mlm",
+        "run_glue",
+        "run_glue_no_trainer",
+        "run_translation",
+        "run_translation_no_trainer",
+    ),
+    *("run_audio_classification", "nlp_example", "complete_nlp_example", "cv_example"),
+    *("trl.scripts.sft", "trl.scripts.dpo", "trl.scripts.reward", "trl.scripts.grpo", "sft/train"),
+    *("DeepSpeed-Chat step 1", "swift sft", "training_batch_hard_trec"),
+)
+"""Titles of the programs whose memory is compared: those that train with DeepSpeed."""

@@ -26,7 +26,7 @@ from zlaunch.process import signals_as_exceptions
 
 _OF_ANOTHER_COMMAND = (
     *("gpus", "nodes", "on", "hostfile", "host_memory", "network", "stage", "micro_batch", "global_batch"),
-    *("seq_len", "trust_remote_code", "output", "tries_levers", "plot"),
+    *("seq_len", "images", "module", "trust_remote_code", "output", "tries_levers", "plot"),
 )
 
 

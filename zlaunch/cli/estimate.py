@@ -10,20 +10,27 @@ from zlaunch.cli.estimate_options import EstimateOptions, is_program, request_of
 from zlaunch.cli.option_table import with_options
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.estimate_report import EstimateView, report
+from zlaunch.errors import WrongUsage
 from zlaunch.estimate.request import resolve_request
 from zlaunch.job.args import ds_config_of
 
 
 @with_options(EstimateOptions.without("global_batch", "output"), ())
-def estimate(trainer: typer.Context, model: options.ModelOrScript, **given: Any) -> None:
+def estimate(trainer: typer.Context, model: options.ModelOrScript = None, **given: Any) -> None:
     """Estimate how much memory a job needs, and whether it fits.
 
-    A training script (`.py`) is rehearsed as it is, on fake tensors, with the arguments after `--`.
-    For a model without --stage, --offload and --ds-config, compares all stages and offloads and names the
-    fastest that fits. With one of them, shows every phase, what uses the memory, and how much
+    A training script (`.py`) or module (`-m`) is rehearsed as it is, on fake tensors, with the arguments
+    after `--`. For a model without --stage, --offload and --ds-config, compares all stages and offloads
+    and names the fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
     """
-    if is_program(model):
+    module = given["module"]
+    if (model is None) == (module is None):
+        wrong = f"`{model}` and `-m {module}`: only one of them can be estimated"
+        if model is None:
+            wrong = "nothing to estimate"
+        raise WrongUsage(wrong, "name a model, a script, or a module: `-m NAME`")
+    if model is None or is_program(model):
         from zlaunch.cli.estimate_program import estimate_program  # what starts a program is rarely needed
 
         raise typer.Exit(estimate_program(trainer, model, given))

@@ -13,7 +13,7 @@ from zlaunch.cli.option_table import OptionPanel, members, read
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import TRAINING, Options
 from zlaunch.estimate.request import EstimateRequest, makes_its_model
-from zlaunch.estimate.workload import Lora, parse_lora
+from zlaunch.estimate.workload import Images, Lora, parse_images, parse_lora
 from zlaunch.hosts.machine.gpu_catalog import parse_memory
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
@@ -29,6 +29,12 @@ def _memory(text: str) -> int:
 class EstimateOptions:
     """What is estimated, where it runs, and what is shown."""
 
+    module: Annotated[
+        str | None,
+        typer.Option(
+            "--module", "-m", metavar="NAME", help="Estimate a module that trains, like `python -m`."
+        ),
+    ] = None
     gpus: options.Gpus = None
     nodes: options.Nodes = None
     on: options.On = None
@@ -85,6 +91,14 @@ class EstimateOptions:
         str | None,
         typer.Option(
             metavar="REGEX", help="Do not train the parameters whose names match: '^model[.]visual[.]'."
+        ),
+    ] = None
+    images: Annotated[
+        Images | None,
+        typer.Option(
+            metavar="N[xWIDTHxHEIGHT]",
+            parser=parse_images,
+            help="Images in each sequence of a vision-language model: 2 or 2x1024x768.",
         ),
     ] = None
     attention: options.Attention = None

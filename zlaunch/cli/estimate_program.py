@@ -22,7 +22,7 @@ from zlaunch.estimate.effects import state_of
 from zlaunch.estimate.query import Estimate
 from zlaunch.estimate.request import EstimateRequest, find_cluster
 from zlaunch.estimate.strategies import STRATEGIES
-from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
+from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, find_module_in, inspect_python
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.model import SEQ_LEN_FLAGS
 from zlaunch.job.recipes import recipe_named
@@ -35,9 +35,12 @@ _OF_MODELS: Final = (*TRAINING, "optimizer", "freeze", "trust_remote_code")
 """Options that describe a training, which a script decides itself."""
 
 
-def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> ExitStatus:
-    """Rehearse a script, show the result, and return the exit status."""
-    path = recipe_named(script) or script_path(script)
+def estimate_program(context: Any, script: str | None, given: Mapping[str, Any]) -> ExitStatus:
+    """Rehearse a script, or the module that is given, show the result, and return the exit status."""
+    if script is None:
+        path = find_module_in(given["python"], given["module"])
+    else:
+        path = recipe_named(script) or script_path(script)
     source = read_script(path)
     if wrong := [name for name in _OF_MODELS if given.get(name)]:
         raise _belongs_to_script({name: given[name] for name in wrong}, source)
@@ -50,7 +53,7 @@ def estimate_program(context: Any, script: str, given: Mapping[str, Any]) -> Exi
     python = inspect_python(job.python)
     check_packages(python, ESTIMATING)
     cluster, machine = find_cluster(
-        EstimateRequest(**members(EstimateRequest, {**given, "model": script, "job": job})), python
+        EstimateRequest(**members(EstimateRequest, {**given, "model": job.shown_name, "job": job})), python
     )
     found = rehearse_program(job, cluster, machine, PlanView(as_json=True))
     estimate = found.estimate
@@ -121,6 +124,7 @@ def _job_of(context: Any, script: Script, given: Mapping[str, Any]) -> JobSpec:
         args=args,
         ds_config=ds_config,
         python=given["python"],
+        module=given["module"],
         config_flags=config_flags,
         **read(ConfigOptions, given).job_members,
     )

@@ -24,7 +24,7 @@ class ConfigOptions:
 
     stage: Annotated[
         Literal["0", "1", "2", "3", "auto"] | None,
-        typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the fastest that fits."),
+        typer.Option(help="ZeRO stage (default: from --ds-config, else 2); auto: the first that fits."),
     ] = None
     offload: Offload = None
     nvme: options.Nvme = None

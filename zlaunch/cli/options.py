@@ -37,7 +37,7 @@ Model = Annotated[
 ]
 
 ModelOrScript = Annotated[
-    str,
+    str | None,
     typer.Argument(
         metavar="MODEL|SCRIPT [-- ARGS]",
         help="Model directory, config.json, a model on the Hub, or a training script (.py).",

@@ -16,7 +16,7 @@ from zlaunch.job.args import ScriptArgs
 
 @with_options(
     EstimateOptions.without(
-        *("stage", "offload", "micro_batch", "grad_accum", "activation_checkpointing"),
+        *("module", "stage", "offload", "micro_batch", "grad_accum", "activation_checkpointing"),
         *("ds_config", "overrides", "tries_levers", "plot"),
     ),
     (),

@@ -13,6 +13,7 @@ TESTED = ("Adam", "AdamW", "Adagrad")
 """Optimizers of torch that ZeRO was tested with (`deepspeed/runtime/zero/utils.py`)."""
 
 NOT_ON_CPU = "the optimizer is offloaded, but DeepSpeed cannot run the script's optimizer on the CPU"
+ALLOW_UNTESTED = "add `--set zero_allow_untested_optimizer=true`, or use AdamW"
 
 
 def instead_on_cpu(name: str) -> list[str]:
@@ -34,5 +35,6 @@ def check_client_optimizer(name: str, place: Place, config: DsConfig) -> Iterato
         yield Finding("client-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)
     elif config.zero_optimization.stage and name not in TESTED and not config.zero_allow_untested_optimizer:
         message = f"ZeRO refuses {name}, with which it was not tested"
-        hint = "add `--set zero_allow_untested_optimizer=true`, or use AdamW"
-        yield Finding("untested-optimizer", message, hint, severity=Severity.FAILS_LATER, place=place)
+        yield Finding(
+            "untested-optimizer", message, ALLOW_UNTESTED, severity=Severity.FAILS_LATER, place=place
+        )

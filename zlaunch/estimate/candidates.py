@@ -60,7 +60,7 @@ def candidates(query: EstimateQuery, per_rank: int) -> list[Candidate]:
     listed = []
     checkpointings = dict.fromkeys((query.training.activation_checkpointing, True))
     micro_batches = sizes(per_rank)[::-1]
-    for strategy in available(query):
+    for strategy in available(query.job):
         buckets = list(_buckets(query, strategy))
         for checkpointing, bucket, size in product(checkpointings, buckets, micro_batches):
             batch = (size, per_rank // size)

@@ -11,7 +11,7 @@ from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES, GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
 
-ALLOCATED_ERROR: Final = 0.05
+ALLOCATED_ERROR: Final = 0.06
 RESERVED_ERROR: Final = 0.06
 """How far off a rehearsal may be, by docs/accuracy.md: in the same generation, no run's tensors took less by
 more than that, and the mean error of processes is less."""

@@ -16,7 +16,7 @@ from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
-from zlaunch.estimate.workload import Attention, FourBits, Lora, Workload
+from zlaunch.estimate.workload import ONE_IMAGE, Attention, FourBits, Images, Lora, Workload
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
 from zlaunch.job.model_checks import quantization, usable_positions
@@ -46,6 +46,7 @@ class Training:
     lora: Lora | None = None
     frozen: str | None = None
     """Pattern of the names of parameters that are not trained."""
+    images: Images = ONE_IMAGE
     liger: bool = False
     four_bits: FourBits | None = None
     load_dtype: Precision = "fp32"
@@ -187,6 +188,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         activation_checkpointing=training.activation_checkpointing,
         lora=training.lora,
         frozen=training.frozen,
+        images=training.images,
         liger=training.liger,
         four_bits=training.four_bits,
         attention=training.attention,

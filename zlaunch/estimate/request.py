@@ -16,6 +16,7 @@ from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.query import EstimateQuery, training_of
+from zlaunch.estimate.workload import Images
 from zlaunch.hosts.agent.answers import ask_machines
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
 from zlaunch.hosts.machine import gpu_catalog
@@ -58,6 +59,7 @@ class EstimateRequest:
     """Gb/s from a host to the others."""
     optimizer: str | None = None
     freeze: str | None = None
+    images: Images | None = None
     trust_remote_code: bool = False
 
 
@@ -75,6 +77,8 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     training = training_of(model, job.args, request.options)
     if request.freeze is not None:
         training = replace(training, frozen=_pattern(request.freeze))
+    if request.images is not None:
+        training = replace(training, images=request.images)
     if request.trust_remote_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trust_remote_code)

@@ -178,7 +178,7 @@ def search(query: EstimateQuery, per_rank: int, estimator: Estimator) -> SearchR
     listed = candidates(query, per_rank)
     closed = estimator.closed_form([candidate.query for candidate in listed])
     if not any(isinstance(result, Estimate) for result in closed):
-        smaller = [apply_strategy(query, strategy) for strategy in available(query)]
+        smaller = [apply_strategy(query, strategy) for strategy in available(query.job)]
         refuse_if_none_works(estimator.closed_form(smaller))
     return _Search(listed, closed, estimator).run()
 

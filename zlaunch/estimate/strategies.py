@@ -9,7 +9,7 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, is_fit, refuse_if_none_works
-from zlaunch.job.spec import Offload, Stage
+from zlaunch.job.spec import JobSpec, Offload, Stage
 
 ANY_NVME: Final = Path("/local_nvme")
 """For an estimate of memory alone; nothing is written there."""
@@ -95,23 +95,27 @@ def compare_strategies(
     return StrategyTable(tuple(zip(strategies, results, strict=True)))
 
 
-def available(query: EstimateQuery) -> tuple[Strategy, ...]:
+def available(job: JobSpec) -> tuple[Strategy, ...]:
     """List the strategies a job can be started with: without `--nvme`, none on NVMe."""
-    if query.job.nvme_dir is not None:
+    if job.nvme_dir is not None:
         return STRATEGIES
     return tuple(strategy for strategy in STRATEGIES if not strategy.on_nvme)
 
 
 def apply_strategy(query: EstimateQuery, strategy: Strategy) -> EstimateQuery:
-    """Change the stage and the offload of a job."""
+    """Change the stage and the offload of an estimated job."""
+    return replace(query, job=job_with(query.job, strategy, has_base=query.given.base is not None))
+
+
+def job_with(job: JobSpec, strategy: Strategy, *, has_base: bool) -> JobSpec:
+    """Change the stage and the offload of a job, which may have a ds_config that offloads something."""
     offload: Offload | None = strategy.offload
-    if offload == _NONE and query.given.base is None:
+    if offload == _NONE and not has_base:
         offload = None
     nvme_dir = None
     if strategy.on_nvme:
-        nvme_dir = query.job.nvme_dir or ANY_NVME
-    job = replace(query.job, stage=strategy.stage, offload=offload, nvme_dir=nvme_dir)
-    return replace(query, job=job)
+        nvme_dir = job.nvme_dir or ANY_NVME
+    return replace(job, stage=strategy.stage, offload=offload, nvme_dir=nvme_dir)
 
 
 def is_as_fast(seconds: float, fastest: float) -> bool:

@@ -31,6 +31,8 @@ class Uncounted:
     setting: str
     does: str
     effect: Effect
+    is_undecided: bool = False
+    """Whether it depends on a value, which is only known in training."""
 
     def __str__(self) -> str:
         """Say it in a sentence without a full stop."""

@@ -12,6 +12,7 @@ from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""
 
+_IMAGES = re.compile(r"(?P<count>\d{1,4})(?:x(?P<width>[1-9]\d{0,4})x(?P<height>[1-9]\d{0,4}))?")
 _LORA = re.compile(r"(?P<rank>[1-9]\d{0,4})(?::(?P<modules>[\w.]+(?:,[\w.]+)*))?")
 
 Accelerator = Literal["cuda", "cpu"]
@@ -44,6 +45,36 @@ def parse_lora(text: str) -> Lora:
             f"`--lora {text}` is not RANK[:MODULES]", "write `--lora 16` or `--lora 16:q_proj,v_proj`"
         )
     return Lora(int(match["rank"]), tuple(filter(None, (match["modules"] or "").split(","))))
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Images in each sequence of a model that takes images beside text, and their size in pixels."""
+
+    count: int = 1
+    width: int | None = None
+    """None for images of the size that the model has, if it has one."""
+    height: int | None = None
+
+    def __str__(self) -> str:
+        if self.width is None:
+            return str(self.count)
+        return f"{self.count}x{self.width}x{self.height}"
+
+
+ONE_IMAGE = Images()
+
+
+def parse_images(text: str) -> Images:
+    """Read `2`, or `2x1024x768`; raise WrongUsage for anything else."""
+    match = _IMAGES.fullmatch(text)
+    if match is None:
+        raise WrongUsage(
+            f"`--images {text}` is not N[xWIDTHxHEIGHT]", "write `--images 2` or `--images 2x1024x768`"
+        )
+    if match["width"] is None:
+        return Images(int(match["count"]))
+    return Images(int(match["count"]), int(match["width"]), int(match["height"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +113,7 @@ class Workload:
     """Whether saving a checkpoint is looked at too."""
     resume: bool = True
     """Whether loading it in a new process is, if it is saved."""
-    images: bool = True
-    """Whether each sequence has an image, of a model that takes images beside text."""
+    images: Images = ONE_IMAGE
     remote_code: str | None = None
     """A local directory whose own code may be run to make the model."""
 

@@ -20,7 +20,7 @@ from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.memory import query_for
 from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
-from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length
+from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence_length, why_not
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
 
@@ -64,8 +64,7 @@ def _after(words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:
     """Estimate a program that could not be rehearsed by what is known of its model."""
-    where = f" ({result.place})" if result.place else ""
-    why = f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+    why = why_not(facts, result)
     if result.is_own_error:
         train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
         hint = f"`{train}` hands over the same: see whether it fails there, too"

@@ -6,7 +6,7 @@ so.
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zlaunch.config.resolve.values import Sourced
@@ -14,7 +14,7 @@ from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
 from zlaunch.estimate.estimator import Estimator
-from zlaunch.estimate.fit import Cluster, Fit
+from zlaunch.estimate.fit import Cluster, Fit, check_fit
 from zlaunch.estimate.query import (
     USUAL_SEQ_LEN,
     Estimate,
@@ -25,17 +25,17 @@ from zlaunch.estimate.query import (
 )
 from zlaunch.estimate.request import code_of, smallest_gpu
 from zlaunch.estimate.splits import split_by_script
-from zlaunch.estimate.strategies import available, compare_strategies
+from zlaunch.estimate.strategies import Strategy, available, compare_strategies, job_with
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_script
 from zlaunch.hosts.agent.python_of_host import python_here
 from zlaunch.job.model import MODEL_FLAGS, model_flag
-from zlaunch.job.script import ConfigInterface, setting_of
+from zlaunch.job.script import RESUME, ConfigInterface, setting_of
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job
+from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, why_not
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.units import memory
 
@@ -49,10 +49,137 @@ _ELSE = ("search with `zlaunch plan MODEL`", "use a smaller model, or fewer rank
 def with_memory(
     facts: JobFacts, options: LaunchOptions, reporter: PlanReporter, *, must_fit: bool
 ) -> JobFacts:
-    """Choose a stage if that is asked for, and estimate the memory, in one rehearsal process.
+    """Choose a stage if that is asked for, and estimate the memory.
 
-    Raises Refused for a job that cannot fit.
+    Where somebody asks for either, the program itself is rehearsed if it can be. Raises Refused for a job
+    that cannot fit.
     """
+    program: Estimate | None = None
+    asks = options.auto_stage or options.rehearse
+    doubt = _by_model_because(facts, options.seq_len)
+    if asks and doubt is None:
+        if options.seq_len is not None:
+            reporter.note(
+                f"`--seq-len {options.seq_len}` has no effect: the script is rehearsed with its own batches"
+            )
+        refuse_without_deepspeed(facts.job, facts.script)
+        try:
+            facts, program = _rehearsed(facts, reporter, chooses=options.auto_stage)
+        except ProgramNotRehearsed as error:
+            doubt = str(error)
+            reporter.note(f"{doubt}; its model is estimated instead")
+    if program is None:
+        return _with_memory_of_model(facts, options, reporter, must_fit=must_fit, doubt=doubt)
+    reporter.warn(program.remarks)
+    return replace(facts, estimate=program)
+
+
+class ProgramNotRehearsed(Exception):
+    """Why a program cannot be rehearsed."""
+
+
+def _by_model_because(facts: JobFacts, seq_len: int | None) -> str | None:
+    """Say why a job is estimated by its model, without a rehearsal of its program; None: it is rehearsed."""
+    if seq_len is not None and facts.model is not None:
+        return f"`--seq-len {seq_len}` is about the model"
+    if facts.job.resume is not None or facts.trainer_flags.value(RESUME):
+        return f"{facts.job.shown_name} resumes, and a rehearsal reads no checkpoint"
+    return None
+
+
+def _rehearsed(facts: JobFacts, reporter: PlanReporter, *, chooses: bool) -> tuple[JobFacts, Estimate]:
+    """Rehearse a program, with the first strategy that fits if one is to be chosen.
+
+    Raise ProgramNotRehearsed for one that cannot be, Refused if it cannot fit.
+    """
+    if not chooses:
+        estimate = _of_program(facts, reporter)
+        if estimate.fit is Fit.NO:
+            raise _does_not_fit(estimate, _hint_by_model(facts))
+        return facts, estimate
+    found = first_that_fits(facts, lambda tried: _of_program(tried, reporter))
+    if found is None:
+        message = "this job does not fit with any stage or offload"
+        raise Refused([Finding("does-not-fit", message, _hint_by_model(facts))])
+    job, why, estimate = found
+    reporter.note(why, "stage")
+    return replace(facts, job=job), estimate
+
+
+def first_that_fits(
+    facts: JobFacts, rehearse: Callable[[JobFacts], Estimate]
+) -> tuple[JobSpec, str, Estimate] | None:
+    """Rehearse a program with one strategy after another; return the first that fits, and why it is chosen.
+
+    A strategy that DeepSpeed does not accept with this ds_config is passed over. Raise Unavailable if that
+    cannot be told.
+    """
+    refuse_offload(facts.job)
+    for strategy in available(facts.job):
+        job = job_with(facts.job, strategy, has_base=facts.ds_config is not None)
+        try:
+            estimate = rehearse(replace(facts, job=job))
+        except Refused:
+            continue
+        counted = _counted(estimate)
+        if counted is Fit.YES:
+            return replace(job, is_chosen=True), _why(strategy, estimate), estimate
+        if counted is Fit.UNKNOWN:
+            reasons = "; ".join(estimate.verdict.reasons)
+            raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
+    return None
+
+
+def _of_program(facts: JobFacts, reporter: PlanReporter) -> Estimate:
+    cluster = _cluster(facts)
+    try:
+        plan, result = rehearse_job(facts, cluster, reporter)
+    except Unavailable as error:
+        raise ProgramNotRehearsed(error.message) from None
+    if result.forecast is None:
+        raise ProgramNotRehearsed(why_not(facts, result))
+    return estimate_of(plan, cluster, result, result.forecast)
+
+
+def _counted(estimate: Estimate) -> Fit:
+    """Whether what is counted fits, and all that is not counted is what lines decide by values."""
+    training = estimate.query.training
+    others = [one for one in training.uncounted if not one.is_undecided]
+    return check_fit(estimate.forecast, estimate.query.cluster, others).fit
+
+
+def _why(strategy: Strategy, estimate: Estimate) -> str:
+    said = f"`{strategy.options}` is the first that fits: {_need(estimate)}"
+    if estimate.fit is Fit.UNKNOWN:
+        doubts = "; ".join(str(one) for one in estimate.query.training.uncounted)
+        said = f"`{strategy.options}` is the first of which what is counted fits: {_need(estimate)}; {doubts}"
+    return said
+
+
+def _does_not_fit(estimate: Estimate, hint: str) -> Refused:
+    message = "; ".join(estimate.verdict.reasons)
+    hint += "; `--force` starts it anyway"
+    return Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
+
+
+def _hint_by_model(facts: JobFacts) -> str:
+    """Name changes after which the model of a job fits."""
+    without = _ELSE[not facts.machine.gpus]
+    try:
+        query = _query("--rehearse", facts, None, SHORT_SEQ_LEN)
+    except Unavailable:
+        return without
+    with Estimator(python=python_here(facts.hostfile, facts.job.python)) as estimator:
+        (estimate,) = estimator.rehearse([query])
+        if isinstance(estimate, Rejected):
+            return without
+        return _remedies_hint(query, fitting(try_changes(estimate, estimator)))
+
+
+def _with_memory_of_model(
+    facts: JobFacts, options: LaunchOptions, reporter: PlanReporter, *, must_fit: bool, doubt: str | None
+) -> JobFacts:
+    """Choose a stage and estimate the memory by what is known of the model, in one rehearsal process."""
     with Estimator(python=python_here(facts.hostfile, facts.job.python)) as estimator:
         if options.auto_stage:
             job, why = choose_stage(facts, estimator, options.seq_len)
@@ -63,30 +190,14 @@ def with_memory(
         try:
             estimate = check_memory(facts, estimator, options.seq_len)
         except Unavailable as error:
-            if not options.rehearse:
-                reporter.note(error.message)  # the job may well work: it starts
-                return facts
-            estimate = _of_script(facts, reporter, error, options.seq_len)
+            if options.rehearse:
+                if doubt is None:
+                    raise
+                raise Unavailable(f"{error.message}, and {doubt}", error.hint) from None
+            reporter.note(error.message)  # the job may well work: it starts
+            return facts
     reporter.warn(estimate.remarks)
     return replace(facts, estimate=estimate)
-
-
-def _of_script(facts: JobFacts, reporter: PlanReporter, error: Unavailable, seq_len: int | None) -> Estimate:
-    """Rehearse the script as it is, where nothing is known of its model; else raise the error about that."""
-    if seq_len is not None:
-        reporter.note(f"`--seq-len {seq_len}` has no effect: the script is rehearsed with its own batches")
-    cluster = _cluster(facts)
-    plan, result = rehearse_job(facts, cluster, reporter)
-    if result.forecast is None:
-        where = f" ({result.place})" if result.place else ""
-        why = f"{error.message}, and {facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
-        raise Unavailable(why, error.hint)
-    estimate = estimate_of(plan, cluster, result, result.forecast)
-    if estimate.fit is Fit.NO:
-        message = "; ".join(estimate.verdict.reasons)
-        hint = f"{_ELSE[cluster.gpu is None]}; `--force` starts it anyway"
-        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
-    return estimate
 
 
 def _cluster(facts: JobFacts) -> Cluster:
@@ -174,10 +285,8 @@ def check_memory(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
     if isinstance(estimate, Rejected):
         raise estimate.error
     if estimate.fit is Fit.NO:
-        message = "; ".join(estimate.verdict.reasons)
         hint = _remedies_hint(estimate.query, fitting(try_changes(estimate, estimator)))
-        hint += "; `--force` starts it anyway"
-        raise Refused([Finding("does-not-fit", message, hint, severity=Severity.FAILS_LATER)])
+        raise _does_not_fit(estimate, hint)
     if not query.training.assumes_length:
         return estimate
     longer = Uncounted("sequences", f"of more than {query.training.seq_len.value} tokens", Effect.MORE)
@@ -185,15 +294,20 @@ def check_memory(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
     return replace(estimate, query=replace(query, training=training))
 
 
+def refuse_offload(job: JobSpec) -> None:
+    """Raise WrongUsage for an offload beside `--stage auto`."""
+    if job.offload is not None:
+        raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
+
+
 def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = None) -> tuple[JobSpec, str]:
     """Give a job the fastest strategy that fits, and say why.
 
     Raise Unavailable if that cannot be told, Refused if none fits.
     """
-    if facts.job.offload is not None:
-        raise WrongUsage("`--stage auto` chooses the offload too", "drop `--offload`, or choose the stage")
+    refuse_offload(facts.job)
     query = _query("--stage auto", facts, seq_len, USUAL_SEQ_LEN)
-    table = compare_strategies(query, estimator, available(query))
+    table = compare_strategies(query, estimator, available(query.job))
     if table.chosen is not None:
         strategy, estimate = table.chosen
         job = replace(estimate.query.job, is_chosen=True)
@@ -206,7 +320,7 @@ def choose_stage(facts: JobFacts, estimator: Estimator, seq_len: int | None = No
         if estimate.fit is Fit.UNKNOWN:
             reasons = "; ".join(estimate.verdict.reasons)
             raise Unavailable(f"cannot tell what fits: {reasons}", "choose a stage, such as `--stage 2`")
-    hint = _remedies_hint(query, find_remedies(query, available(query), estimator))
+    hint = _remedies_hint(query, find_remedies(query, available(query.job), estimator))
     raise Refused([Finding("does-not-fit", "this job does not fit with any stage or offload", hint)])
 
 

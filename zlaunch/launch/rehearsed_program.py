@@ -102,6 +102,12 @@ def rehearse_job(
         scratch.delete()
 
 
+def why_not(facts: JobFacts, result: RehearsedProgram) -> str:
+    """Say where and why a program cannot be rehearsed."""
+    where = f" ({result.place})" if result.place else ""
+    return f"{facts.job.shown_name} cannot be rehearsed: {result.error}{where}"
+
+
 def _refusal(facts: JobFacts, result: RehearsedProgram) -> Finding:
     """Explain what DeepSpeed raised, as at the end of a run."""
     kind, _, message = str(result.error).partition(": ")
@@ -280,7 +286,8 @@ def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) 
 def _undecided(result: RehearsedProgram) -> Iterator[Uncounted]:
     for read in result.values:
         effect, text = _OF_VALUES[read.kind]
-        yield Uncounted(read.place, f"{text}: `{read.code}`", effect)
+        is_value = read.kind in ("compares", "reads", "selects")
+        yield Uncounted(read.place, f"{text}: `{read.code}`", effect, is_undecided=is_value)
 
 
 def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]:

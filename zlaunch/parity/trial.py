@@ -9,7 +9,7 @@ from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.native_ops import needed_ops
 from zlaunch.errors import Unavailable
 from zlaunch.estimate.query import EstimateQuery, check_countable, workload_of
-from zlaunch.estimate.workload import LINEAR_LAYERS, Workload
+from zlaunch.estimate.workload import LINEAR_LAYERS, Images, Workload
 from zlaunch.job.spec import Precision
 from zlaunch.parity.small_model import narrow
 
@@ -90,7 +90,7 @@ def trial_of(query: EstimateQuery, steps: int) -> Trial:
         zero_init=False,
         liger=False,
         four_bits=None,
-        images=False,
+        images=Images(0),
     )
     ops = [op.name for op in needed_ops(resolved.config, "cuda", str(workload.optimizer))]
     return Trial(

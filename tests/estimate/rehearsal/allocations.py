@@ -7,7 +7,8 @@ Not all of that is tensors of the training; what is not is told apart by when it
   (oneDNN's scratchpads, the buffers of attention, copies that an operator's kernel makes for itself).
 - communication: taken by gloo, inside a collective or on a thread of its own.
 - number: a number that Python gave to an operator, boxed outside of any.
-- file: what `torch.load` reads beside the tensors.
+- file: what `torch.load` reads beside the tensors, and files that are mapped: their pages are those of the
+  file, which all ranks share and the kernel drops when it needs memory.
 """
 
 from collections import Counter
@@ -23,6 +24,10 @@ MARK = "phase of training: "
 READING = "reading of a file"
 """What the records of `torch.load` are called, which makes tensors outside of operators."""
 READING_TENSOR = "reading of a tensor"
+BARRIER = "barrier"
+"""What the records of barriers are called, which take a byte."""
+MAPPING = "mapping of a file"
+"""What the records of safetensors are called, whose tensors are views of the file."""
 
 LONGEST_NUMBER = 16
 """The bytes of a complex number."""
@@ -125,6 +130,10 @@ def _pair(moves: list[tuple[Any, tuple[Span, ...]]]) -> list[Block]:
 def kind(block: Block, thread: int) -> Kind:
     """Tell tensors from what else the allocator is asked for; `thread` is the one that trains."""
     operator = block.operator
+    if any(span.name == MAPPING for span in block.within):
+        return "file"
+    if any(span.name == BARRIER for span in block.within):
+        return "communication"
     if block.thread != thread or (operator and operator.name.startswith("c10d::")):
         return "communication"
     if operator is not None:
@@ -185,6 +194,18 @@ def mark_reading() -> None:
     reader = torch._C.PyTorchFileReader
     reader.get_storage_from_record = record_function(READING_TENSOR)(reader.get_storage_from_record)
     torch.load = record_function(READING)(torch.load)
+
+
+def mark_others() -> None:
+    """Let safetensors say when it maps a file, and torch when it waits at a barrier."""
+    import torch
+    from torch.distributed import distributed_c10d
+    from torch.profiler import record_function
+
+    storage: Any = torch.UntypedStorage
+    storage.from_file = record_function(MAPPING)(storage.from_file)
+    barrier = record_function(BARRIER)(distributed_c10d.barrier)
+    torch.distributed.barrier = distributed_c10d.barrier = barrier
 
 
 def account(results: Any) -> Account:

@@ -5,7 +5,7 @@ The model is small, and the buckets smaller: they are flushed several times, and
 
 from typing import Any
 
-from zlaunch.estimate.workload import Lora
+from zlaunch.estimate.workload import Images, Lora
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -62,6 +62,121 @@ LLAVA: dict[str, Any] = {
     "vision_config": VISION,
 }
 """An image of 16 tokens goes into each of its sequences."""
+TEXT: dict[str, Any] = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": 2000,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+QWEN: dict[str, Any] = {
+    "image_token_id": 7,
+    "video_token_id": 8,
+    "vision_start_token_id": 9,
+    "vision_end_token_id": 10,
+}
+QWEN_VISION: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_heads": 4,
+    "out_hidden_size": 256,
+}
+QWEN2_5_VL: dict[str, Any] = {
+    "model_type": "qwen2_5_vl",
+    "architectures": ["Qwen2_5_VLForConditionalGeneration"],
+    **QWEN,
+    "text_config": {
+        **TEXT,
+        "model_type": "qwen2_5_vl_text",
+        "rope_parameters": {"rope_type": "default", "mrope_section": [8, 12, 12], "rope_theta": 10000.0},
+    },
+    "vision_config": {**QWEN_VISION, "fullatt_block_indexes": [1]},
+}
+QWEN3_VL: dict[str, Any] = {
+    "model_type": "qwen3_vl",
+    "architectures": ["Qwen3VLForConditionalGeneration"],
+    **QWEN,
+    "text_config": {
+        **TEXT,
+        "model_type": "qwen3_vl_text",
+        "rope_parameters": {"rope_type": "default", "mrope_section": [12, 10, 10], "rope_theta": 10000.0},
+    },
+    "vision_config": {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 64},
+}
+GEMMA3: dict[str, Any] = {
+    "model_type": "gemma3",
+    "architectures": ["Gemma3ForConditionalGeneration"],
+    "image_token_index": 7,
+    "boi_token_index": 8,
+    "eoi_token_index": 9,
+    "mm_tokens_per_image": 4,
+    "text_config": {**TEXT, "model_type": "gemma3_text", "sliding_window": 32},
+    "vision_config": {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
+}
+INTERNVL: dict[str, Any] = {
+    "model_type": "internvl",
+    "architectures": ["InternVLForConditionalGeneration"],
+    "image_token_id": 7,
+    "image_seq_length": 4,
+    "text_config": LLAMA,
+    "vision_config": {
+        **VISION,
+        "model_type": "internvl_vision",
+        "image_size": [56, 56],
+        "patch_size": [14, 14],
+    },
+}
+LLAVA_NEXT: dict[str, Any] = {
+    **LLAVA,
+    "model_type": "llava_next",
+    "architectures": ["LlavaNextForConditionalGeneration"],
+    "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112]],
+}
+SMOLVLM: dict[str, Any] = {
+    "model_type": "smolvlm",
+    "architectures": ["SmolVLMForConditionalGeneration"],
+    "image_token_id": 7,
+    "scale_factor": 2,
+    "text_config": LLAMA,
+    "vision_config": {**VISION, "model_type": "smolvlm_vision"},
+}
+IDEFICS3: dict[str, Any] = {
+    **SMOLVLM,
+    "model_type": "idefics3",
+    "architectures": ["Idefics3ForConditionalGeneration"],
+    "vision_config": {**VISION, "model_type": "idefics3_vision"},
+}
+MLLAMA: dict[str, Any] = {
+    "model_type": "mllama",
+    "architectures": ["MllamaForConditionalGeneration"],
+    "image_token_index": 7,
+    "text_config": {
+        **{name: value for name, value in TEXT.items() if name != "head_dim"},
+        "model_type": "mllama_text_model",
+        "cross_attention_layers": [1],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+    },
+    "vision_config": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 4,
+        "image_size": 56,
+        "patch_size": 14,
+        "max_num_tiles": 4,
+        "vision_output_dim": 256,
+        "intermediate_layers_indices": [1],
+        "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
+    },
+}
+TWO_IMAGES: dict[str, Any] = {"images": Images(2, 200, 130), "seq_len": 192}
 WHISPER: dict[str, Any] = {
     "model_type": "whisper",
     "architectures": ["WhisperForConditionalGeneration"],
@@ -195,6 +310,17 @@ CELLS: dict[str, dict[str, Any]] = {
     "2 long sequences, checkpointing": cell(2, activation_checkpointing=True, **LONG),
     "2 gpt2": cell(2, model=GPT2, save=True),
     "2 llava": cell(2, model=LLAVA),
+    "2 qwen2.5-vl, two images": cell(2, model=QWEN2_5_VL, **TWO_IMAGES),
+    "2 qwen2.5-vl, two images, checkpointing": cell(
+        2, model=QWEN2_5_VL, activation_checkpointing=True, **TWO_IMAGES
+    ),
+    "3 zero.Init, qwen3-vl, two images": cell(3, model=QWEN3_VL, zero_init=True, **TWO_IMAGES),
+    "2 gemma3, two images": cell(2, model=GEMMA3, **TWO_IMAGES),
+    "2 internvl, two images": cell(2, model=INTERNVL, **TWO_IMAGES),
+    "2 llava-next, two images": cell(2, model=LLAVA_NEXT, **TWO_IMAGES),
+    "2 smolvlm, two images": cell(2, model=SMOLVLM, **TWO_IMAGES),
+    "3 zero.Init, idefics3, two images": cell(3, model=IDEFICS3, zero_init=True, **TWO_IMAGES),
+    "2 mllama, two images": cell(2, model=MLLAMA, **TWO_IMAGES),
     "2 whisper": cell(2, model=WHISPER),
     "3": cell(3),
     "3 zero.Init": cell(3, zero_init=True, save=True),

@@ -27,9 +27,9 @@ class Left(BaseException):
 class Watch:
     """Names the phases of a program by the calls of its engines, and leaves it after two steps."""
 
-    def __init__(self, folder: Path) -> None:
-        """Save the checkpoint into a folder."""
-        self._folder = folder
+    def __init__(self, folder: Path, leave: Callable[[], None]) -> None:
+        """Save the checkpoint into a folder, and then call `leave`."""
+        self._folder, self._leave = folder, leave
         self._steps: dict[int, int] = {}
         self._record: Any = None
         self.optimizer = ""
@@ -77,14 +77,21 @@ class Watch:
         return call
 
     def _save(self, engine: Any) -> None:
+        from transformers import PreTrainedModel
+
         self.optimizer = type(engine.optimizer).__name__
         self.enter("save")
-        if hasattr(engine.module, "save_pretrained"):
+        if isinstance(engine.module, PreTrainedModel) or hasattr(engine.module, "peft_config"):
             real_ranks.save(engine, self._folder, real_ranks.no_phase)
         else:
             engine.save_checkpoint(str(self._folder))
         self.enter("left")  # what the program frees on its way out belongs to no phase
-        raise Left
+        self._leave()
+
+
+def leave() -> None:
+    """Leave the program."""
+    raise Left
 
 
 def answer(words: list[str], folder: Path) -> dict[str, Any]:
@@ -106,7 +113,8 @@ def answer(words: list[str], folder: Path) -> dict[str, Any]:
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=real_ranks.PATIENCE,
     )
-    watch = Watch(folder / "checkpoint")
+    allocations.mark_others()
+    watch = Watch(folder / "checkpoint", leave)
     watch.install()
     with torch.profiler.profile(
         activities=[ProfilerActivity.CPU],

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.estimate.rehearsal import allocations, gloo
+from tests.estimate.rehearsal import allocations, gloo, real_images
 from tests.estimate.rehearsal.allocations import Level
 from tests.estimate.rehearsal.drive import Drive, locked_bytes
 from tests.preloading import preload
@@ -32,7 +32,7 @@ _MODELS = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
-_AUTO = {"llava": "AutoModelForImageTextToText", "whisper": "AutoModelForSpeechSeq2Seq"}
+_AUTO = {"whisper": "AutoModelForSpeechSeq2Seq"}
 """Type of a model → the class that makes it, if it is no causal language model."""
 PATIENCE = timedelta(seconds=120)
 """How long a rank waits for the other."""
@@ -145,6 +145,8 @@ def build(workload: dict[str, Any]) -> Any:
 
     fields = dict(workload["model"])
     auto = getattr(transformers, _AUTO.get(fields["model_type"], "AutoModelForCausalLM"))
+    if "vision_config" in fields:
+        auto = transformers.AutoModelForImageTextToText
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[workload["load_dtype"]]
     name = "torch_dtype" if is_before(transformers.__version__, "4.56") else "dtype"
@@ -172,6 +174,9 @@ def batch(workload: dict[str, Any]) -> dict[str, Any]:
     dtype = torch.bfloat16 if "bf16" in workload["ds_config"] else torch.float32
     if model["model_type"] == "whisper":
         return {"input_features": torch.zeros((count, 80, 200), dtype=dtype), "labels": labels}
+    if workload.get("images"):
+        images = real_images.prepared(workload).batch(ids, dtype)
+        return {"input_ids": ids, "labels": labels, "use_cache": False, **images}
     if model["model_type"] != "llava":
         return {"input_ids": ids, "labels": labels, "use_cache": False}
     ids[:, 3 : 3 + model["image_seq_length"]] = model["image_token_index"]
@@ -206,6 +211,8 @@ def answer(workload: dict[str, Any], folder: Path, run: Run) -> dict[str, Any]:
     drive = Drive(folder / f"drive to {run.__name__}", os.environ["RANK"])
     if uses_nvme(workload):
         drive.watch()
+    if workload.get("images"):
+        real_images.prepared(workload)
     seen: dict[str, Any] = {"locked": {}, "files": {}}
     phase = phases(drive, seen)
     began = time.monotonic()

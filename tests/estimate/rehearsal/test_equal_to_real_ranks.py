@@ -27,6 +27,7 @@ ONE_OF_EACH = (
     "2 overlapping",
     "2 optimizer on host",
     "2 lora",
+    "2 qwen2.5-vl, two images",
     "3 zero.Init, both on host, checkpointing, two micro-batches",
     "3 zero.Init, both on NVMe",
     "3 mixtral, zero.Init",

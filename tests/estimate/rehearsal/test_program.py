@@ -66,7 +66,7 @@ def test_an_answer_without_the_images_says_why_they_are_missing(tmp_path: Path) 
     with_images = _Task(0, ASKED, tmp_path)
     without = with_images.next_task({"failure": "killed", "has_images": True})
     assert without is not None
-    assert not without.workload.images
+    assert without.workload.images.count == 0
     told = {"forecast": {"late_error": None, "seconds": 1.0, "phases": ()}}
     resumed = without.next_task(told)
     assert resumed is not None

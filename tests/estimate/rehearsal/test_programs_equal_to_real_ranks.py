@@ -1,10 +1,12 @@
 """The rehearsal of a program says, to the byte, what each phase of it really holds in memory."""
 
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,12 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 500}
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+parser.add_argument("--student")
 args = parser.parse_args()
 
 teacher = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_hidden_layers=3))
 teacher.requires_grad_(False).eval()
-student = AutoModelForCausalLM.from_config(LlamaConfig(**SIZES, num_hidden_layers=2))
+student = AutoModelForCausalLM.from_pretrained(args.student)
 student.model.embed_tokens.requires_grad_(False)
 optimizer = torch.optim.AdamW([p for p in student.parameters() if p.requires_grad], lr=1e-3)
 engine, *_ = deepspeed.initialize(args=args, model=student, optimizer=optimizer)
@@ -44,7 +47,7 @@ teacher.to(engine.device)
 tokens = torch.randint(500, (64, 24))
 while True:
     for ids in DataLoader(tokens, batch_size=engine.train_micro_batch_size_per_gpu()):
-        ids = ids.to(engine.device)
+        ids = ids.to(torch.device("cpu", 0))
         with torch.no_grad():
             target = teacher(input_ids=ids, use_cache=False).logits.softmax(-1)
         logits = engine(input_ids=ids, use_cache=False).logits
@@ -53,7 +56,16 @@ while True:
         engine.step()
         print(f"loss {loss.item():.3f}")
 """
-"""A loop of its own with the engine: a student learns from a frozen teacher."""
+"""A loop of its own with the engine: a student, whose weights are in a file, learns from a frozen teacher."""
+LAYER = {
+    **{f"self_attn.{name}_proj": (128, 128) for name in "qkvo"},
+    "mlp.gate_proj": (256, 128),
+    "mlp.up_proj": (256, 128),
+    "mlp.down_proj": (128, 256),
+    "input_layernorm": (128,),
+    "post_attention_layernorm": (128,),
+}
+"""Weights of a layer of the student."""
 TRAINER = str(ROOT / "recipes/causal_lm.py")
 TRAINED = ("--use_cpu", "True", "--bf16", "True", "--per_device_train_batch_size", "4", "--max_steps", "9")
 
@@ -68,13 +80,31 @@ def ds_config(folder: Path, stage: int, **keys: Any) -> str:
     return str(file)
 
 
+def write_student(folder: Path) -> None:
+    """Write a Llama of two layers, whose head is missing: it is then made anew."""
+    shapes = {"embed_tokens": (500, 128), "norm": (128,)}
+    for number in range(2):
+        shapes |= {f"layers.{number}.{name}": shape for name, shape in LAYER.items()}
+    head, size = {}, 0
+    for name, shape in shapes.items():
+        begin, size = size, size + 4 * prod(shape)
+        head[f"model.{name}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": (begin, size)}
+    text = json.dumps(head).encode()
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 500}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def command(name: str, folder: Path) -> list[str]:
     program, stage = name.split(maxsplit=1)[0], int(name.rsplit(maxsplit=1)[-1])
     if program == "distil":
         file = ds_config(folder, stage, train_micro_batch_size_per_gpu=4, gradient_accumulation_steps=2)
         script = folder / "distil.py"
         script.write_text(DISTIL)
-        return [str(script), "--deepspeed_config", file]
+        write_student(folder / "student")
+        return [str(script), "--deepspeed_config", file, "--student", str(folder / "student")]
     file = ds_config(folder, stage, train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
     return [TRAINER, "--deepspeed", file, *TRAINED, "--output_dir", str(folder / "never")]
 

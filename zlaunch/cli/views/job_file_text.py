@@ -62,7 +62,7 @@ def _memory_lines(memory: str) -> Iterator[str]:
         yield "\n# Start from this ds_config. `stage`, `offload`, `precision` and `set` change it."
         yield _pair("ds_config", memory)
         return
-    yield "\n# ZeRO stage: 0 to 3, or auto for the fastest that fits."
+    yield "\n# ZeRO stage: 0 to 3, or auto for the first that fits."
     yield f"stage: {stage}"
     yield "# What does not fit on the GPUs: none, cpu, nvme, or per part: optimizer:cpu,param:none."
     yield _option("offload", offload.strip(), "cpu")

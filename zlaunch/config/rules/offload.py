@@ -31,7 +31,7 @@ def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     if is_on_gpu and subject.stage == 0 and "offload_optimizer" in subject.offloads:
         yield Violation(
             zero("offload_optimizer"),
-            "offload does not work at stage 0: the first optimizer step crashes",
+            "offload does not work at stage 0 on a GPU: the first optimizer step crashes",
             "use stage 2 or 3, or do not offload",
         )
 

@@ -3,11 +3,11 @@
 import re
 from dataclasses import replace
 
-from zlaunch.config.client_optimizer import NOT_ON_CPU, instead_on_cpu
+from zlaunch.config.client_optimizer import ALLOW_UNTESTED, NOT_ON_CPU, instead_on_cpu
 from zlaunch.diagnosis.advice import named_in, setting
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line, tidy
-from zlaunch.diagnosis.signature import broken_rule, quotes, signature, signature_of
+from zlaunch.diagnosis.signature import broken_rule, quotes, rule_text, signature, signature_of
 from zlaunch.diagnosis.signatures.script import asserted_line, where
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_releases import in_code
@@ -109,6 +109,12 @@ def client_optimizer(case: Case) -> Reading | None:
     if brought:
         facts.append(f"the script's optimizer is {brought}")
     return Reading(NOT_ON_CPU, facts, instead_on_cpu(brought or ""))
+
+
+@signature("untested-optimizer", "`You are using an untested ZeRO Optimizer`", rule="untested-optimizer")
+@quotes(r"You are using an untested ZeRO Optimizer")
+def untested_optimizer(case: Case, line: str) -> Reading | None:
+    return Reading(rule_text("untested-optimizer"), (line, where(case.error)), (ALLOW_UNTESTED,))
 
 
 @signature(

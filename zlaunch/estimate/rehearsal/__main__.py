@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.rehearsal.imports import import_packages
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import Images, Workload
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.process import die_with_parent
@@ -67,7 +67,7 @@ class _Task:
         if self.trained is not None:
             return None
         if "failure" in result and result.get("has_images"):
-            workload = replace(self.workload, images=False)
+            workload = replace(self.workload, images=Images(0))
             return replace(self, workload=workload, failure=result["failure"])
         is_trained = result.get("forecast", {}).get("late_error", "") is None
         if is_trained and self.workload.save and self.workload.resume:

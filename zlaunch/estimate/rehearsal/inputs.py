@@ -3,13 +3,15 @@
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import transformers
+from torch.utils._python_dispatch import _disable_current_modes
 from transformers.models.auto import modeling_auto
 
+from zlaunch.estimate.rehearsal.images import ImageInputs, image_inputs, image_shape, tokens_with_images
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.workload import Workload
 
@@ -39,6 +41,8 @@ class ModelInputs:
     """Inputs of the model that are left out."""
     has_images: bool = False
     """Whether a text model also gets images."""
+    data: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """The data of inputs by which a model decides, such as the grids of images."""
 
     def make(self, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor | bool]:
         """Create a micro-batch of zeros on a device; floating-point inputs have the given dtype."""
@@ -48,6 +52,9 @@ class ModelInputs:
                 batch[name] = torch.zeros(shape, dtype=dtype, device=device)
             else:
                 batch[name] = torch.zeros(shape, dtype=torch.long, device=device)
+        for name, data in self.data.items():
+            with _disable_current_modes():
+                batch[name]._known = data.clone()  # type: ignore[union-attr]
         return batch
 
 
@@ -78,14 +85,16 @@ def inputs_of(
     if main_inputs is None:
         raise CannotTell(f"zlaunch has no training inputs for `{name}`: it takes `{base.main_input_name}`")
     shapes, notes = main_inputs(workload, config, count)
-    has_images, missing = False, list[str]()
+    images, missing = ImageInputs(), list[str]()
     if base.main_input_name == "input_ids":
         if _is_for_task(name, ("MULTIPLE_CHOICE",)):
             shapes = {"input_ids": (count, _NUM_CHOICES, workload.seq_len)}
-        images, image_notes = _images(workload, config, arguments, count)
-        shapes, notes, has_images = {**shapes, **images}, (*notes, *image_notes), bool(images)
+        with _disable_current_modes():
+            images = image_inputs(workload.images, config, arguments, (count, workload.seq_len))
         missing = _modalities(config)
-        if has_images:
+        notes = (*notes, *images.notes)
+        if images.shapes:
+            shapes = {**shapes, **images.shapes}
             missing.remove(_MODALITIES["vision_config"])
     if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected
@@ -95,7 +104,11 @@ def inputs_of(
         flags["return_loss"] = True
     if "use_cache" in arguments and not config.is_encoder_decoder:
         flags["use_cache"] = False
-    return ModelInputs(shapes, flags, notes, tuple(missing), has_images)
+    data = dict(images.data)
+    if images.token is not None and workload.images.width is not None:
+        with _disable_current_modes():
+            data |= tokens_with_images(images, workload.images.count, shapes["input_ids"], shapes)
+    return ModelInputs(shapes, flags, notes, tuple(missing), bool(images.shapes), data)
 
 
 def _tokens(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
@@ -103,7 +116,7 @@ def _tokens(workload: Workload, config: transformers.PretrainedConfig, count: in
 
 
 def _pixel_values(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:
-    image = _image_shape(getattr(config, "encoder", config))
+    image = image_shape(getattr(config, "encoder", config))
     if image is None:
         raise CannotTell("the config.json has no `image_size`")
     return {"pixel_values": (count, *image)}, ()
@@ -139,36 +152,6 @@ _MAIN_INPUTS = {
     "vectors": _vectors,
 }
 """`main_input_name` of a model → its inputs."""
-
-
-def _images(
-    workload: Workload,
-    config: transformers.PretrainedConfig,
-    arguments: Mapping[str, inspect.Parameter],
-    count: int,
-) -> Inputs:
-    """Return one image per sequence if the model takes images of a fixed size.
-
-    The tokens of the image are part of the sequence.
-    """
-    image = None
-    if "pixel_values" in arguments:
-        image = _image_shape(getattr(config, "vision_config", None))
-    if image is None or not workload.images:
-        return {}, ()
-    note = f"counted with one image of {image[1]} x {image[2]} in each sequence, its tokens included"
-    return {"pixel_values": (count, *image)}, (note,)
-
-
-def _image_shape(vision: transformers.PretrainedConfig | None) -> tuple[int, int, int] | None:
-    """Return channels, height and width."""
-    size = getattr(vision, "image_size", None)
-    if not size:
-        return None
-    height = width = size
-    if isinstance(size, (list, tuple)):
-        height, width = size
-    return getattr(vision, "num_channels", None) or 3, height, width
 
 
 def _labels(name: str, arguments: Mapping[str, inspect.Parameter], size: tuple[int, int]) -> Shapes:

@@ -22,6 +22,7 @@ from zlaunch.estimate.rehearsal import (
     cuda_semantics,
     device,
     fake_tensors,
+    known_data,
     liger,
     model,
     patches,
@@ -132,7 +133,11 @@ def is_of_zero_init(workload: Workload, rehearsal: Rehearsal) -> bool:
 
 def prepare(workload: Workload, *, fast: bool = True) -> None:
     """Patch the process for rehearsals; `fast` includes what only saves time."""
-    prepare_for(workload.accelerator, fast=fast)
+    if workload.images.width is None:
+        prepare_for(workload.accelerator, fast=fast)
+        return
+    with known_data.masks_of_data():
+        prepare_for(workload.accelerator, fast=fast)
 
 
 def prepare_for(accelerator: Accelerator, *, fast: bool = True) -> None:
@@ -255,9 +260,11 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         vocab_size = getattr(config.get_text_config(), "vocab_size", None)
         attribution = Attribution(vocab_size, is_half=is_half)
         kernels = cuda_semantics.kernel_memory(workload.cublas_bytes)
-        mode = fake_tensors.FakeGpuMode(
-            rehearsal.log, attribution.category_of, kernels, device_of(workload.accelerator)
-        )
+        kind: type[fake_tensors.FakeGpuMode] = fake_tensors.FakeGpuMode
+        if workload.images.width is not None or chosen.type.main_input_name == "input_values":
+            known_data.let_data_be_read()
+            kind = known_data.DataMode
+        mode = kind(rehearsal.log, attribution.category_of, kernels, device_of(workload.accelerator))
         rehearsal.mode = mode
         accelerator.replace_builders(mode)
         if workload.accelerator == "cuda":

@@ -2,8 +2,9 @@
 
 import copy
 import inspect
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,29 +45,34 @@ class BatchReader:
 
     def _batches(self, loader: Any, iterate: Callable[[Any], Iterator[Any]]) -> Iterator[Any]:
         first: list[Any] = []
+        with self._mode.reading_data():
+            source = iterate(loader)  # which lives on, with the order that a sampler has drawn
+            first += itertools.islice(source, 1)
+            made = {name for name, tensor in _named(first, "") if self._mode.is_logged(tensor)}
         with self._mode.reading_data(peeks=True):
-            source = iterate(loader)
-            for batch in source:
-                first.append(batch)
-                if len(first) == self._most:
-                    break
-        if not first:
-            return
-        longest = max(first, key=_num_elements)
-        is_training = self._is_training()
-        if is_training:
-            self._remember(longest, len(first))
+            first += itertools.islice(source, self._most - 1)
+            if not first:
+                return
+            longest = _copied(max(first, key=_num_elements))
         count = len(first)
+        del first
+        if self._is_training():
+            self._remember(longest, count)
         if count == self._most:
             count = _length(loader) or (1 << 62)
-        del first, batch, source
         for number in range(count):
             if number >= _MOST_UNTRAINED and not self._is_training():
                 return
-            with self._mode.reading_data():
-                given = _copied(longest)
-            yield given
-            del given
+            yield self._another(longest, made)  # which only the program holds
+
+    def _another(self, batch: Any, made: Container[str]) -> Any:
+        """Copy a batch, of which torch has made these tensors, and numpy the others."""
+        with self._mode.reading_data(peeks=True):
+            another = _copied(batch)
+        for name, tensor in _named([another], ""):
+            if name in made:
+                self._mode.log_real(tensor)
+        return another
 
     def _remember(self, batch: Any, count: int) -> None:
         shapes = dict(_shapes(batch))

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,12 +32,19 @@ def apply() -> None:
         "all_gather_object": _all_gather_object,
         "gather_object": _gather_object,
         "scatter_object_list": _scatter_object_list,
+        "barrier": _barrier,
         "monitored_barrier": lambda *_, **__: None,
     }
     for name, function in replaced.items():
         for module in (distributed, distributed_c10d):
             setattr(module, name, function)
     _keep_generators()
+
+
+def _barrier(*_: object, async_op: bool = False, **__: object) -> Any:
+    if async_op:
+        return SimpleNamespace(wait=lambda *_: True, is_completed=lambda: True)
+    return None
 
 
 def _all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:

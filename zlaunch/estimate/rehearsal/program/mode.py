@@ -2,8 +2,11 @@
 
 import contextlib
 import math
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -12,20 +15,22 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zlaunch.estimate.rehearsal.allocation_log import Block
 from zlaunch.estimate.rehearsal.device import NAME
-from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
-from zlaunch.estimate.rehearsal.program import known_data, values
+from zlaunch.estimate.rehearsal.known_data import DataMode
+from zlaunch.estimate.rehearsal.program import values
 
 aten = torch.ops.aten
-_SELECTIONS: Final = (aten.nonzero.default, aten.masked_select.default)
-_READERS: Final = (aten._local_scalar_dense.default, aten.is_nonzero.default)
 _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "/torchao/")
 """Packages whose new tensors belong to a model or an engine."""
+_CPU: Final = torch.device("cpu")
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
+_MOST_FILE_BYTES: Final = 1 << 30
+"""A larger file is not read."""
 
 
-class ProgramMode(FakeGpuMode):
+class ProgramMode(DataMode):
     """Tensors on the host that are made of data stay real; parameters, and all tensors on a GPU, are fake."""
 
     reads_data = False
@@ -37,11 +42,10 @@ class ProgramMode(FakeGpuMode):
     ) -> Any:
         """Run an operator on real data for real, and any other on fake tensors."""
         kwargs = kwargs or {}
-        if func in _SELECTIONS and type(args[0]) is FakeTensor:
-            return self._select(func, types, args)
-        if func in _READERS and not self._is_tracing and (data := known_data.known(args[0])) is not None:
-            return func(data)
         device = kwargs.get("device")
+        if device is not None and device.type == "cpu" and device.index is not None:
+            device = _CPU  # which torch takes `cpu:0` for
+            kwargs = {**kwargs, "device": device}
         if device is not None and device.type == "cuda":
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
         elif not self._is_tracing and FakeTensor not in types and self._is_real(args, kwargs):
@@ -49,10 +53,7 @@ class ProgramMode(FakeGpuMode):
             if not self._peeks:
                 self._log_new(func, out, args)
             return out
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if not self._is_tracing:
-            known_data.keep(func, args, kwargs, out)
-        return out
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def _is_real(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         device = kwargs.get("device")
@@ -75,18 +76,9 @@ class ProgramMode(FakeGpuMode):
             if tensor.untyped_storage()._cdata not in given:
                 self._log_tensors(tensor)
 
-    def _select(self, func: OpOverload, types: Any, args: Sequence[Any]) -> Any:
-        """Select as much as a mask does, or as much as it can if its data are unknown."""
-        source, mask = args[0], args[-1]
-        count = max(source.numel(), mask.numel())
-        if (data := known_data.known(mask)) is None:
-            values.note_selection()
-        else:
-            count = int(data.count_nonzero()) * (count // max(1, mask.numel()))
-        shape, options = [count, source.dim()], {"dtype": torch.long}
-        if func is aten.masked_select.default:
-            shape, options = [count], {}
-        return super().__torch_dispatch__(aten.new_empty.default, types, (source, shape), options)
+    def note_selection(self) -> None:
+        """Remember where it is."""
+        values.note_selection()
 
     @contextlib.contextmanager
     def reading_data(self, *, peeks: bool = False) -> Iterator[None]:
@@ -98,16 +90,86 @@ class ProgramMode(FakeGpuMode):
         finally:
             self.reads_data, self._peeks = before
 
+    def is_logged(self, tensor: torch.Tensor) -> bool:
+        """Whether the memory of a tensor is counted."""
+        return tensor.untyped_storage()._cdata in self._blocks
+
+    def log_real(self, tensor: torch.Tensor) -> None:
+        """Count the memory of a real tensor."""
+        self._log_tensors(tensor)
+
+    def mapped(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that is a view of a file, which takes no memory."""
+        with _disable_current_modes():
+            meta = torch.empty(shape, dtype=dtype, device="meta")
+        tensor = self._as_fake(meta, _CPU)
+        storage = tensor.untyped_storage()
+        key, block = storage._cdata, Block("pageable", "mapped file", storage.nbytes(), 0)
+        self._blocks[key] = (block, weakref.ref(storage, partial(self._free, key)))
+        return tensor
+
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a fake tensor in place of a real one that becomes a part of a model."""
         if isinstance(tensor, FakeTensor) or tensor.device.type != "cpu":
             return tensor
         with _disable_current_modes():
             meta = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        fake = self._as_fake(meta, torch.device("cpu"))
+        fake = self._as_fake(meta, _CPU)
         self.forget(tensor)
         self._log_storage(fake)
         return fake
+
+
+def read_files(mode: ProgramMode) -> None:
+    """Let `torch.load` read data, and log them; of large files, which are weights, it makes fake tensors."""
+    load = torch.load
+
+    def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
+        is_path = isinstance(f, (str, os.PathLike))
+        if is_path and os.path.exists(f) and os.path.getsize(f) > _MOST_FILE_BYTES:  # noqa: PTH110, PTH202
+            return load(f, *args, **kwargs)
+        with _disable_current_modes():
+            return load(f, *args, **kwargs)
+
+    torch.load = loaded
+    reader = torch._C.PyTorchFileReader
+    read = reader.get_storage_from_record
+
+    def read_logged(self: Any, *args: Any) -> torch.Tensor:
+        tensor: torch.Tensor = read(self, *args)
+        mode._log_tensors(tensor)
+        return tensor
+
+    reader.get_storage_from_record = read_logged
+
+
+def share_arrays(mode: ProgramMode) -> None:
+    """Count no memory for tensors that are views of numpy's arrays."""
+    for name in ("from_numpy", "as_tensor"):
+        setattr(torch, name, _sharing(mode, getattr(torch, name)))
+
+
+def _sharing(mode: ProgramMode, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if type(data).__module__ != "numpy":
+            return make(data, *args, **kwargs)
+        with mode.reading_data(peeks=True):
+            return make(data, *args, **kwargs)
+
+    return made
+
+
+def without_inference_tensors() -> None:
+    """Let `torch.inference_mode` only turn gradients off: fake tensors cannot be inference tensors."""
+
+    def inference_mode(mode: Any = True) -> Any:
+        if callable(mode):
+            return torch.no_grad()(mode)
+        if mode:
+            return torch.no_grad()
+        return contextlib.nullcontext()
+
+    torch.inference_mode = inference_mode
 
 
 def keep_models_fake(mode: ProgramMode) -> None:

@@ -1,17 +1,24 @@
-"""`from_pretrained` without reading weights: the model of the same config, in the same format."""
+"""`from_pretrained` without reading weights.
+
+It runs as it is where the files are on this machine, and gets tensors of the sizes that their heads say. Else
+it makes the model of the same config, in the same format.
+"""
 
 import contextlib
-import json
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import transformers
 from transformers import PreTrainedModel
+from transformers.utils import cached_file
 
 from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal.program import weights
+from zlaunch.estimate.rehearsal.program.mode import ProgramMode
 from zlaunch.job.trainer_releases import is_before
 
 _OF_FILES: Final = (
@@ -34,13 +41,34 @@ _OF_WEIGHTS: Final = (
     *("tqdm_class", "disable_mmap", "resume_download", "use_kernels", "allow_all_kernels", "kernel_config"),
 )
 """Arguments about how weights are read, which they are not."""
-_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64}
 
 
-def apply() -> None:
-    """Let transformers make models where it would load them."""
-    PreTrainedModel.from_pretrained = classmethod(_from_pretrained)  # type: ignore[arg-type]
+def apply(mode: ProgramMode) -> None:
+    """Let transformers load models without their weights."""
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # threads have no fake tensors
+    weights.apply(mode)
+    load = PreTrainedModel.from_pretrained.__func__
+
+    def from_pretrained(cls: type[PreTrainedModel], name: Any, *args: Any, **kwargs: Any) -> Any:
+        if _has_weights(name, kwargs):
+            return load(cls, name, *args, **kwargs)
+        return _from_config(cls, name, *args, **kwargs)
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
     _use_flash_attention_of_torch()
+
+
+def _has_weights(name: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether the weights are here, in files whose heads say the sizes of all tensors."""
+    if not isinstance(name, (str, os.PathLike)) or kwargs.get("gguf_file") or kwargs.get("state_dict"):
+        return False
+    where = {key: kwargs[key] for key in ("cache_dir", "revision", "subfolder") if kwargs.get(key)}
+    return any(
+        cached_file(
+            str(name), file, _raise_exceptions_for_missing_entries=False, local_files_only=True, **where
+        )
+        for file in ("model.safetensors", "model.safetensors.index.json")
+    )
 
 
 def _use_flash_attention_of_torch() -> None:
@@ -68,7 +96,7 @@ def _without_flash(attention: str | None) -> str | None:
     return attention
 
 
-def _from_pretrained(
+def _from_config(
     cls: type[PreTrainedModel], name: Any, *model_args: Any, config: Any = None, **kwargs: Any
 ) -> Any:
     of_files = {key: kwargs.pop(key) for key in _OF_FILES if key in kwargs}
@@ -122,14 +150,5 @@ def _dtype(wanted: Any, name: Any, config: Any) -> torch.dtype:
 def _dtype_of_file(name: Any) -> torch.dtype | None:
     """Read the format of the first weight from the head of a local file; None if there is none."""
     with contextlib.suppress(OSError, ValueError, struct.error, TypeError):
-        return next(_formats(Path(name)), None)
+        return next(weights.formats(Path(name)), None)
     return None
-
-
-def _formats(folder: Path) -> Iterator[torch.dtype]:
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as opened:
-            (length,) = struct.unpack("<Q", opened.read(8))
-            for weight in json.loads(opened.read(min(length, 1 << 26))).values():
-                if weight.get("dtype") in _DTYPES:
-                    yield _DTYPES[weight["dtype"]]

@@ -22,15 +22,21 @@ from torch._subclasses import fake_tensor
 
 from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
 from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
-from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, steps
+from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
 from zlaunch.estimate.rehearsal.model import NotRehearsed
-from zlaunch.estimate.rehearsal.program import cuda, evaluation, groups, known_data, pretrained, values
+from zlaunch.estimate.rehearsal.program import cuda, evaluation, generation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.engines import Engine, EngineWatch, Phases, config_of
-from zlaunch.estimate.rehearsal.program.mode import ProgramMode, keep_models_fake
+from zlaunch.estimate.rehearsal.program.mode import (
+    ProgramMode,
+    keep_models_fake,
+    read_files,
+    share_arrays,
+    without_inference_tensors,
+)
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
@@ -79,7 +85,8 @@ class ProgramRehearsal:
         self._uncounted: dict[str, str] = {}
         accelerator.replace_builders(self._mode)
         groups.apply()
-        pretrained.apply()
+        pretrained.apply(self._mode)
+        generation.apply(self._uncounted)
         values.apply()
         if order.accelerator == "cuda":
             real_accelerator.set_accelerator(accelerator.FakeGPU(self._mode, order.ranks_per_host))
@@ -90,6 +97,9 @@ class ProgramRehearsal:
         self._engines.install()
         self._reader.install()
         keep_models_fake(self._mode)
+        read_files(self._mode)
+        share_arrays(self._mode)
+        without_inference_tensors()
 
     def run(self) -> NoReturn:
         """Run the program as Python would, and write why there is no forecast if it ends by itself."""
@@ -100,10 +110,11 @@ class ProgramRehearsal:
             try:
                 if program == "-m":
                     sys.argv = args
+                    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
                     runpy.run_module(args[0], run_name="__main__", alter_sys=True)
                 else:
                     sys.argv = [program, *args]
-                    sys.path[0] = os.path.dirname(os.path.abspath(program))  # noqa: PTH100, PTH120
+                    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # noqa: PTH100, PTH120
                     runpy.run_path(program, run_name="__main__")
                 self._end(self._without_forecast(None))
             except BaseException as error:  # noqa: BLE001 - SystemExit, too, is how a program may end

@@ -1,5 +1,6 @@
-"""What a program is given in place of its own settings: fewer micro-batches, no trackers, nothing to save."""
+"""What a program is given in place of its own settings: fewer micro-batches, no trackers, no saved model."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import Any, Final
 
 import torch
 import transformers
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
@@ -30,9 +34,9 @@ class ProgramSettings:
         return self.asked / min(self.asked, MOST_ACCUMULATED)
 
     def install(self) -> None:
-        """Change the settings of the Trainer and of accelerate, and let nothing be saved."""
+        """Change the settings of the Trainer and of accelerate, and let no model be saved."""
         _report_to_nobody(self)
-        _save_nothing()
+        _save_no_model()
 
     def shorten(self, asked: Any) -> int:
         """Return the number of micro-batches to rehearse."""
@@ -90,12 +94,22 @@ def _report_to_nobody(settings: ProgramSettings) -> None:
     accelerate.Accelerator.log = lambda *_, **__: None
 
 
-def _save_nothing() -> None:
-    """Libraries that are not written in Python write files themselves."""
-    torch.save = lambda *_, **__: None
-    for saved in (
+def _save_no_model() -> None:
+    """Save data alone, which a program may read again."""
+    save = torch.save
+
+    def saved(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+        if any(isinstance(value, (FakeTensor, torch.nn.Module)) for value in tree_leaves(obj)):
+            return
+        with _disable_current_modes(), contextlib.ExitStack() as files:
+            if isinstance(f, (str, Path)):
+                f = files.enter_context(open(f, "wb"))  # noqa: PTH123 - by the function that is confined
+            save(obj, f, *args, **kwargs)
+
+    torch.save = saved
+    for model in (
         transformers.PreTrainedModel,
         transformers.PreTrainedTokenizerBase,
         transformers.ProcessorMixin,
     ):
-        saved.save_pretrained = lambda *_, **__: ()
+        model.save_pretrained = lambda *_, **__: ()

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from zlaunch.estimate.program import Need, ReadValue
 from zlaunch.estimate.rehearsal.device import NAME
-from zlaunch.estimate.rehearsal.program.known_data import known
+from zlaunch.estimate.rehearsal.known_data import known
 from zlaunch.worker.hook.frames import is_the_users
 
 _FOUND: dict[str, ReadValue] = {}

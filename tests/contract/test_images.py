@@ -1,0 +1,86 @@
+"""Images have as many tokens, and tiles, as the processors of transformers make of them."""
+
+import math
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+models = pytest.importorskip("transformers").models
+
+from zlaunch.estimate.rehearsal.images import ImageInputs, image_inputs  # noqa: E402
+from zlaunch.estimate.workload import Images  # noqa: E402
+
+SIZES = [(w, h) for w in (30, 56, 199, 336, 560, 1000, 3000) for h in (28, 130, 449, 672, 1300)]
+
+
+def inputs(width: int, height: int, arguments: Mapping[str, Any], config: Any) -> ImageInputs:
+    return image_inputs(Images(1, width, height), config, {"pixel_values": None, **arguments}, (1, 64))
+
+
+@pytest.mark.parametrize("patch", [14, 16])
+def test_qwen_rounds_images_to_whole_patches(patch: int) -> None:
+    resize = models.qwen2_vl.image_processing_pil_qwen2_vl.smart_resize
+    vision = SimpleNamespace(patch_size=patch, spatial_merge_size=2, temporal_patch_size=2)
+    for width, height in SIZES:
+        made = inputs(width, height, {"image_grid_thw": None}, SimpleNamespace(vision_config=vision))
+        rows, columns = resize(height, width, factor=2 * patch, max_pixels=1 << 40)
+        assert made.data["image_grid_thw"].tolist() == [[1, rows // patch, columns // patch]]
+        assert made.tokens == rows * columns // (2 * patch) ** 2
+
+
+def test_internvl_cuts_images_into_tiles() -> None:
+    processor = models.got_ocr2.image_processing_pil_got_ocr2.GotOcr2ImageProcessorPil(
+        size={"height": 448, "width": 448}, crop_to_patches=True
+    )
+    vision = SimpleNamespace(image_size=[448, 448])
+    config = SimpleNamespace(vision_config=vision, model_type="internvl", image_seq_length=256)
+    for width, height in SIZES:
+        tiles = processor.get_number_of_image_patches(height, width)
+        assert inputs(width, height, {}, config).shapes["pixel_values"][0] == tiles
+
+
+def test_smolvlm_splits_images() -> None:
+    processor = models.smolvlm.image_processing_pil_smolvlm.SmolVLMImageProcessorPil(
+        size={"longest_edge": 2048}, max_image_size={"longest_edge": 512}
+    )
+    vision = SimpleNamespace(image_size=512, patch_size=16)
+    config = SimpleNamespace(vision_config=vision, scale_factor=4)
+    for width, height in SIZES:
+        tiles, *_ = processor.get_number_of_image_patches(height, width)
+        made = inputs(width, height, {"pixel_attention_mask": None}, config)
+        assert made.shapes["pixel_values"][1] == tiles
+        assert made.tokens == tiles * 64
+
+
+def test_llava_next_leaves_out_padding() -> None:
+    module = models.llava_next.processing_llava_next
+    resolutions = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
+    vision = SimpleNamespace(image_size=336, patch_size=14)
+    config = SimpleNamespace(vision_config=vision, model_type="llava_next", image_grid_pinpoints=resolutions)
+    count = module.LlavaNextProcessor._get_number_of_features
+    own = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=resolutions),
+        patch_size=14,
+        num_additional_image_tokens=0,
+    )
+    own._get_unpadded_features = lambda *sizes: module.LlavaNextProcessor._get_unpadded_features(own, *sizes)
+    for width, height in SIZES:
+        assert inputs(width, height, {}, config).tokens == count(own, height, width, 336, 336)
+
+
+def test_images_have_no_size_of_their_own_in_a_model_that_resizes_all() -> None:
+    config = SimpleNamespace(vision_config=SimpleNamespace(image_size=224, patch_size=14), model_type="llava")
+    made = inputs(1000, 500, {}, config)
+    assert made.shapes["pixel_values"] == (1, 3, 224, 224)
+    assert made.tokens == math.prod((16, 16))
+
+
+def test_a_model_without_images_is_said_to_take_none() -> None:
+    config = SimpleNamespace(model_type="llama")
+    assert image_inputs(Images(2), config, {}, (1, 64)).notes == (
+        "`--images 2` has no effect: the model takes no images",
+    )
+    assert image_inputs(Images(), config, {}, (1, 64)).notes == ()

@@ -1,0 +1,211 @@
+"""Compare what `zlaunch estimate SCRIPT` says with what two real ranks held: `make program-memory`.
+
+`python -m tools.programs.memory WORK` runs each program of the table twice, as `make programs` starts it:
+rehearsed, and for real under torch's profiler until it has taken two steps. It writes docs/program-memory.md.
+"""
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tools.programs.gather import gather
+from tools.programs.hub import hub
+from tools.programs.program import Program, Way
+from tools.programs.run import RANKS, Places, environment_of, run_words, set_up, words_of
+from tools.programs.table import MEASURED, PROGRAMS
+
+ORACLE = Path(__file__).parent / "oracle.py"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "program-memory.md"
+ON_CPU = Path(__file__).parent / "on_cpu.py"
+MORE = {"DeepSpeed-Chat step 1": "--per_device_eval_batch_size 1"}
+"""Arguments with which all batches have one size."""
+REMARKS = {
+    "trl.scripts.grpo": "the generation of completions is not rehearsed",
+    "training_batch_hard_trec": "peaks too high by one matrix of distances",
+    "swift sft": "a rank really keeps 2,016 bytes more, the size of a second batch",
+    "run_audio_classification": "`load` is too high by 768 bytes",
+}
+"""What differs, and why."""
+Levels = dict[str, tuple[int, int]]
+"""Phase → the most that was held in it, and what was held at its end; bytes."""
+
+
+@dataclass
+class Comparison:
+    """A program, rehearsed and for real."""
+
+    command: str
+    real: Levels = field(default_factory=dict)
+    estimated: Levels = field(default_factory=dict)
+    verdict: str = ""
+    """What the estimate says besides numbers."""
+    seconds: float = 0.0
+    failure: str = ""
+
+
+def compare(program: Program, way: Way, work: Path, url: str) -> Comparison:
+    """Estimate a program, and run it."""
+    folder = work / "memory" / re.sub(r"[^0-9a-zA-Z]", "-", program.key(way))
+    inputs = work / "inputs-even"
+    places = Places(url, inputs / "data", inputs / "ds", inputs / "hub/models", folder)
+    source = work / "checkouts" / program.source.folder
+    python = work / f"venv-{program.needs}/bin/python"
+    environment = environment_of(program, source, python, url) | {"HF_HOME": str(work / "huggingface-even")}
+    set_up(program, source, places)
+    target = program.script.rpartition("/")[2]
+    if program.script.startswith("-m "):
+        target = program.script
+    job = f"--gpus {RANKS} {way.options} {target}"
+    handed = way.bare if way.zlaunch is None else way.zlaunch
+    after = f"-- {program.arguments} {handed} {MORE.get(program.title, '')}"
+    result = Comparison(" ".join(f"zlaunch estimate {job} {after}".split()))
+    seen = folder / ".seen"
+    observed = {"PROGRAMS_OBSERVER": str(ORACLE), "PROGRAMS_OBSERVED": str(seen)}
+    words = words_of(f"zlaunch train {job} {after}", places)
+    status, out, err = run_words(words, folder, environment | observed)
+    (folder / "train.out").write_text(out)
+    (folder / "train.err").write_text(err)
+    ranks = [seen / f"{rank}.json" for rank in range(RANKS)]
+    if all(file.exists() for file in ranks):
+        result.real = fuller(*[levels(json.loads(file.read_text())) for file in ranks])
+    else:
+        result.failure = f"the real ranks ended with {status}: {' '.join(err.split()[-40:])}"
+    began = time.monotonic()
+    words = words_of(f"python {ON_CPU} estimate {job} --json {after}", places)
+    status, out, err = run_words(words, folder, environment)
+    result.seconds = round(time.monotonic() - began, 1)
+    (folder / "estimate.json").write_text(out)
+    (folder / "estimate.err").write_text(err)
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        result.failure += " ".join(err.split()[-60:]) or f"exit {status}"
+        return result
+    result.verdict = f"{answer['fit']}: {'; '.join(answer['reasons'])}"
+    result.estimated = {
+        phase["name"]: (phase["peak"].get("pageable", 0), phase["end"].get("pageable", 0))
+        for phase in answer["forecast"]["phases"]
+    }
+    return result
+
+
+def levels(answer: dict[str, Any]) -> Levels:
+    """Read what a rank held."""
+    return {
+        name: (level["peak"], level["end"])
+        for name, level in answer["tensors"].items()
+        if name not in ("left", "end")
+    }
+
+
+def fuller(first: Levels, last: Levels) -> Levels:
+    """Return the rank that holds more; the first alone saves the model."""
+    if max(last.values()) <= max(first.values()):
+        return first
+    return {**last, "save": first["save"]}
+
+
+def main() -> None:
+    """Compare what was asked for, and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m tools.programs.memory")
+    parser.add_argument("work", type=Path, help="folder for environments, sources and runs")
+    parser.add_argument("--only", default="", help="part of the name of a program, such as `TRL: dpo`")
+    parser.add_argument("--missing", action="store_true", help="only what has no result")
+    parser.add_argument("--gathered", action="store_true", help="fetch nothing")
+    asked = parser.parse_args()
+    work = asked.work.resolve()
+    mirrors = None
+    if os.environ.get("MIRRORS"):
+        mirrors = Path(os.environ["MIRRORS"])
+    if not asked.gathered:
+        gather(work, mirrors)
+    file = work / "memory.json"
+    with hub(work / "inputs-even/hub") as url:
+        for program, way in measured():
+            key = program.key(way)
+            if asked.only not in key or (asked.missing and key in read(file)):
+                continue
+            result = compare(program, way, work, url)
+            file.write_text(json.dumps({**read(file), key: asdict(result)}, indent=1))
+            show(key, result)
+    PAGE.write_text(page(read(file)))
+
+
+def measured() -> Iterator[tuple[Program, Way]]:
+    """Yield the programs of the table, in each way in which DeepSpeed trains under zlaunch."""
+    for program in PROGRAMS:
+        for way in program.ways:
+            is_plain = program.project == "accelerate" and not way.options
+            if program.title in MEASURED and not is_plain:
+                yield program, way
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Return the results of earlier runs."""
+    if not file.exists():
+        return {}
+    results: dict[str, Any] = json.loads(file.read_text())
+    return results
+
+
+def show(key: str, result: Comparison) -> None:
+    """Print a comparison: phase, most and last bytes as estimated, and for real."""
+    print(f"{key}: {result.seconds:.0f} s; {result.verdict} {result.failure}", flush=True)
+    for name, level in result.estimated.items():
+        real = result.real.get(name)
+        mark = "" if real == tuple(level) else " differs"
+        print(f"   {name:14} {level!s:26} {real!s:26}{mark}", flush=True)
+
+
+HEAD = """# Memory of programs of other projects
+
+`make program-memory` writes this page. Each program of [this table](programs.md) that trains with DeepSpeed
+runs unchanged twice: by `zlaunch estimate`, on fake tensors, and by `zlaunch train` on two CPU ranks under
+torch's profiler, which hears of every allocation and shares no code with the rehearsal. Both end after two
+steps and a checkpoint.
+
+- **Equal**: in how many phases (load, initialize, forward, backward, step, second step, save) the most bytes
+  in tensors and the bytes at the end of the phase are the same, to the byte.
+- **Estimated**, **measured**: the most bytes in tensors of the fuller rank in any phase.
+- **Seconds**: how long `zlaunch estimate` took, with the imports and the data of the program.
+- All sentences of the data have one length, so that the order of the data changes nothing. What a kernel or
+  gloo takes for itself is not counted, nor are files that are mapped into memory.
+
+| program | way | equal | estimated | measured | seconds | remark |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """Write the table."""
+    rows = []
+    for program, way in measured():
+        if (found := results.get(program.key(way))) is None:
+            continue
+        result = Comparison(**found)
+        real = {name: tuple(level) for name, level in result.real.items()}
+        equal = [name for name, level in result.estimated.items() if real.get(name) == tuple(level)]
+        remark = REMARKS.get(program.title, "")
+        if result.failure:
+            remark = remark or "cannot be rehearsed"
+        options = f"`{way.options.removesuffix(' --precision fp32')}`" if way.options else way.label
+        numbers = [f"{len(equal)} of {len(real)}", _most(result.estimated), _most(result.real)]
+        cells = [f"{program.project}: {program.title}", options, *numbers, f"{result.seconds:.0f}", remark]
+        rows.append(f"| {' | '.join(cells)} |")
+    return HEAD + "\n".join(rows) + "\n"
+
+
+def _most(levels: Levels) -> str:
+    if not levels:
+        return "-"
+    return f"{max(peak for peak, _ in levels.values()):,}"
+
+
+if __name__ == "__main__":
+    main()

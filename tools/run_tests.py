@@ -52,6 +52,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/"),
     "zlaunch/launch/monitoring/": ("tests/jobs/test_preempt.py",),
     "zlaunch/launch/schedulers/": ("tests/cluster/test_slurm_preempts.py",),
+    "zlaunch/parity/": ("tests/parity/",),
     "zlaunch/resume/": ("tests/resume/", "tests/jobs/test_preempt.py", "tests/jobs/test_retry.py"),
     "zlaunch/worker/": ("tests/jobs/test_preempt.py", "tests/deaths/"),
 }

@@ -93,7 +93,6 @@ def test_the_shell_completes_commands_and_their_options(
         ("new", "init"),
         ("list", "runs list"),
         ("run list", "runs list"),
-        ("check verify", "checkpoint verify"),
     ],
 )
 def test_a_command_under_another_name_or_without_its_group_is_named(words: str, meant: str) -> None:

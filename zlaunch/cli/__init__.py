@@ -27,6 +27,7 @@ COMMANDS = (
     LazyCommand("train", "Start a ZeRO job and monitor it to its end.", JobCommand, **PASSED_ON),
     LazyCommand("estimate", "Estimate how much memory a job needs, and whether it fits.", JobCommand),
     LazyCommand("plan", "Find the fastest configuration that fits.", JobCommand),
+    LazyCommand("check", "Check that a configuration trains the same as plain torch.", JobCommand),
     LazyCommand("doctor", "Check this machine, or all hosts of a job."),
     LazyCommand("tour", "Measure what ZeRO does: one small model at every stage."),
     group(

@@ -19,12 +19,10 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Fix, FixKind, InputMissing, Refused, Unavailable
 from zlaunch.files import write_back
 from zlaunch.hosts.machine.interpreter import Interpreter, check_packages
-from zlaunch.hosts.machine.op_cache import VARIABLE, find_op_cache
 from zlaunch.hosts.machine.probe import disk_of
 from zlaunch.hosts.machine.resources import Machine
-from zlaunch.launch.op_build import OpBuild
+from zlaunch.launch.op_build import environment_with
 from zlaunch.process import Foreground, Stopped, signals_as_exceptions
-from zlaunch.rundir.layout import RunDir
 from zlaunch.units import memory
 
 AIO: Final = "aio"
@@ -97,25 +95,9 @@ def tune(request: TuneRequest, reporter: StepReporter, measured: Callable[[int],
         TemporaryDirectory(prefix=PREFIX, dir=request.folder, ignore_cleanup_errors=True) as name,
     ):
         folder = Path(name)
-        environment = _environment(request, reporter, folder)
+        ops = (OPS["async_io"],)
+        environment = environment_with(ops, request.python, request.machine, folder, reporter)
         return _sweep(request, folder, environment, measured)
-
-
-def _environment(request: TuneRequest, reporter: StepReporter, folder: Path) -> dict[str, str]:
-    """The environment of a rank, in which `async_io` is compiled."""
-    path = os.pathsep.join([*request.python.not_on_path(os.environ), os.environ.get("PATH", os.defpath)])
-    environment = {**os.environ, "PATH": path}
-    if not request.machine.gpus:
-        environment["DS_ACCELERATOR"] = "cpu"
-    cache = find_op_cache(request.python, request.machine, environment)
-    environment[VARIABLE] = str(cache.folder)
-    logs = RunDir(folder / "build")
-    logs.logs.mkdir(parents=True)
-    build = OpBuild((OPS["async_io"],), request.python, cache, logs, environment, reporter)
-    stopped_by = build.run()
-    if stopped_by is not None:
-        raise Stopped(stopped_by)
-    return environment
 
 
 def _sweep(

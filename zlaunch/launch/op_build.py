@@ -5,6 +5,7 @@ killed build leaves a `lock` file that every later run waits for. An op is ready
 nothing but load it.
 """
 
+import os
 import re
 import signal
 import time
@@ -20,9 +21,10 @@ from zlaunch.errors import Unavailable
 from zlaunch.hosts.machine.build_lock import lock_holder, lock_state
 from zlaunch.hosts.machine.compiled_ops import CompiledOps
 from zlaunch.hosts.machine.interpreter import Interpreter
-from zlaunch.hosts.machine.op_cache import OpCache, extensions_dir
+from zlaunch.hosts.machine.op_cache import VARIABLE, OpCache, extensions_dir, find_op_cache
+from zlaunch.hosts.machine.resources import Machine
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.process import RELAYED, Foreground, ours
+from zlaunch.process import RELAYED, Foreground, Stopped, ours
 from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
@@ -146,6 +148,27 @@ class OpBuild:
     def _has_run_ninja(self, op: NativeOp) -> bool:
         """Whether this build compiled anything; another host may have, while this one waited for it."""
         return _STEP.search(self.layout.build_log(op.name).read_text("utf-8", "replace")) is not None
+
+
+def environment_with(
+    ops: Sequence[NativeOp], python: Interpreter, machine: Machine, folder: Path, reporter: StepReporter
+) -> dict[str, str]:
+    """Compile ops, and return the environment of a rank that loads them; `folder` gets the logs.
+
+    Raises Stopped for a signal, NotBuilt if the compiler fails.
+    """
+    path = os.pathsep.join([*python.not_on_path(os.environ), os.environ.get("PATH", os.defpath)])
+    environment = {**os.environ, "PATH": path}
+    if not machine.gpus:
+        environment["DS_ACCELERATOR"] = "cpu"
+    cache = find_op_cache(python, machine, environment)
+    environment[VARIABLE] = str(cache.folder)
+    logs = RunDir(folder / "build")
+    logs.logs.mkdir(parents=True)
+    stopped_by = OpBuild(tuple(ops), python, cache, logs, environment, reporter).run()
+    if stopped_by is not None:
+        raise Stopped(stopped_by)
+    return environment
 
 
 def _is_newer(file: Path, when: float) -> bool:

@@ -30,6 +30,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run
+from zlaunch.parity.verdict import ROUNDING
 from zlaunch.process import heed_signals
 from zlaunch.rundir.layout import RUNS
 from zlaunch.rundir.run_files import RunFiles
@@ -110,12 +111,11 @@ NVME: Final = ZeroMode("ZeRO-3, NVMe", 3, Offload("nvme", "nvme"))
 PARITY: Final = Experiment(layers=4, width=1024, steps=20, learning_rate=1e-3)
 """A model whose loss falls by a third in a few steps; its matrices are large enough for NVMe."""
 
-ROUNDING: Final = 1e-5
-"""Relative difference of losses in fp32 that rounding explains, after some tens of steps.
+EXPLAINED: Final = ROUNDING["fp32"]
+"""Relative difference of losses that rounding explains.
 
-The last bit of a sum, 6e-8 of it, depends on the order of its terms. ZeRO adds up gradients bucket by bucket
-and their norm share by share, and training carries each difference on. In bf16 this would say little: the
-losses without ZeRO differ by 1e-2 from those in fp32, and `zero.Init` draws other weights.
+In bf16 it would say little: the losses without ZeRO differ by 1e-2 from those in fp32, and `zero.Init` draws
+other weights.
 """
 
 
@@ -242,7 +242,7 @@ class Parity:
     @property
     def agrees(self) -> bool:
         """Whether rounding explains all differences."""
-        return self.most <= ROUNDING
+        return self.most <= EXPLAINED
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from zlaunch.errors import Finding
 from zlaunch.estimate.memory.model_states import ModelStates
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
-from zlaunch.launch.tour import PHASES, ROUNDING, Parity, PhaseMemory, PredictedMemory, Tour, ZeroMode
+from zlaunch.launch.tour import EXPLAINED, PHASES, Parity, PhaseMemory, PredictedMemory, Tour, ZeroMode
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import clock, count, plural
 
@@ -123,9 +123,9 @@ def _losses(parity: Parity) -> Iterator[str]:
     if parity.most == 0:
         text = "the losses are the same in every bit"
     elif parity.agrees:
-        text = f"the losses agree: rounding explains relative differences up to {ROUNDING:g}"
+        text = f"the losses agree: rounding explains relative differences up to {EXPLAINED:g}"
     else:
-        text = f"the losses do not agree: rounding explains only relative differences up to {ROUNDING:g}"
+        text = f"the losses do not agree: rounding explains only relative differences up to {EXPLAINED:g}"
     yield from console.paragraph(text)
 
 
@@ -308,10 +308,10 @@ def _loss_curves(parity: Parity) -> bytes:
         off = [max(SMALLEST, difference) for difference in curve.differences(parity.curves[0])]
         if max(off) > SMALLEST:
             below.plot(steps, off, label=curve.label, color=f"C{number}")
-    below.axhline(ROUNDING, color="crimson", linestyle="--", label="explained by rounding")
+    below.axhline(EXPLAINED, color="crimson", linestyle="--", label="explained by rounding")
     above.set(ylabel="loss", title="the same model and data at every ZeRO stage")
     below.set(ylabel="relative difference from the baseline", xlabel="step", yscale="log")
-    below.set_ylim(SMALLEST, 10 * max(ROUNDING, parity.most))
+    below.set_ylim(SMALLEST, 10 * max(EXPLAINED, parity.most))
     above.legend()
     below.legend(loc="lower right")
     written = BytesIO()

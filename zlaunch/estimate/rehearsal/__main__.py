@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zlaunch.estimate.forecast import RESUME
+from zlaunch.estimate.rehearsal.imports import import_packages
 from zlaunch.estimate.workload import Images, Workload
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
@@ -175,8 +176,6 @@ def _warm_up(workload: Workload) -> str | None:
 
     Custom code of a model is imported only in forks, because it may crash or hang.
     """
-    from zlaunch.estimate.rehearsal.imports import import_packages
-
     try:
         import_packages()
         from zlaunch.estimate.rehearsal import model, steps  # noqa: F401 - for the forks

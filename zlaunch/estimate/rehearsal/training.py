@@ -64,14 +64,16 @@ def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpee
     if workload.optimizer is None:
         options["model_parameters"] = [p for p in model.parameters() if p.requires_grad]
     elif "optimizer" in workload.ds_config:
-        options["model_parameters"] = _parameter_groups(model)
+        options["model_parameters"] = parameter_groups(model)
     else:
         options["config"]["zero_allow_untested_optimizer"] = True  # as accelerate does
-        options["optimizer"] = _optimizer(workload, _parameter_groups(model))
+        optimizer = optimizer_of(workload, parameter_groups(model))
+        options["optimizer"] = with_host_optimizer(workload, optimizer)
     return deepspeed.initialize(**options)[0]
 
 
-def _parameter_groups(model: torch.nn.Module) -> Groups:
+def parameter_groups(model: torch.nn.Module, weight_decay: float = 0.0) -> Groups:
+    """Return the trained parameters in the groups of the Trainer: those with weight decay, and the others."""
     from transformers.trainer_pt_utils import get_parameter_names
 
     names = get_parameter_names(model, [torch.nn.LayerNorm])
@@ -84,15 +86,20 @@ def _parameter_groups(model: torch.nn.Module) -> Groups:
             with_decay.append(parameter)
         else:
             without_decay.append(parameter)
-    groups = (with_decay, without_decay)
-    return [{"params": group, "weight_decay": 0.0} for group in groups if group]
+    groups = ((with_decay, weight_decay), (without_decay, 0.0))
+    return [{"params": group, "weight_decay": decay} for group, decay in groups if group]
 
 
-def _optimizer(workload: Workload, groups: Groups) -> optim.Optimizer:
+def optimizer_of(workload: Workload, groups: Groups) -> optim.Optimizer:
+    """Create the Trainer's optimizer; raise NotRehearsed for one that is not known here."""
     create = _OPTIMIZERS.get(str(workload.optimizer))
     if create is None:
         raise NotRehearsed(f"the Trainer's `--optim {workload.optimizer}` cannot be rehearsed")
-    optimizer = create(groups)
+    return create(groups)
+
+
+def with_host_optimizer(workload: Workload, optimizer: optim.Optimizer) -> optim.Optimizer:
+    """Replace an optimizer that is offloaded, as accelerate does."""
     offload = workload.ds_config.get("zero_optimization", {}).get("offload_optimizer") or {}
     is_forced = workload.ds_config.get("zero_force_ds_cpu_optimizer", True)
     if offload.get("device", "none") == "none" or not is_forced:
@@ -123,7 +130,7 @@ def take_step(
     """
     for _ in range(num_micro_batches):
         with phase("forward"):
-            loss = _loss(engine(**make_batch()))
+            loss = loss_of(engine(**make_batch()))
         with phase("backward"):
             engine.backward(loss)
             del loss
@@ -131,7 +138,8 @@ def take_step(
             engine.step()
 
 
-def _loss(output: object) -> torch.Tensor:
+def loss_of(output: object) -> torch.Tensor:
+    """Return the loss in what a model returns; raise CannotTell if there is none."""
     loss = getattr(output, "loss", None)
     if isinstance(output, tuple):
         loss = output[0]

@@ -1,0 +1,125 @@
+"""Defects that are put into the engine are caught, with the parameters that are wrong."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.running import ROOT
+from zlaunch.estimate.rehearse import ENVIRONMENT
+from zlaunch.estimate.workload import Workload
+from zlaunch.hosts.adapters import adapter_of
+from zlaunch.parity.trial import Trial, to_line
+from zlaunch.parity.verdict import Comparison, ParityAnswer, ParityVerdict, judge
+
+pytestmark = pytest.mark.job
+
+LLAMA = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "tie_word_embeddings": True,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+}
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True, "weight_decay": 0.0}}
+NORMS = 5
+"""Parameters of the model that are norms; all others are matrices."""
+ALL = 2 * 9 + 2
+
+
+def trial(stage: int = 2, accumulated: int = 2, steps: int = 2) -> Trial:
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": accumulated,
+        "gradient_clipping": 0.5,
+        "optimizer": ADAMW,
+        "zero_optimization": {"stage": stage},
+        "bf16": {"enabled": False},
+    }
+    workload = Workload(LLAMA, config, 2, 2, seq_len=16, accelerator="cpu", load_dtype="fp32")
+    return Trial(workload, "fp32", steps)
+
+
+def verdict(defect: str | None, asked: Trial) -> ParityVerdict:
+    module = ["-c", "from zlaunch.parity.program.__main__ import main; main()"]
+    if defect is not None:
+        module = ["-m", "tests.parity.seeded", defect]
+    done = subprocess.run(
+        [sys.executable, *module],
+        input=to_line(asked),
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    reply: dict[str, Any] = json.loads(done.stdout)
+    assert "failure" not in reply, reply["failure"] + done.stderr[-2000:]
+    comparison: Comparison = adapter_of(Comparison).validate_python(reply)
+    return judge(comparison.distances, asked.precision)
+
+
+def wrong(found: ParityVerdict, quantity: str) -> set[str]:
+    return {item.distance.parameter for item in found.differing if item.distance.quantity == quantity}
+
+
+def test_gradients_that_are_not_divided_by_the_number_of_ranks_differ_all_by_a_factor_of_two() -> None:
+    found = verdict("scale_factor", trial(steps=1, accumulated=1))
+    gradients = [item.distance for item in found.differing if item.distance.quantity == "gradient"]
+    assert found.answer is ParityAnswer.DIFFERS
+    assert len(gradients) == ALL
+    assert {round(distance.ratio, 4) for distance in gradients} == {2.0}
+    assert wrong(found, "gradient norm") == {""}
+    assert wrong(found, "update") == set()
+
+
+def is_all(names: set[str]) -> bool:
+    return len(names) == ALL
+
+
+def is_of_a_bucket(names: set[str]) -> bool:
+    return "model.layers.0.self_attn.q_proj.weight" in names and len(names) < ALL / 2
+
+
+def is_of_a_rank(names: set[str]) -> bool:
+    return 0 < len(names) < ALL
+
+
+def is_of_norms(names: set[str]) -> bool:
+    return len(names) == NORMS and all("norm" in name for name in names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("defect", "stage", "quantity", "names"),
+    [
+        ("accumulation_divided_twice", 2, "gradient", is_all),
+        ("dropped_bucket", 2, "gradient", is_of_a_bucket),
+        ("unsynchronised_clipping", 2, "momentum", is_of_a_rank),
+        ("missed_group", 2, "update", is_of_norms),
+        ("stale_weights", 1, "weights", is_all),
+        ("clipping_at_stage_3", 3, "momentum", is_of_a_rank),
+    ],
+)
+def test_a_defect_is_caught_with_the_parameters_that_are_wrong(
+    defect: str, stage: int, quantity: str, names: Callable[[set[str]], bool]
+) -> None:
+    found = verdict(defect, trial(stage))
+    assert found.answer is ParityAnswer.DIFFERS
+    assert names(wrong(found, quantity)), wrong(found, quantity)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_the_engine_without_a_defect_trains_the_same(stage: int) -> None:
+    found = verdict(None, trial(stage))
+    assert (found.answer, found.differing) == (ParityAnswer.SAME, ())

@@ -1,0 +1,137 @@
+"""A check as text: the answer, what differs, and what was not checked."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from zlaunch import console
+from zlaunch.estimate.query import EstimateQuery
+from zlaunch.parity.check import CheckedTrial
+from zlaunch.parity.small_model import deepest
+from zlaunch.parity.verdict import UNTOLD, Judged, ParityAnswer
+from zlaunch.units import count, plural
+
+MOST_ROWS: Final = 16
+"""Parameters in the table; `--json` has all."""
+
+_QUANTITIES: Final = ("loss", "gradient norm", "gradient", "momentum", "update", "weights")
+
+
+class CheckView(console.StepReporter):
+    """Shows in one line what is done."""
+
+    def __init__(self) -> None:
+        """Prepare to show progress."""
+        self._line = console.ProgressLine(in_pipes=False)
+
+    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
+        self._line.clear()
+        console.say(text)
+
+    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
+        self._line.show(what, elapsed)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
+def lines_of(checked: CheckedTrial, query: EstimateQuery) -> Iterator[str]:
+    """Write the answer in the first line, then the evidence."""
+    yield from console.paragraph(_answer(checked))
+    yield from console.table(_trained(checked, query))
+    if checked.verdict.differing:
+        yield from ["", *_differing(checked)]
+    yield from ["", *_largest(checked)]
+    notes = list(_unchecked(checked))
+    if notes:
+        yield from ["", "not checked"]
+        for note in notes:
+            bullet, *rest = console.paragraph(note, "    ")
+            yield from [f"  - {bullet.strip()}", *rest]
+
+
+def _answer(checked: CheckedTrial) -> str:
+    verdict, steps = checked.verdict, plural(checked.trial.steps, "step")
+    if verdict.answer is ParityAnswer.SAME:
+        return f"the same: {steps} train like plain torch, up to rounding"
+    if verdict.answer is ParityAnswer.CANNOT_TELL:
+        return f"cannot tell here: rounding alone may change most numbers by more than {UNTOLD:.0%}"
+    parts = []
+    for quantity in _QUANTITIES:
+        names = [item.distance.parameter for item in verdict.differing if item.distance.quantity == quantity]
+        if names == [""]:
+            parts.append(quantity)
+        elif names:
+            parts.append(f"{quantity} of {plural(len(names), 'parameter')}")
+    return f"differs from plain torch by more than rounding: {', '.join(parts)}"
+
+
+def _trained(checked: CheckedTrial, query: EstimateQuery) -> list[tuple[str, str]]:
+    trial, comparison = checked.trial, checked.comparison
+    config = trial.workload.ds_config
+    layers = plural(comparison.layers, "layer")
+    if (depth := deepest(query.model.value)) > comparison.layers:
+        layers = f"{comparison.layers} of {depth} layers"
+    stage = config.get("zero_optimization", {}).get("stage", 0)
+    samples = f"{config['gradient_accumulation_steps']} x {config['train_micro_batch_size_per_gpu']}"
+    return [
+        ("model", f"{query.model.name}, {layers}, {count(comparison.parameters)} parameters"),
+        ("engine", f"{comparison.optimizer}, stage {stage}, {trial.precision}, 2 ranks"),
+        ("a step", f"{samples} samples on each rank"),
+    ]
+
+
+def _differing(checked: CheckedTrial) -> Iterator[str]:
+    rows: list[tuple[str, ...]] = [("differs", "", "step", "by", "allowed", "length")]
+    differing = sorted(checked.verdict.differing, key=lambda item: _QUANTITIES.index(item.distance.quantity))
+    rows += map(_row, differing[:MOST_ROWS])
+    yield from console.figures([(f"{name}  {quantity}", *cells) for name, quantity, *cells in _aligned(rows)])
+    if (left := len(differing) - MOST_ROWS) > 0:
+        yield f"and {left} more; `--json` has all"
+    yield from console.paragraph(
+        "by: length of the difference, relative to plain torch's; length: the engine's, relative to it"
+    )
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    width = max(len(row[0]) for row in rows)
+    return [(f"{row[0]:<{width}}", *row[1:]) for row in rows]
+
+
+def _row(item: Judged) -> tuple[str, ...]:
+    distance = item.distance
+    name, quantity = distance.parameter, str(distance.quantity)
+    if not name:
+        name, quantity = quantity, ""
+    return (
+        name,
+        quantity,
+        str(distance.step),
+        f"{distance.distance:.1e}",
+        f"{item.allowed:.1e}",
+        f"{distance.ratio:.3g} x",
+    )
+
+
+def _largest(checked: CheckedTrial) -> Iterator[str]:
+    rows = [("largest difference", "by", "allowed", "step")]
+    for quantity in _QUANTITIES:
+        item = checked.verdict.largest.get(quantity)
+        if item is not None:
+            cells = (f"{item.distance.distance:.1e}", f"{item.allowed:.1e}", str(item.distance.step))
+            rows.append((quantity, *cells))
+    yield from console.figures(rows)
+
+
+def _unchecked(checked: CheckedTrial) -> Iterator[str]:
+    yield from checked.trial.unchecked
+    if "gradient norm" not in checked.verdict.largest:
+        yield "the gradient norm: this engine computes none, or not that of the gradients"
+    if checked.comparison.unreached:
+        first, number = checked.comparison.unreached[0], len(checked.comparison.unreached)
+        yield f"{plural(number, 'parameter')} that the data does not reach, such as {first}"
+    if untold := checked.verdict.untold:
+        names = ", ".join(untold[:2])
+        if len(untold) > 2:
+            names += f" and {len(untold) - 2} more"
+        yield f"what rounding may change by more than {UNTOLD:.0%}: the {names}"

@@ -1,0 +1,1 @@
+"""Whether a configuration trains the same as plain torch: `zlaunch check`."""

@@ -1,0 +1,1 @@
+"""The program of a check: two ranks of the real engine, and plain torch beside them."""

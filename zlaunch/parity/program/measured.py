@@ -1,0 +1,103 @@
+"""What a process measures, step by step, and how far two of them are from each other."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from zlaunch.parity.verdict import Distance, Quantity
+
+Tensors = dict[str, torch.Tensor]
+
+_LAST_BIT = 2**-24
+"""Half of the last bit of a number in fp32: what adding an update to a weight may lose, of the weight."""
+
+MOMENTA = ("exp_avg", "momentum_buffer", "sum", "square_avg")
+"""States that are linear in the clipped gradients, or its squares: the first one of an optimizer counts.
+
+An update of Adam does not show that all its gradients had the same factor; these do.
+"""
+
+
+@dataclass
+class Measured:
+    """What one process measured; each list has an item for each step."""
+
+    losses: list[float] = field(default_factory=list)
+    norms: list[float | None] = field(default_factory=list)
+    """Of the gradients before they are clipped; None where the engine computes none."""
+    gradients: list[Tensors] = field(default_factory=list)
+    """Before they are clipped."""
+    momenta: list[Tensors] = field(default_factory=list)
+    masters: list[Tensors] = field(default_factory=list)
+    """Master weights, before the first step and after each."""
+    stale: list[dict[str, float]] = field(default_factory=list)
+    """How far the model's weights are from the master weights, where they are not those rounded."""
+    reached: set[str] = field(default_factory=set)
+    """Parameters that got a gradient."""
+    parameters: int = 0
+    optimizer: str = ""
+
+
+def momentum(state: Mapping[str, Any]) -> torch.Tensor | None:
+    """Return the state of an optimizer to compare."""
+    found = next((state[name] for name in MOMENTA if isinstance(state.get(name), torch.Tensor)), None)
+    if found is None:
+        return None
+    return found.detach().float().clone()
+
+
+def of_gradients(engine: Measured, expected: Measured, other: Measured) -> Iterator[Distance]:
+    """Compare losses and gradients, beside a run of plain torch that rounds otherwise."""
+    for step in range(len(expected.losses)):
+        yield _of_number("loss", step, engine.losses, expected.losses, other.losses)
+        if engine.norms[step] is not None:
+            yield _of_number("gradient norm", step, engine.norms, expected.norms, other.norms)
+        for name in sorted(expected.reached):
+            right = expected.gradients[step][name]
+            gradient = engine.gradients[step].get(name, torch.zeros_like(right))
+            rounding = _apart(other.gradients[step][name], right)
+            yield _distance("gradient", step, (gradient, right), rounding, name)
+
+
+def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
+    """Compare what the optimizers made of the same gradients."""
+    for step, masters in enumerate(expected.masters):
+        for name, weight in masters.items():
+            before = engine.masters[step][name]
+            update, right = engine.masters[step + 1][name] - before, weight - before
+            rounding = 0.0
+            if length := float(right.norm()):
+                rounding = _LAST_BIT * float(before.norm()) / length
+            yield _distance("update", step, (update, right), rounding, name)
+            if name in engine.momenta[step] and name in expected.momenta[step]:
+                mine, its = engine.momenta[step][name], expected.momenta[step][name]
+                yield _distance("momentum", step, (mine, its), 0.0, name)
+        for name, apart in engine.stale[step].items():
+            yield Distance("weights", step + 1, apart, 0.0, name)
+
+
+def _distance(
+    quantity: Quantity, step: int, vectors: tuple[torch.Tensor, torch.Tensor], rounding: float, name: str
+) -> Distance:
+    mine, its = vectors
+    ratio = 1.0
+    if length := float(its.norm()):
+        ratio = float(mine.norm()) / length
+    return Distance(quantity, step + 1, _apart(mine, its), rounding, name, ratio)
+
+
+def _of_number(quantity: Quantity, step: int, engine: Any, expected: Any, other: Any) -> Distance:
+    values = [torch.tensor([float(run[step])], dtype=torch.double) for run in (engine, expected, other)]
+    mine, its, another = values
+    return Distance(quantity, step + 1, _apart(mine, its), _apart(another, its), ratio=float(mine / its))
+
+
+def _apart(mine: torch.Tensor, its: torch.Tensor) -> float:
+    difference, length = float((mine.double() - its.double()).norm()), float(its.double().norm())
+    if length:
+        return difference / length
+    if difference:
+        return float("inf")
+    return 0.0

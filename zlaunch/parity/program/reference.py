@@ -1,0 +1,97 @@
+"""Plain torch: one process, the whole batch, gradients added up in fp32."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import optim
+
+from zlaunch.estimate.rehearsal.training import loss_of, optimizer_of
+from zlaunch.parity.program.measured import Measured, momentum
+from zlaunch.parity.program.small import SmallModel, micro_batches
+from zlaunch.parity.trial import Trial
+
+
+def gradients(
+    trial: Trial, engine: Measured, wanted: torch.dtype, dtype: torch.dtype, *, reorder: bool = False
+) -> Measured:
+    """Compute losses and gradients in `dtype`, in each step at the weights that the engine had before it.
+
+    So no step repeats the difference of an earlier one. `wanted` is the precision of the job.
+    """
+    small = SmallModel(trial, wanted)
+    scale = 1.0
+    if dtype is torch.float16:
+        scale = float(trial.workload.ds_config["fp16"]["loss_scale"])
+    module, weights, measured = small.module.to(dtype), small.trained(), Measured()
+    for step in range(trial.steps):
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(engine.masters[step][name].to(wanted))
+        numbers = list(micro_batches(trial, step))
+        if reorder:
+            numbers.reverse()
+        sums = {name: torch.zeros(weight.shape) for name, weight in weights.items()}
+        losses = []
+        for number in numbers:
+            loss = loss_of(module(**small.batch(number, dtype, reorder=reorder)))
+            (loss.float() * scale).backward()
+            losses.append(loss.item())
+            for name, weight in weights.items():
+                if weight.grad is not None:
+                    measured.reached.add(name)
+                    sums[name] += weight.grad.float() / scale
+                    weight.grad = None
+        shares = len(numbers)
+        if trial.workload.ds_config.get("gradient_allreduce_op") == "sum":
+            shares //= trial.workload.world_size
+        measured.losses.append(sum(losses) / len(losses))
+        measured.gradients.append({name: total / shares for name, total in sums.items()})
+        measured.norms.append(_norm(measured.gradients[-1].values()))
+    measured.parameters = sum(weight.numel() for weight in module.parameters())
+    return measured
+
+
+def updates(trial: Trial, engine: Measured, wanted: torch.dtype) -> Measured:
+    """Take the steps of torch's optimizer from the engine's weights, with the engine's gradients."""
+    small, measured = SmallModel(trial, wanted), Measured()
+    weights = {name: weight.detach().clone() for name, weight in small.trained().items()}
+    names = {id(weight): name for name, weight in small.trained().items()}
+    groups = []
+    for group in small.groups():
+        members: Any = group["params"]
+        groups.append({**group, "params": [weights[names[id(weight)]] for weight in members]})
+    optimizer = _optimizer(trial, groups)
+    clipping = float(trial.workload.ds_config.get("gradient_clipping", 1.0))
+    for step, found in enumerate(engine.gradients):
+        norm = _norm(found.values())
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(engine.masters[step][name])
+                weight.grad = found[name].clone() if name in found else torch.zeros_like(weight)
+                if 0 < clipping < norm:
+                    weight.grad *= clipping / (norm + 1e-6)
+        optimizer.step()
+        measured.masters.append({name: weight.clone() for name, weight in weights.items()})
+        states = {name: momentum(optimizer.state[weight]) for name, weight in weights.items()}
+        measured.momenta.append({name: state for name, state in states.items() if state is not None})
+    return measured
+
+
+def _norm(gradients: Iterable[torch.Tensor]) -> float:
+    return float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
+
+
+def _optimizer(trial: Trial, groups: Any) -> optim.Optimizer:
+    section = trial.workload.ds_config.get("optimizer")
+    if section is None:
+        return optimizer_of(trial.workload, groups)
+    options = dict(section.get("params", {}))
+    is_decoupled = options.pop("adam_w_mode", True)
+    for name in ("torch_adam", "fused", "foreach", "fp32_optimizer_states"):
+        options.pop(name, None)
+    kind = section["type"].lower()
+    if kind == "adamw" or (kind == "adam" and is_decoupled):
+        return optim.AdamW(groups, **options)
+    plain: dict[str, type[optim.Optimizer]] = {"adam": optim.Adam, "sgd": optim.SGD}
+    return plain[kind](groups, **options)

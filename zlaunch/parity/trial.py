@@ -1,0 +1,191 @@
+"""What a check trains: a small model under the wanted ds_config, on two ranks of this machine's CPU."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from zlaunch.config.resolve.job import ResolvedConfig
+from zlaunch.dsconfig.native_ops import needed_ops
+from zlaunch.errors import Unavailable
+from zlaunch.estimate.query import EstimateQuery, check_countable, workload_of
+from zlaunch.estimate.workload import LINEAR_LAYERS, Images, Workload
+from zlaunch.job.spec import Precision
+from zlaunch.parity.small_model import narrow
+
+RANKS: Final = 2
+MICRO_BATCH: Final = 2
+MOST_ACCUMULATED: Final = 4
+SEQ_LEN: Final = 24
+LOSS_SCALE: Final = 1024.0
+"""Constant scale of the loss in fp16: a dynamic one skips steps until it is small enough."""
+
+_TRAINED: Final = (
+    *("zero_optimization", "optimizer", "bf16", "fp16", "gradient_clipping", "aio"),
+    *("prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op", "communication_data_type"),
+    *("data_types", "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "disable_allgather"),
+)
+"""Keys of a ds_config that decide what is computed."""
+_OUTSIDE: Final = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "scheduler"),
+    *("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state", "comms_logger"),
+    *("flops_profiler", "tensorboard", "wandb", "csv_monitor", "comet", "checkpoint", "log_level"),
+)
+"""Keys that decide nothing of it, or that a trial sets itself."""
+_CUDA_ONLY: Final = (
+    *("zero_quantized_weights", "zero_quantized_gradients"),
+    "zero_quantized_nontrainable_weights",
+)
+_OPS_OF_CPUS: Final = ("cpu_", "async_io")
+_ADAMS: Final = ("adam", "adamw")
+_KNOWN_OPTIMIZERS: Final = (*_ADAMS, "sgd")
+"""DeepSpeed's optimizers that plain torch is compared with."""
+_KNOWN_TO_THE_TRAINER: Final = ("adamw_torch_fused", "adamw_torch", "sgd", "rmsprop", "adafactor")
+"""The same of the Trainer's `--optim`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A job to train beside plain torch."""
+
+    workload: Workload
+    """Its model is narrow and has all its layers; the program keeps the first that show every kind."""
+    precision: Precision
+    steps: int = 3
+    seed: int = 0
+    weight_decay: float = 0.0
+    ops: tuple[str, ...] = ()
+    """Native ops that it needs."""
+    unchecked: tuple[str, ...] = ()
+    """What of the job this does not check."""
+
+
+def to_line(trial: Trial) -> str:
+    """Write a trial as one line of JSON."""
+    return json.dumps(asdict(trial), sort_keys=True)
+
+
+def trial_of(query: EstimateQuery, steps: int) -> Trial:
+    """Describe the trial of a job; raise Refused if it cannot work, Unavailable if nothing can be told."""
+    resolved = query.resolve()
+    check_countable(query, resolved)
+    workload = workload_of(query, resolved)
+    if workload.remote_code is not None:
+        raise _cannot_tell("the model has custom code, whose sizes zlaunch does not know")
+    _check_config(workload)
+    unchecked = list(_left_out(workload, query))
+    config, decay = _trial_config(workload)
+    small: Mapping[str, Any] = narrow(workload.model)
+    if workload.model.get("model_type") == LINEAR_LAYERS:
+        small = {**workload.model, "width": 64}
+    trained = replace(
+        workload,
+        model=small,
+        ds_config=config,
+        world_size=RANKS,
+        ranks_per_host=RANKS,
+        seq_len=min(workload.seq_len, SEQ_LEN),
+        accelerator="cpu",
+        load_dtype="fp32",
+        zero_init=False,
+        liger=False,
+        four_bits=None,
+        images=Images(0),
+    )
+    ops = [op.name for op in needed_ops(resolved.config, "cuda", str(workload.optimizer))]
+    return Trial(
+        trained,
+        _precision(resolved),
+        steps,
+        weight_decay=decay,
+        ops=tuple(op for op in ops if op.startswith(_OPS_OF_CPUS)),
+        unchecked=tuple(unchecked),
+    )
+
+
+def _precision(resolved: ResolvedConfig) -> Precision:
+    if resolved.precision is None:
+        raise _cannot_tell("nothing says in which precision it trains", "add `--precision bf16`")
+    return resolved.precision
+
+
+def _cannot_tell(why: str, hint: str | None = None) -> Unavailable:
+    return Unavailable(f"cannot tell here: {why}", hint)
+
+
+def _check_config(workload: Workload) -> None:
+    config = workload.ds_config
+    zero = config.get("zero_optimization", {})
+    for key in _CUDA_ONLY:
+        if zero.get(key):
+            raise _cannot_tell(f"`zero_optimization.{key}` needs a CUDA kernel", f"check it without `{key}`")
+    if zero.get("zenflow"):
+        raise _cannot_tell("ZenFlow updates most parameters later on purpose", "check it without `zenflow`")
+    if config.get("torch_autocast", {}).get("enabled"):
+        raise _cannot_tell("`torch_autocast` is not supported yet", "check it with `bf16`")
+    if config.get("bf16", {}).get("bf16_master_weights_and_grads"):
+        raise _cannot_tell("`bf16_master_weights_and_grads` is not supported yet", "check it without")
+    name = str(config.get("optimizer", {}).get("type", "")).lower()
+    if not name and workload.optimizer in _KNOWN_TO_THE_TRAINER:
+        return
+    name = name or str(workload.optimizer)
+    if name not in _KNOWN_OPTIMIZERS:
+        known = ", ".join(_KNOWN_OPTIMIZERS)
+        raise _cannot_tell(f"there is no reference for the optimizer `{name}`", f"it can be one of {known}")
+
+
+def _left_out(workload: Workload, query: EstimateQuery) -> list[str]:
+    config = workload.ds_config
+    zero = config.get("zero_optimization", {})
+    left_out = ["kernels and communication of GPUs: both sides compute on this machine's CPU"]
+    if _is_fused_adam(config):
+        left_out.append("DeepSpeed's FusedAdam: torch's AdamW takes its place")
+    if "scheduler" in config:
+        left_out.append("the learning rate schedule: the rate is constant")
+    if workload.zero_init:
+        left_out.append("weights that are sharded while the model is created: they are sharded afterwards")
+    if config.get("fp16", {}).get("enabled") and not config["fp16"].get("loss_scale"):
+        left_out.append(f"the dynamic loss scale: it is {LOSS_SCALE:g}")
+    if config.get("gradient_accumulation_steps", 1) > MOST_ACCUMULATED:
+        steps = config["gradient_accumulation_steps"]
+        left_out.append(f"{steps} accumulation steps: {MOST_ACCUMULATED} are taken")
+    if zero.get("offload_optimizer", {}).get("device") == "nvme" and zero.get("stage") in (1, 2):
+        left_out.append("NVMe: DeepSpeed offloads to the CPU at this stage")
+    if workload.liger:
+        left_out.append("kernels of Liger")
+    if workload.four_bits is not None:
+        left_out.append("weights of four bits")
+    left_out += [f"`{key}` of the ds_config" for key in config if key not in (*_TRAINED, *_OUTSIDE)]
+    left_out += [f"in training: {uncounted}" for uncounted in query.training.uncounted]
+    return left_out
+
+
+def _is_fused_adam(config: Mapping[str, Any]) -> bool:
+    optimizer = config.get("optimizer", {})
+    offload = config.get("zero_optimization", {}).get("offload_optimizer") or {}
+    is_adam = str(optimizer.get("type", "")).lower() in _ADAMS
+    on_gpu = offload.get("device", "none") == "none"
+    return is_adam and on_gpu and not optimizer.get("params", {}).get("torch_adam")
+
+
+def _trial_config(workload: Workload) -> tuple[dict[str, Any], float]:
+    """Return the ds_config of the trial, and the weight decay of matrices."""
+    given = workload.ds_config
+    config = {key: value for key, value in given.items() if key in _TRAINED}
+    accumulated = min(int(given.get("gradient_accumulation_steps", 1)), MOST_ACCUMULATED)
+    config["train_micro_batch_size_per_gpu"] = MICRO_BATCH
+    config["gradient_accumulation_steps"] = accumulated
+    config["train_batch_size"] = MICRO_BATCH * accumulated * RANKS
+    config["steps_per_print"] = 1_000_000
+    if config.get("fp16", {}).get("enabled"):
+        scale = config["fp16"].get("loss_scale") or LOSS_SCALE
+        config["fp16"] = {**config["fp16"], "loss_scale": scale}
+    decay = 0.0
+    if "optimizer" in config:
+        optimizer = config["optimizer"]
+        parameters = dict(optimizer.get("params", {}))
+        decay = float(parameters.setdefault("weight_decay", 0.0))
+        if _is_fused_adam(config):
+            parameters["torch_adam"] = True
+        config["optimizer"] = {**optimizer, "params": parameters}
+    return config, decay

@@ -17,7 +17,7 @@ from zlaunch.checks.host import check_host
 from zlaunch.checks.requirements import Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import REPORTERS
 from zlaunch.errors import Finding, Severity
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.forecast import PROGRAM_BYTES, Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.hosts.machine.facts import MachineFacts
@@ -321,7 +321,7 @@ def test_an_engine_that_only_generates_is_not_asked_for_the_memory_of_a_training
 def test_a_forecast_says_what_the_hosts_memory_takes() -> None:
     told = demand(on=machine(*GPUS), told=forecast(10, pageable=20)).memory
     assert told is not None
-    assert told.least == 2 * (20 + 1) * GIB
+    assert told.least == 2 * (20 * GIB + PROGRAM_BYTES)
 
 
 @pytest.mark.parametrize(

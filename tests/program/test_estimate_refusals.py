@@ -36,7 +36,7 @@ block_size: int = 8
 """
 
 CASES: dict[str, Case] = {
-    "no model at all": ([], 2, "MODEL"),
+    "no model at all": ([], 2, "name a model, a script, or a module"),
     "a path that leads nowhere": (["./nosuch/model"], 66, "./nosuch/model"),
     "a config that is not there": (["nosuch.json"], 66, "nosuch.json"),
     "a directory without a config": (["empty"], 66, "config.json"),

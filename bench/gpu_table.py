@@ -9,6 +9,8 @@ from zlaunch.estimate.forecast import Forecast, Pool
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save", "resume")
 GOALS = {"allocated": (0.01, 0.03), "reserved": (0.04, 0.10), "process": (0.03, 0.03)}
 """Quantity → goals for the mean error and for the worst error."""
+LEAST_BYTES = 1 << 20
+"""Less has no error: without offload, a job pins a few bytes."""
 LOWEST = -0.05
 """Goal for the lowest error: no prediction may be further below the measurement."""
 
@@ -106,7 +108,7 @@ def _summary(results: Results, quantities: tuple[str, ...]) -> Iterator[str]:
 def _errors(results: Results, quantity: str) -> list[float]:
     rows = [row for row in results.rows.values() if is_compared(row)]
     sides = [[peak(row[side]["phases"], quantity) for side in ("predicted", "measured")] for row in rows]
-    return [predicted / measured - 1 for predicted, measured in sides if measured]
+    return [predicted / measured - 1 for predicted, measured in sides if measured >= LEAST_BYTES]
 
 
 def _statistics(errors: list[float]) -> str:

@@ -29,7 +29,7 @@ from zlaunch.job.transformer import Transformer
 
 KNOWN_ERROR: Final = 0.15
 """Stated error of the peak for known model types: 1.5 times the largest measured error."""
-UNKNOWN_ERROR: Final = 1.5
+UNKNOWN_ERROR: Final = 1.9
 """The same for unknown types, of which parameters and activations are guessed."""
 CACHES: Final[Mapping[tuple[bool, bool, bool], tuple[float, float, float]]] = {
     (False, False, False): (0.05, 0.15, 0.28),

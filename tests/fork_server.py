@@ -28,7 +28,7 @@ from typing import Any
 
 OTHER_PROGRAMS = (
     *("zlaunch.__main__.", "zlaunch.checkpoint.in_order.", "zlaunch.estimate.rehearsal."),
-    *("zlaunch.recipes.", "zlaunch.worker."),
+    *("zlaunch.parity.program.", "zlaunch.recipes.", "zlaunch.worker."),
 )
 NUMBER_BYTES = 8
 STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
@@ -51,10 +51,6 @@ class Check:
         pools = DEVICES[device].pools
         self._quantities = (*pools, "process") if "reserved" in pools else tuple(pools)
 
-    def seconds_left(self) -> float:
-        """Return the seconds until the deadline."""
-        return self._deadline - time.monotonic()
-
     def show(self) -> str:
         """Write the table; return it."""
         write_atomically(self._page, text := table(self.results, self._quantities))
@@ -84,19 +80,21 @@ class Check:
         """Measure one cell after the other, until the deadline."""
         rows = self.results.rows
         tasks = {name: _tasks(rows[name]["input"]) for name in self.results.missing("measured")}
-        count = sum(map(len, tasks.values()))
-        with Processes(lambda: start_process(self.device, log), count) as processes:
-            for name, cell_tasks in tasks.items():
-                if self.seconds_left() < 0:
-                    break
-                result = processes.run(cell_tasks)
-                self.results.add(name, "measured", result)
+        with Processes(lambda: _start_process(self.device, log), tasks) as processes:
+            for _ in processes.measure(self.results, self._deadline):
                 self.show()
-                status = result.get("error", "measured")
-                print(f"{self.seconds_left():4.0f} s left  {name}: {status}", flush=True)
 
 
-def start_process(device: str, log: IO[str]) -> Process:
+def measure_times(results: Results, device: str, deadline: float, log: IO[str]) -> None:
+    """Time one cell after the other, until the deadline."""
+    inputs = {name: results.rows[name]["input"] for name in results.missing("measured")}
+    tasks = {name: [{"run": "time", "workload": workload}] for name, workload in inputs.items()}
+    with Processes(lambda: _start_process(device, log), tasks) as processes:
+        for _ in processes.measure(results, deadline):
+            pass
+
+
+def _start_process(device: str, log: IO[str]) -> Process:
     """Start a process that waits for a task."""
     argv, pipe = [sys.executable, "-m", "bench.gpu_cell", device], subprocess.PIPE
     environment = {
@@ -117,9 +115,10 @@ def _tasks(workload: dict[str, Any]) -> list[dict[str, Any]]:
 class Processes:
     """Runs each task in a new process, while the next processes import packages."""
 
-    def __init__(self, start: Callable[[], Process], count: int) -> None:
-        """Start up to `count` processes, the first with the first task."""
-        self._start, self._remaining = start, count
+    def __init__(self, start: Callable[[], Process], tasks: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Prepare to run the tasks of each cell."""
+        self._start, self._tasks = start, tasks
+        self._remaining = sum(map(len, tasks.values()))
         self._waiting: deque[Process] = deque()
 
     def __enter__(self) -> "Processes":
@@ -131,6 +130,17 @@ class Processes:
         for process in self._waiting:
             process.kill()
             process.communicate()
+
+    def measure(self, results: Results, deadline: float) -> Iterator[str]:
+        """Run one cell after the other, until the deadline; yield each name after its result is added."""
+        for name, tasks in self._tasks.items():
+            if time.monotonic() > deadline:
+                break
+            result = self.run(tasks)
+            results.add(name, "measured", result)
+            yield name
+            status = result.get("error", "measured")
+            print(f"{deadline - time.monotonic():4.0f} s left  {name}: {status}", flush=True)
 
     def run(self, tasks: list[dict[str, Any]]) -> Row:
         """Run the tasks of a cell, which share a checkpoint; return all phases, or the first error."""

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import IO, Any
+from typing import Any
 
 from bench.gpu_cells import TIMED, cpu_workload
-from bench.gpu_check import Processes, start_process
+from bench.gpu_check import measure_times
 from bench.gpu_results import (
     Results,
     Row,
@@ -123,25 +123,12 @@ def main() -> None:
     results = Results(file, found, inputs)
     if options.only != "predict":
         with open(options.out / "gpu-speed.log", "a") as log:  # noqa: PTH123 - processes write to it too
-            measure(results, options.device, time.monotonic() + options.seconds, log)
+            measure_times(results, options.device, time.monotonic() + options.seconds, log)
     if options.only != "measure":
         predict_all(results, found["device"] if options.device == "cuda" else "NVIDIA H100 80GB HBM3")
     write_atomically(options.out / "gpu-speed.md", text := table(results))
     print(text, flush=True)
     sys.exit(1 if results.missing("measured") else 0)
-
-
-def measure(results: Results, device: str, deadline: float, log: IO[str]) -> None:
-    """Time all cells without a result, until the deadline."""
-    missing = results.missing("measured")
-    with Processes(lambda: start_process(device, log), len(missing)) as processes:
-        for name in missing:
-            if time.monotonic() > deadline:
-                break
-            found = processes.run([{"run": "time", "workload": results.rows[name]["input"]}])
-            results.add(name, "measured", found)
-            status = found.get("error", "measured")
-            print(f"{deadline - time.monotonic():4.0f} s left  {name}: {status}", flush=True)
 
 
 def predict_all(results: Results, gpu: str) -> None:

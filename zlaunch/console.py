@@ -246,6 +246,25 @@ class ProgressLine:
             _write_to_stderr("\r\033[K")
 
 
+class LineReporter(StepReporter):
+    """Shows in one line what is done."""
+
+    def __init__(self, *, in_pipes: bool = True) -> None:
+        """Prepare to show progress, also `in_pipes` or not."""
+        self._line = ProgressLine(in_pipes=in_pipes)
+
+    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
+        self.clear()
+        say(text)
+
+    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
+        self._line.show(what, elapsed)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
 def _write_to_stderr(text: str) -> None:
     with _outliving(sys.stderr):
         sys.stderr.write(text)

@@ -12,7 +12,7 @@ from zlaunch.cli import options
 from zlaunch.cli.estimate_options import EstimateOptions, request_of
 from zlaunch.cli.option_table import with_options
 from zlaunch.cli.passthrough import trainer_args
-from zlaunch.cli.views.check import CheckView, lines_of
+from zlaunch.cli.views.check import lines_of
 from zlaunch.cli.views.dump import to_json
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.estimate.request import resolve_request
@@ -54,7 +54,7 @@ def check(
     query = resolve_request(request)
     console.say(*query.given.stack.untested())
     trial = trial_of(query, steps)
-    view = CheckView()
+    view = console.LineReporter(in_pipes=False)
     environment = _environment(trial, given["python"], view)
     view.busy(f"training a small {query.model.name} on two ranks, and with plain torch", "")
     try:
@@ -68,7 +68,7 @@ def check(
     raise typer.Exit(checked.verdict.answer.status)
 
 
-def _environment(trial: Trial, named: Path | None, view: CheckView) -> dict[str, str]:
+def _environment(trial: Trial, named: Path | None, view: console.LineReporter) -> dict[str, str]:
     """Compile what the trial needs of the CPU, as `train` does before it starts ranks."""
     if not trial.ops:
         return dict(os.environ)

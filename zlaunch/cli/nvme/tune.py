@@ -39,27 +39,12 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-class TuneView(console.StepReporter):
+class TuneView(console.LineReporter):
     """Shows the build of `async_io`, and how much is measured."""
-
-    def __init__(self) -> None:
-        """Prepare to show progress."""
-        self._line = console.ProgressLine()
-
-    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
-        self._line.clear()
-        console.say(text)
-
-    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
-        self._line.show(what, elapsed)
 
     def measured(self, count: int) -> None:
         """Show how many measurements were made."""
-        self._line.show("measuring", f"{count} of {NUM_MEASUREMENTS}")
-
-    def done(self) -> None:
-        """Remove the line."""
-        self._line.clear()
+        self.busy("measuring", f"{count} of {NUM_MEASUREMENTS}")
 
 
 def tune(
@@ -97,10 +82,10 @@ def tune(
     try:
         tuned = tune_drive(request, view, view.measured)
     except Stopped as stop:
-        view.done()
+        view.clear()
         console.say(f"stopped by {stop.number.name}; the test files are deleted")
         end_like(-stop.number)
-    view.done()
+    view.clear()
     if as_json:
         members = {"aio": tuned.aio, "unit": "GB/s", "read": tuned.read, "write": tuned.write}
         console.data(to_json(members))

@@ -16,25 +16,6 @@ MOST_ROWS: Final = 16
 _QUANTITIES: Final = ("loss", "gradient norm", "gradient", "momentum", "update", "weights")
 
 
-class CheckView(console.StepReporter):
-    """Shows in one line what is done."""
-
-    def __init__(self) -> None:
-        """Prepare to show progress."""
-        self._line = console.ProgressLine(in_pipes=False)
-
-    def note(self, text: str, label: str | None = None) -> None:  # noqa: D102 - documented in StepReporter
-        self._line.clear()
-        console.say(text)
-
-    def busy(self, what: str, elapsed: str) -> None:  # noqa: D102
-        self._line.show(what, elapsed)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        self._line.clear()
-
-
 def lines_of(checked: CheckedTrial, query: EstimateQuery) -> Iterator[str]:
     """Write the answer in the first line, then the evidence."""
     yield from console.paragraph(_answer(checked))

@@ -32,7 +32,10 @@ def _failed_build(run: Run, evidence: Evidence) -> Verdict | None:
     if not all(rank.never_started for rank in evidence.ranks):
         return None
     for log in run.paths.build_logs():
-        verdict = diagnose(replace(evidence, launcher_log=tail(log)))
-        if exception_in(tail(log)) is not None and verdict.code != "unknown":
+        text = tail(log)
+        if exception_in(text) is None:
+            continue
+        verdict = diagnose(replace(evidence, launcher_log=text))
+        if verdict.code != "unknown":
             return verdict
     return None

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -26,10 +25,7 @@ def main() -> None:
     parser.add_argument("--missing", action="store_true", help="only what has no result")
     asked = parser.parse_args()
     work = asked.work.resolve()
-    mirrors = None
-    if os.environ.get("MIRRORS"):
-        mirrors = Path(os.environ["MIRRORS"])
-    gather(work, mirrors)
+    gather(work)
     file = work / "results.json"
     with hub(work / "inputs/hub") as url:
         for program in PROGRAMS:

@@ -51,8 +51,11 @@ exec(compile(open(programs_observer).read(), programs_observer, "exec"), {"__nam
 """
 
 
-def gather(work: Path, mirrors: Path | None) -> None:
-    """Make everything in a folder; `mirrors` has git repositories, None means to fetch them from GitHub."""
+def gather(work: Path) -> None:
+    """Make everything in a folder; the folder `$MIRRORS` has git repositories, else GitHub has."""
+    mirrors = None
+    if os.environ.get("MIRRORS"):
+        mirrors = Path(os.environ["MIRRORS"])
     for name, packages in ENVIRONMENTS.items():
         _make_environment(work / f"venv-{name}", packages, WITHOUT_DEPENDENCIES.get(name, ()))
     for repository in {program.source for program in PROGRAMS if isinstance(program.source, Repository)}:

@@ -6,7 +6,6 @@ rehearsed, and for real under torch's profiler until it has taken two steps. It 
 
 import argparse
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -120,11 +119,8 @@ def main() -> None:
     parser.add_argument("--gathered", action="store_true", help="fetch nothing")
     asked = parser.parse_args()
     work = asked.work.resolve()
-    mirrors = None
-    if os.environ.get("MIRRORS"):
-        mirrors = Path(os.environ["MIRRORS"])
     if not asked.gathered:
-        gather(work, mirrors)
+        gather(work)
     file = work / "memory.json"
     with hub(work / "inputs-even/hub") as url:
         for program, way in measured():

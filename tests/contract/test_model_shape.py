@@ -51,9 +51,11 @@ def every_model() -> dict[str, Any]:
     made: dict[str, Any] = {}
     for kind in CONFIG_MAPPING:
         try:
-            made[kind] = CONFIG_MAPPING[kind]()
+            config = CONFIG_MAPPING[kind]()
         except Exception:  # noqa: BLE001 - some configurations have no defaults that are valid
             continue
+        if type(config).__module__.startswith("transformers."):  # not registered by the rehearsal
+            made[kind] = config
     return made
 
 

@@ -107,6 +107,7 @@ class ProgramRehearsal:
         with torch.autograd.set_multithreading_enabled(False), self._mode:
             self._phases.enter("load")
             self._confinement.install()
+            sys.dont_write_bytecode = True  # `__pycache__` beside the user's modules, past the confinement
             try:
                 if program == "-m":
                     sys.argv = args

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
+.PHONY: help train test test-all ops fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -30,13 +30,15 @@ help:
 train: .venv/installed
 	$(BIN)/zlaunch train --stage 3 --offload cpu
 
-test: .venv/installed-for-tests system-packages
-	$(BIN)/python -m tools.build_ops
+test: ops
 	$(BIN)/python -m tools.run_tests
 
-test-all: .venv/installed-for-tests system-packages
-	$(BIN)/python -m tools.build_ops
+test-all: ops
 	$(BIN)/python -m tools.run_tests --all
+
+# The native ops of DeepSpeed that tests need.
+ops: .venv/installed-for-tests system-packages
+	$(BIN)/python -m tools.build_ops
 
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts and not packages and not program"
@@ -58,8 +60,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_systems
 	$(BIN)/python -m tools.draw_learn
 
-deaths: .venv/installed-for-tests system-packages
-	$(BIN)/python -m tools.build_ops
+deaths: ops
 	ZLAUNCH_EVERY_LAUNCHER=1 ZLAUNCH_RECORD=docs/deaths.md $(BIN)/python -m pytest tests/deaths tests/jobs/test_training.py tests/jobs/test_recipes.py -q
 	ZLAUNCH_EVERY_LAUNCHER=1 $(BIN)/python -m pytest tests/cluster/test_losses.py tests/cluster/test_programs.py tests/cluster/test_again.py -q
 	ZLAUNCH_TESTS_EXEC=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q tests/program tests/job

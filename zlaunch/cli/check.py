@@ -14,6 +14,7 @@ from zlaunch.cli.option_table import with_options
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.check import lines_of
 from zlaunch.cli.views.dump import to_json
+from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.estimate.request import resolve_request
 from zlaunch.hosts.machine.interpreter import inspect_python
@@ -65,6 +66,7 @@ def check(
         console.data(to_json(checked))
     else:
         console.data(*lines_of(checked, query))
+    console.say_findings(known_defects(query.resolve().warnings))
     raise typer.Exit(checked.verdict.answer.status)
 
 

@@ -28,7 +28,7 @@ from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.program import EXITED, MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
+from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -156,7 +156,7 @@ def _rehearse(
     _remove(result.made for result in results)
     if files[0].exists():
         result = _fuller(*results)
-        if result.error is not None and result.error.startswith(EXITED):
+        if result.exited:
             result = replace(result, error=f"{result.error}: {error_of(last_lines(log))}")
         return result
     if is_late:

@@ -331,7 +331,8 @@ def _check_types(
     """Raise what an operator raises for real tensors of these types, unless autocast converts them."""
     given = [args[place] for place in together if place < len(args)]
     types = {tensor.dtype for tensor in given if isinstance(tensor, torch.Tensor)}
-    if len(types) < 2 or any(map(torch.is_autocast_enabled, ("cpu", "cuda", NAME))):
+    devices = ("cpu", "cuda", torch._C._get_privateuse1_backend_name())
+    if len(types) < 2 or any(map(torch.is_autocast_enabled, devices)):
         return
 
     def smallest(value: Any) -> Any:

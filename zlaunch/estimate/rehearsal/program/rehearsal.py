@@ -22,7 +22,7 @@ from torch._subclasses import fake_tensor
 
 from zlaunch.dsconfig.batch import rank_groups
 from zlaunch.estimate.forecast import EVALUATION, CountedCollective, Forecast, parts_at_peak
-from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
+from zlaunch.estimate.program import ENDED_EARLY, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -204,6 +204,7 @@ class ProgramRehearsal:
         return replace(
             known,
             error=message,
+            exited=isinstance(error, SystemExit) and not isinstance(error.code, str),
             place=place,
             is_own_error=not needs_data,
             is_refusal=not needs_data and _is_of_engine(frames),
@@ -246,7 +247,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
     if isinstance(error, SystemExit):
-        return f"{EXITED} {error.code}"
+        return f"it exited with {error.code}"
     words = "".join(traceback.format_exception_only(error))
     return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
 

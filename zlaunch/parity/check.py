@@ -23,6 +23,16 @@ class CheckedTrial:
     comparison: Comparison
     verdict: ParityVerdict
 
+    @property
+    def steps(self) -> int:
+        """How many steps were compared."""
+        return self.trial.steps
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What of the job was not compared."""
+        return self.trial.unchecked
+
 
 def check(trial: Trial, environment: Mapping[str, str], python: Path | None = None) -> CheckedTrial:
     """Train and judge; raise Unavailable if the trial fails.

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def train(trial: Trial, rank: int, dtype: torch.dtype, directory: Path) -> Measu
     small = SmallModel(trial, dtype)
     engine = _initialize(trial, small, directory / "nvme")
     names = small.trained()
-    inside = _Engine(engine)
+    inside = EngineReader(engine)
     measured = Measured(optimizer=type(engine.optimizer).__name__)
     measured.masters.append({name: inside.master(weight) for name, weight in names.items()})
     for step in range(trial.steps):
@@ -43,7 +44,8 @@ def train(trial: Trial, rank: int, dtype: torch.dtype, directory: Path) -> Measu
         inside.link_states()
         states = {name: inside.momentum(weight) for name, weight in names.items()}
         measured.momenta.append({name: state for name, state in states.items() if state is not None})
-        measured.stale.append(inside.stale(names, measured.masters[-1]))
+        masters = measured.masters[-1]
+        measured.stale.append({name: inside.stale(weight, masters[name]) for name, weight in names.items()})
     distributed.barrier()
     return measured
 
@@ -98,18 +100,14 @@ def _with_buckets(config: dict[str, Any], small: SmallModel) -> dict[str, Any]:
     return {**config, "zero_optimization": zero}
 
 
-class _Engine:
+class EngineReader:
     """Reads numbers out of an engine, whatever its stage; all ranks have to ask for the same."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
+        """Find where the engine keeps what is read."""
         self._engine = engine
-        self._scale = 1.0
-        if engine.fp16_enabled():
-            self._scale = float(engine.optimizer.loss_scale)
         self._wrapped: dict[int, tuple[torch.Tensor, int]] = {}
         self._is_plain = not engine.zero_optimization()
-        self.has_scaled_norm = self._is_plain and self._scale != 1.0
-        """Whether the engine's norm is that of scaled gradients."""
         if self._is_plain:
             self._find_masters(engine.optimizer)
 
@@ -124,15 +122,31 @@ class _Engine:
                 else:
                     self._wrapped[id(weight)] = optimizer.fp32_groups[number][index], 0
 
-    def gradients(self, names: dict[str, torch.nn.Parameter]) -> Tensors:
-        found = {name: safe_get_full_grad(weight) for name, weight in names.items()}
-        return {
-            name: gradient.detach().float().clone() / self._scale
-            for name, gradient in found.items()
-            if gradient is not None
-        }
+    @property
+    def _scale(self) -> float:
+        if self._engine.fp16_enabled():
+            return float(self._engine.optimizer.loss_scale)
+        return 1.0
+
+    @property
+    def has_scaled_norm(self) -> bool:
+        """Whether the engine's norm is that of scaled gradients."""
+        return self._is_plain and self._scale != 1.0
+
+    def gradients(self, names: Mapping[str, torch.nn.Parameter]) -> Tensors:
+        """Return the gradients of all these weights that have one."""
+        found = {name: self.gradient(weight) for name, weight in names.items()}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    def gradient(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the gradient of a weight before it is clipped."""
+        gradient = safe_get_full_grad(weight)
+        if gradient is None:
+            return None
+        return gradient.detach().float().clone() / self._scale
 
     def master(self, weight: torch.nn.Parameter) -> torch.Tensor:
+        """Return the master weight."""
         if not self._is_plain:
             return safe_get_full_fp32_param(weight).detach().float().clone()
         if id(weight) in self._wrapped:
@@ -142,6 +156,7 @@ class _Engine:
         return weight.detach().float().clone()
 
     def momentum(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the state of the optimizer that is compared."""
         if not self._is_plain:
             if (name := self._momentum_name()) is None:
                 return None
@@ -171,12 +186,9 @@ class _Engine:
         distributed.all_gather_object(of_ranks, held)
         return next((name for name in MOMENTA if any(name in names for names in of_ranks)), None)
 
-    def stale(self, names: dict[str, torch.nn.Parameter], masters: Tensors) -> dict[str, float]:
-        """Compare the weights that this rank computes with to the master weights."""
-        apart = {}
-        for name, weight in names.items():
-            with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
-                held = weight.detach().float()
-                rounded = masters[name].to(weight.dtype).float()
-                apart[name] = float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))
-        return apart
+    def stale(self, weight: torch.nn.Parameter, master: torch.Tensor) -> float:
+        """Compare a weight that this rank computes with to its master weight."""
+        with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
+            held = weight.detach().float()
+            rounded = master.to(weight.dtype).float()
+            return float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))

@@ -24,7 +24,19 @@ FACTOR: Final = 4.0
 UNTOLD: Final = 0.25
 """Where rounding moves numbers by more than this part of them, nothing can be told."""
 
-Quantity = Literal["loss", "gradient norm", "gradient", "momentum", "update", "weights"]
+Quantity = Literal[
+    "loss",
+    "gradient norm",
+    "gradient",
+    "momentum",
+    "update",
+    "weights",
+    "resumed",
+    "resumed on 1 rank",
+    "exported",
+]
+EXACT: Final = ("weights", "resumed", "exported")
+"""Quantities whose numbers are the same in every bit."""
 
 
 class ParityAnswer(Enum):
@@ -69,6 +81,8 @@ class Comparison:
     """The engine's class of optimizer."""
     unreached: tuple[str, ...] = ()
     """Parameters that the data does not reach."""
+    unsaved: tuple[str, ...] = ()
+    """What of the checkpoint was not checked, and why."""
     seconds: float = 0.0
 
 
@@ -104,10 +118,10 @@ class ParityVerdict:
 
 def allowed(distance: Distance, precision: Precision) -> float:
     """Return the distance that rounding explains."""
-    if distance.quantity == "weights":
-        return 0.0  # they are the master weights, rounded once
+    if distance.quantity in EXACT:
+        return 0.0
     rounding = ROUNDING[precision]
-    if distance.quantity in ("momentum", "update"):
+    if distance.quantity in ("momentum", "update", "resumed on 1 rank"):
         rounding = ROUNDING["fp32"]  # of the same gradients
     return max(rounding, FACTOR * distance.rounding)
 

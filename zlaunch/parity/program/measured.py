@@ -13,7 +13,7 @@ Tensors = dict[str, torch.Tensor]
 _LAST_BIT = 2**-24
 """Half of the last bit of a number in fp32: what adding an update to a weight may lose, of the weight."""
 
-MOMENTA = ("exp_avg", "momentum_buffer", "sum", "square_avg")
+MOMENTA = ("exp_avg", "momentum_buffer", "sum", "square_avg", "exp_avg_sq")
 """States that are linear in the clipped gradients, or its squares: the first one of an optimizer counts.
 
 An update of Adam does not show that all its gradients had the same factor; these do.
@@ -30,6 +30,8 @@ class Measured:
     gradients: list[Tensors] = field(default_factory=list)
     """Before they are clipped."""
     momenta: list[Tensors] = field(default_factory=list)
+    unsure: list[dict[str, float]] = field(default_factory=list)
+    """The length of the part of an update that rounding decides, for optimizers where it may be long."""
     masters: list[Tensors] = field(default_factory=list)
     """Master weights, before the first step and after each."""
     stale: list[dict[str, float]] = field(default_factory=list)
@@ -38,6 +40,8 @@ class Measured:
     """Parameters that got a gradient."""
     parameters: int = 0
     optimizer: str = ""
+    clipping: float = 0.0
+    """The norm that the engine clips gradients to; 0 for none."""
 
 
 def momentum(state: Mapping[str, Any]) -> torch.Tensor | None:
@@ -57,7 +61,7 @@ def of_gradients(engine: Measured, expected: Measured, other: Measured) -> Itera
         for name in sorted(expected.reached):
             right = expected.gradients[step][name]
             gradient = engine.gradients[step].get(name, torch.zeros_like(right))
-            rounding = _apart(other.gradients[step][name], right)
+            rounding = apart(other.gradients[step][name], right)
             yield _distance("gradient", step, (gradient, right), rounding, name)
 
 
@@ -69,7 +73,8 @@ def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
             update, right = engine.masters[step + 1][name] - before, weight - before
             rounding = 0.0
             if length := float(right.norm()):
-                rounding = _LAST_BIT * float(before.norm()) / length
+                unsure = expected.unsure[step].get(name, 0.0)
+                rounding = (_LAST_BIT * float(before.norm()) + unsure) / length
             yield _distance("update", step, (update, right), rounding, name)
             if name in engine.momenta[step] and name in expected.momenta[step]:
                 mine, its = engine.momenta[step][name], expected.momenta[step][name]
@@ -85,16 +90,17 @@ def _distance(
     ratio = 1.0
     if length := float(its.norm()):
         ratio = float(mine.norm()) / length
-    return Distance(quantity, step + 1, _apart(mine, its), rounding, name, ratio)
+    return Distance(quantity, step + 1, apart(mine, its), rounding, name, ratio)
 
 
 def _of_number(quantity: Quantity, step: int, engine: Any, expected: Any, other: Any) -> Distance:
     values = [torch.tensor([float(run[step])], dtype=torch.double) for run in (engine, expected, other)]
     mine, its, another = values
-    return Distance(quantity, step + 1, _apart(mine, its), _apart(another, its), ratio=float(mine / its))
+    return Distance(quantity, step + 1, apart(mine, its), apart(another, its), ratio=float(mine / its))
 
 
-def _apart(mine: torch.Tensor, its: torch.Tensor) -> float:
+def apart(mine: torch.Tensor, its: torch.Tensor) -> float:
+    """Return the length of a difference, relative to the second vector."""
     difference, length = float((mine.double() - its.double()).norm()), float(its.double().norm())
     if length:
         return difference / length

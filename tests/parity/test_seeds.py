@@ -167,13 +167,22 @@ def test_a_module_that_loses_the_gradients_of_its_second_use_is_named(seeded: Se
 
 def test_a_checkpoint_without_the_states_of_the_optimizer_is_caught(seeded: Seeded) -> None:
     found = seeded.verdict("forgotten_momentum", replace(trial(), saves=True))
-    assert {item.distance.quantity for item in found.differing} == {"resumed", "resumed on 1 rank"}
+    assert {item.distance.quantity for item in found.differing} == {"resumed"}
     assert is_all(wrong(found, "resumed"))
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2])
 def test_the_engine_without_a_defect_trains_saves_and_resumes_the_same(seeded: Seeded, stage: int) -> None:
     found = seeded.verdict(None, replace(trial(stage), saves=True))
     assert (found.answer, found.differing) == (ParityAnswer.SAME, ())
     assert {"resumed", "resumed on 1 rank", "exported"} <= {*found.largest}
+
+
+@pytest.mark.full
+def test_stage_3_counts_steps_once_for_each_sub_group_after_a_universal_checkpoint(seeded: Seeded) -> None:
+    """DeepSpeed gives all sub-groups one tensor with the step, and torch's Adam adds 1 to it for each."""
+    found = seeded.verdict(None, replace(trial(3), saves=True))
+    wrong_ones = {item.distance.quantity for item in found.differing}
+    assert wrong_ones == {"resumed on 1 rank"}
+    assert 0 < len(wrong(found, "resumed on 1 rank")) < ALL

@@ -73,6 +73,10 @@ class Trial:
     steps: int = 3
     seed: int = 0
     weight_decay: float = 0.0
+    stands_in: bool = False
+    """Whether torch's AdamW takes the place of DeepSpeed's, which counts steps in a number."""
+    has_groups: bool = True
+    """Whether biases and norms are a group of parameters of their own, as the Trainer makes them."""
     saves: bool = False
     """Whether it saves before the last step, and resumes."""
     ops: tuple[str, ...] = ()
@@ -132,6 +136,8 @@ def trial_of(query: EstimateQuery, options: TrialOptions) -> Trial:
         options.steps,
         options.seed,
         weight_decay=decay,
+        stands_in=_is_fused_adam(workload.ds_config),
+        has_groups=not _takes_one_group(workload),
         saves=options.saves and options.steps > 1,
         ops=tuple(op for op in ops if op.startswith(_OPS_OF_CPUS)),
         unchecked=tuple(unchecked),
@@ -193,6 +199,8 @@ def _left_out(workload: Workload, query: EstimateQuery) -> list[str]:
         left_out.append("DeepSpeed's FusedAdam: torch's AdamW takes its place")
     if has_stand_in(config):
         left_out.append("DeepSpeed's FusedLion: a Lion written in torch takes its place")
+    if _takes_one_group(workload):
+        left_out.append("groups of parameters: DeepSpeed's Adagrad fails with more than one; one is taken")
     if "scheduler" in config:
         left_out.append("the learning rate schedule: the rate is constant")
     if workload.zero_init:
@@ -231,6 +239,14 @@ def has_stand_in(config: Mapping[str, Any]) -> bool:
     """Whether a trial gives the engine a Lion of its own: without offload, DeepSpeed's is a CUDA kernel."""
     is_lion = str(config.get("optimizer", {}).get("type", "")).lower() == "lion"
     return is_lion and not _on_the_host(config)
+
+
+def _takes_one_group(workload: Workload) -> bool:
+    """Whether ZeRO makes torch's Adagrad anew, as 0.19.8 does: with one group, so that it fails with two."""
+    config = workload.ds_config
+    name = str(config.get("optimizer", {}).get("type", workload.optimizer)).lower()
+    has_zero = bool(config.get("zero_optimization", {}).get("stage"))
+    return name == "adagrad" and has_zero and not _on_the_host(config)
 
 
 def _on_the_host(config: Mapping[str, Any]) -> bool:

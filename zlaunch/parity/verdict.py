@@ -35,8 +35,16 @@ Quantity = Literal[
     "resumed on 1 rank",
     "exported",
 ]
-EXACT: Final = ("weights", "resumed", "exported")
+EXACT: Final = ("weights", "exported")
 """Quantities whose numbers are the same in every bit."""
+_OF_STEPS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("momentum", "update"), ROUNDING["fp32"]),
+    **dict.fromkeys(("resumed", "resumed on 1 rank"), 1e-4),
+}
+"""Quantities that come of the same gradients, in fp32 in any precision, and what rounding explains of them.
+
+An optimizer that goes on rounds its factors otherwise than one that was resumed.
+"""
 
 
 class ParityAnswer(Enum):
@@ -120,9 +128,7 @@ def allowed(distance: Distance, precision: Precision) -> float:
     """Return the distance that rounding explains."""
     if distance.quantity in EXACT:
         return 0.0
-    rounding = ROUNDING[precision]
-    if distance.quantity in ("momentum", "update", "resumed on 1 rank"):
-        rounding = ROUNDING["fp32"]  # of the same gradients
+    rounding = _OF_STEPS.get(distance.quantity, ROUNDING[precision])
     return max(rounding, FACTOR * distance.rounding)
 
 

@@ -10,7 +10,7 @@ from zlaunch.parity.verdict import Distance, Quantity
 
 Tensors = dict[str, torch.Tensor]
 
-_LAST_BIT = 2**-24
+LAST_BIT = 2**-24
 """Half of the last bit of a number in fp32: what adding an update to a weight may lose, of the weight."""
 
 MOMENTA = ("exp_avg", "momentum_buffer", "sum", "square_avg", "exp_avg_sq")
@@ -32,6 +32,8 @@ class Measured:
     momenta: list[Tensors] = field(default_factory=list)
     unsure: list[dict[str, float]] = field(default_factory=list)
     """The length of the part of an update that rounding decides, for optimizers where it may be long."""
+    momentum_rounding: float = 0.0
+    """How far momenta may be off by the rounding of the optimizer's coefficients."""
     masters: list[Tensors] = field(default_factory=list)
     """Master weights, before the first step and after each."""
     stale: list[dict[str, float]] = field(default_factory=list)
@@ -70,17 +72,30 @@ def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
     for step, masters in enumerate(expected.masters):
         for name, weight in masters.items():
             before = engine.masters[step][name]
-            update, right = engine.masters[step + 1][name] - before, weight - before
-            rounding = 0.0
-            if length := float(right.norm()):
-                unsure = expected.unsure[step].get(name, 0.0)
-                rounding = (_LAST_BIT * float(before.norm()) + unsure) / length
-            yield _distance("update", step, (update, right), rounding, name)
+            unsure = expected.unsure[step].get(name, 0.0)
+            weights = (before, engine.masters[step + 1][name], weight)
+            yield of_update("update", step, weights, unsure, name)
             if name in engine.momenta[step] and name in expected.momenta[step]:
                 mine, its = engine.momenta[step][name], expected.momenta[step][name]
-                yield _distance("momentum", step, (mine, its), 0.0, name)
+                yield _distance("momentum", step, (mine, its), expected.momentum_rounding, name)
         for name, apart in engine.stale[step].items():
             yield Distance("weights", step + 1, apart, 0.0, name)
+
+
+def of_update(
+    quantity: Quantity,
+    step: int,
+    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    unsure: float,
+    name: str,
+) -> Distance:
+    """Compare two updates: weights before, and after each. Rounding decides a part of them."""
+    before, mine, its = weights
+    mine, its = mine - before, its - before
+    rounding = 0.0
+    if length := float(its.norm()):
+        rounding = (LAST_BIT * float(before.norm()) + unsure) / length
+    return _distance(quantity, step, (mine, its), rounding, name)
 
 
 def _distance(

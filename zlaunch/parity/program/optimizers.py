@@ -7,6 +7,8 @@ from typing import Any, Final
 import torch
 from torch import optim
 
+from zlaunch.parity.program.measured import LAST_BIT
+
 UNSURE: Final = "unsure"
 """State of a weight: the length of the part of its last update that rounding decides."""
 
@@ -39,6 +41,12 @@ class Lion(optim.Optimizer):  # type: ignore[misc]
         """Take DeepSpeed's names and defaults."""
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
+    @property
+    def momentum_rounding(self) -> float:
+        """How far 1 - beta is off, as a part of it, if beta is a number in fp32."""
+        betas: list[float] = [group["betas"][1] for group in self.param_groups]
+        return LAST_BIT / (1 - max(betas))
+
     def step(self) -> None:
         """Update all weights that have a gradient."""
         with torch.no_grad():
@@ -64,10 +72,10 @@ class Muon(optim.Optimizer):  # type: ignore[misc]
     Groups have `use_muon`. The iteration is computed in fp32; engines compute it in 16 bits.
     """
 
-    def __init__(self, groups: list[dict[str, Any]], half: torch.dtype) -> None:
-        """`half` is the format that the engine computes the iteration in."""
+    def __init__(self, groups: list[dict[str, Any]], dtype: torch.dtype, half: torch.dtype) -> None:
+        """Take the formats that the engine computes in: of gradients, and of the iteration."""
         super().__init__([group for group in groups if group["use_muon"]], {})
-        self._half, self._rest = half, None
+        self._dtype, self._half, self._rest = dtype, half, None
         if rest := [group for group in groups if not group["use_muon"]]:
             self._rest = optim.AdamW(rest)
             self._rest.state = self.state
@@ -87,7 +95,8 @@ class Muon(optim.Optimizer):  # type: ignore[misc]
         momentum.lerp_(weight.grad, 1 - group["momentum"])
         ahead = weight.grad.lerp(momentum, group["momentum"])
         update = _orthogonal(ahead, torch.float32)
-        state[UNSURE] = rate * float((update - _orthogonal(ahead, self._half)).norm())
+        rounded = _orthogonal(ahead.to(self._dtype).float(), self._half).to(self._dtype)
+        state[UNSURE] = rate * float((update - rounded).norm())
         weight.mul_(1 - rate * group["weight_decay"]).add_(update, alpha=-rate)
 
 
@@ -117,14 +126,19 @@ def uses_muon(name: str, weight: torch.Tensor) -> bool:
     return weight.ndim >= 2 and not any(part in name.lower() for part in ("embed", "lm_head"))
 
 
-def reference_of(section: Mapping[str, Any], groups: list[dict[str, Any]], names: Mapping[int, str]) -> Any:
-    """Create the optimizer that a section of a ds_config names; `names` are those of the weights, by id."""
+def reference_of(
+    section: Mapping[str, Any], groups: list[dict[str, Any]], names: Mapping[int, str], dtype: torch.dtype
+) -> Any:
+    """Create the optimizer that a section of a ds_config names, for gradients of a `dtype`.
+
+    `names` are those of the weights, by id.
+    """
     kind, options = section["type"].lower(), dict(section.get("params", {}))
     is_decoupled = options.get("adam_w_mode", True)
     for name in _NOT_OF_TORCH:
         options.pop(name, None)
     if kind == "muon":
-        return _muon(groups, options, names, adam_w_mode=is_decoupled)
+        return _muon(_halves(groups, options, names), options, dtype)
     if kind == "lion":
         return Lion(groups, **options)
     if kind == "adagrad":
@@ -138,26 +152,31 @@ def reference_of(section: Mapping[str, Any], groups: list[dict[str, Any]], names
     return getattr(optim, section["type"])(groups, **options)
 
 
-def _muon(
-    groups: list[dict[str, Any]], options: dict[str, Any], names: Mapping[int, str], *, adam_w_mode: bool
-) -> Muon:
-    assert adam_w_mode
-    shared = {"lr": options.get("lr"), "weight_decay": options.get("weight_decay", 0.0)}
-    adam = {"betas": options.get("betas", (0.9, 0.95)), "eps": options.get("eps", 1e-10)}
-    halves: list[dict[str, Any]] = []
-    for group in groups:
-        decay = {"weight_decay": group.get("weight_decay", shared["weight_decay"])}
-        chosen = {id(weight): uses_muon(names[id(weight)], weight) for weight in group["params"]}
-        matrices = [weight for weight in group["params"] if chosen[id(weight)]]
-        others = [weight for weight in group["params"] if not chosen[id(weight)]]
-        if matrices:
-            rate = options.get("muon_lr") or shared["lr"] or 0.02
-            momentum = options.get("momentum", 0.95)
-            halves.append({"params": matrices, "use_muon": True, "lr": rate, "momentum": momentum, **decay})
-        if others:
-            rate = options.get("adam_lr") or shared["lr"] or 3e-4
-            halves.append({"params": others, "use_muon": False, "lr": rate, **adam, **decay})
+def _muon(halves: list[dict[str, Any]], options: Mapping[str, Any], dtype: torch.dtype) -> Muon:
     half = torch.float16
     if options.get("ns_method") == "standard":
         half = torch.bfloat16
-    return Muon(halves, half)
+    return Muon(halves, dtype, half)
+
+
+def _halves(
+    groups: list[dict[str, Any]], options: Mapping[str, Any], names: Mapping[int, str]
+) -> list[dict[str, Any]]:
+    """Split each group into matrices for Muon and the rest for AdamW, with DeepSpeed's defaults."""
+    both, decay = options.get("lr"), options.get("weight_decay", 0.0)
+    adam = {"betas": options.get("betas", (0.9, 0.95)), "eps": options.get("eps", 1e-10)}
+    adam["lr"] = options.get("adam_lr") or both or 3e-4
+    muon = {"momentum": options.get("momentum", 0.95), "lr": options.get("muon_lr") or both or 0.02}
+    halves: list[dict[str, Any]] = []
+    for group in groups:
+        shared = {"weight_decay": group.get("weight_decay", decay)}
+        matrices, others = [], []
+        for weight in group["params"]:
+            if uses_muon(names[id(weight)], weight):
+                matrices.append(weight)
+            else:
+                others.append(weight)
+        for use_muon, weights, settings in ((True, matrices, muon), (False, others, adam)):
+            if weights:
+                halves.append({"params": weights, "use_muon": use_muon, **settings, **shared})
+    return halves

@@ -109,7 +109,7 @@ def _initialize(trial: Trial, small: SmallModel, nvme: Path) -> deepspeed.DeepSp
     if has_stand_in(config):
         section, groups = config.pop("optimizer"), small.groups()
         config["zero_allow_untested_optimizer"] = True
-        options["optimizer"] = reference_of(section, groups, {})
+        options["optimizer"] = reference_of(section, groups, {}, torch.float32)
     elif "optimizer" in config:
         options["model_parameters"] = small.groups()
     else:
@@ -195,8 +195,8 @@ class _Engine:
         }
 
     def master(self, weight: torch.nn.Parameter) -> torch.Tensor:
-        if not self._is_plain:
-            return safe_get_full_fp32_param(weight).detach().float().clone()
+        if not self._is_plain and (full := safe_get_full_fp32_param(weight)) is not None:
+            return full.detach().float().clone()
         if id(weight) in self._wrapped:
             master, offset = self._wrapped[id(weight)]
             part = master.detach().reshape(-1)[offset : offset + weight.numel()]

@@ -1,6 +1,6 @@
 """Plain torch: one process, the whole batch, gradients added up in fp32."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -61,7 +61,13 @@ def updates(trial: Trial, engine: Measured, wanted: torch.dtype) -> Measured:
     for group in small.groups():
         members: Any = group["params"]
         groups.append({**group, "params": [weights[names[id(weight)]] for weight in members]})
-    optimizer = _optimizer(trial, groups, {id(weight): name for name, weight in weights.items()})
+    section = trial.workload.ds_config.get("optimizer")
+    if section is None:
+        optimizer: Any = optimizer_of(trial.workload, groups)
+    else:
+        of_copies = {id(weight): name for name, weight in weights.items()}
+        optimizer = reference_of(section, groups, of_copies, wanted)
+    measured.momentum_rounding = getattr(optimizer, "momentum_rounding", 0.0)
     for step, found in enumerate(engine.gradients):
         norm = _norm(found.values())
         with torch.no_grad():
@@ -81,10 +87,3 @@ def updates(trial: Trial, engine: Measured, wanted: torch.dtype) -> Measured:
 
 def _norm(gradients: Iterable[torch.Tensor]) -> float:
     return float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
-
-
-def _optimizer(trial: Trial, groups: Any, names: Mapping[int, str]) -> Any:
-    section = trial.workload.ds_config.get("optimizer")
-    if section is None:
-        return optimizer_of(trial.workload, groups)
-    return reference_of(section, groups, names)

@@ -12,7 +12,8 @@ from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import CheckpointFolder, SavedBy
 from zlaunch.checkpoint.universal import plan_universal
 from zlaunch.checkpoint.universal_files import fit_all_stages
-from zlaunch.parity.program.measured import Measured, Tensors, apart, of_steps
+from zlaunch.errors import ZlaunchError
+from zlaunch.parity.program.measured import Measured, Tensors, apart, of_steps, of_update
 from zlaunch.parity.program.rank import CHECKPOINT, TAG, resume
 from zlaunch.parity.program.reference import updates
 from zlaunch.parity.program.small import SmallModel, micro_batches
@@ -29,10 +30,10 @@ def resumed_on_one_rank(
     """
     config = dict(trial.workload.ds_config)
     config["gradient_accumulation_steps"] *= trial.workload.world_size
-    tag = TAG
-    if config.get("zero_optimization", {}).get("stage"):
+    tag, zero = TAG, config.get("zero_optimization", {})
+    if zero.get("stage"):
         tag = _convert(directory)
-        config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
+        config["checkpoint"] = {"load_universal": True}
     alone = replace(trial.workload, ds_config=config, world_size=1, ranks_per_host=1)
     resumed = resume(replace(trial, workload=alone), 0, dtype, directory, tag)
     distances = []
@@ -52,7 +53,10 @@ def resumed_on_one_rank(
 
 
 def _convert(directory: Path) -> str:
-    plan = plan_universal(_saved(directory), None)
+    try:
+        plan = plan_universal(_saved(directory), None)
+    except ZlaunchError as error:
+        raise RuntimeError(error.message.replace(f"`{_saved(directory).folder}`", "the checkpoint")) from None
     source, target = str(plan.checkpoint.folder), str(plan.folder)
     sys.argv = [sys.argv[0], "--input_folder", source, "--output_folder", target, "--inject_missing_state"]
     ds_to_universal.main(ds_to_universal.parse_arguments())
@@ -69,7 +73,7 @@ def exported(trial: Trial, masters: Tensors, dtype: torch.dtype, directory: Path
     """Export the checkpoint in fp32, and compare its weights and the logits with those of the engine."""
     from safetensors.torch import load_file
 
-    out = directory / "exported"
+    out = directory / "model"
     write_export(plan_export(_saved(directory), "float32"), out, lambda _: None)
     written: Tensors = {}
     for file in out.glob("*.safetensors"):
@@ -102,6 +106,8 @@ def _numbers(output: object) -> torch.Tensor:
 
 
 def of_resumed(trial: Trial, engine: Measured, resumed: Measured) -> Iterator[Distance]:
-    """Compare the weights after the last step with those of the training that was not interrupted."""
-    for name, weight in engine.masters[-1].items():
-        yield Distance("resumed", trial.steps, apart(resumed.masters[-1][name], weight), 0.0, name)
+    """Compare the weights as loaded, and their update with that of the training that went on."""
+    step, after = trial.steps - 1, resumed.masters[-1]
+    for name, before in engine.masters[-2].items():
+        yield Distance("resumed", step, apart(resumed.masters[0][name], before), 0.0, name)
+        yield of_update("resumed", step, (before, after[name], engine.masters[-1][name]), 0.0, name)

@@ -25,6 +25,7 @@ from zlaunch.process import die_with_parent
 Works = Mapping[str, Callable[[], object]]
 """Name → what a fork does under it, and whose result it writes."""
 
+_ALONE, _EXPORT = "resuming on 1 rank", "export"
 _TIMEOUT = 240
 """Seconds after which a process counts as one that hangs."""
 
@@ -74,19 +75,26 @@ def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) 
     """Compare what comes of the checkpoint; `unsaved` gets why something of it could not be compared."""
     wanted = DTYPES[trial.precision]
     again: Works = {
-        f"resumed {number}": partial(rank.resume, trial, number, wanted, directory, rank.TAG)
+        f"resuming on rank {number}": partial(rank.resume, trial, number, wanted, directory, rank.TAG)
         for number in (0, 1)
     }
-    alone: Works = {"alone": partial(saved.resumed_on_one_rank, trial, engine, wanted, directory)}
-    export: Works = {"exported": partial(saved.exported, trial, engine.masters[-2], wanted, directory)}
+    alone: Works = {_ALONE: partial(saved.resumed_on_one_rank, trial, engine, wanted, directory)}
+    export: Works = {_EXPORT: partial(saved.exported, trial, engine.masters[-2], wanted, directory)}
+    if trial.workload.lora is not None:
+        export = {}
+        unsaved.append("export of the adapter")
+    if trial.stands_in and trial.workload.ds_config["zero_optimization"]["stage"] == 3:
+        # Stage 3 loads the step of torch's Adam into one tensor, which each sub-group increments.
+        alone = {}
+        unsaved.append(f"{_ALONE}: DeepSpeed's FusedAdam counts steps otherwise than torch's AdamW")
     failed = _train(directory, again, alone, export)
+    unsaved += failed.values()
     if 0 not in failed:
-        yield from saved.of_resumed(trial, engine, _read(directory, "resumed 0"))
-    for number, name in ((1, "alone"), (2, "exported")):
-        if number not in failed:
-            yield from _read(directory, name)
-    names = ("resuming", "resuming on 1 rank", "exported weights")
-    unsaved += [f"{names[number]}: {why}" for number, why in failed.items()]
+        yield from saved.of_resumed(trial, engine, _read(directory, "resuming on rank 0"))
+    if alone and 1 not in failed:
+        yield from _read(directory, _ALONE)
+    if export and 2 not in failed:
+        yield from _read(directory, _EXPORT)
 
 
 def _read(directory: Path, name: str) -> Any:
@@ -148,7 +156,7 @@ def _fork(work: Callable[[], object], file: Path) -> int:
             status = 0
         except BaseException as error:  # noqa: BLE001 - any exception ends only this process
             traceback.print_exc()
-            file.write_text(_one_line(error))
+            file.write_text(_one_line(error).removeprefix("RuntimeError: "))
     finally:
         os._exit(status)
 

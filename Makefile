@@ -13,7 +13,7 @@ help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, then run the tests (make fast: only the fast ones; make test-all: all of them)"
 	@echo "make check     set up, then run the linters and the type checker"
-	@echo "make docs      regenerate docs/errors.md, docs/endings.md and docs/speed.md"
+	@echo "make docs      regenerate docs/errors.md, docs/known-defects.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
@@ -53,6 +53,7 @@ check: .venv/installed-for-tests
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors
+	$(BIN)/python -m tools.write_defects
 	$(BIN)/python -m tools.write_endings
 	$(BIN)/python -m tools.write_speed
 	$(BIN)/python -m tools.write_accuracy

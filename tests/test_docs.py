@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.running import ROOT
+from tools.write_defects import PAGE as DEFECTS_PAGE
+from tools.write_defects import page as defects_page
 from tools.write_errors import PAGE, page
 from zlaunch.cli.views.findings import as_json, as_text
 from zlaunch.config.codes import ELSEWHERE, GENERAL
@@ -129,3 +131,7 @@ def run_files(layout: RunDir) -> Iterator[Path]:
     for name, kind in vars(RunDir).items():
         if type(kind).__name__ == "_Below":
             yield getattr(layout, name)
+
+
+def test_the_known_defects_in_the_docs_are_those_of_the_table() -> None:
+    assert DEFECTS_PAGE.read_text("utf-8") == defects_page(), "run `make docs`"

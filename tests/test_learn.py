@@ -20,14 +20,17 @@ def blocks(page: Path) -> list[list[str]]:
     return [one.strip("\n").splitlines() for one in found if one.strip()]
 
 
-def examples() -> list[tuple[str, list[str]]]:
+def examples(page: Path = BOOK) -> list[tuple[str, list[str]]]:
     """Find each command with what it prints; one that is only to be typed prints nothing here."""
     found: list[tuple[str, list[str]]] = []
-    for line in (line[4:] for block in blocks(BOOK) for line in block):
-        if line.startswith(("$ zlaunch ", "zlaunch ")):
-            found.append((line.removeprefix("$ "), []))
-        else:
-            found[-1][1].append(line.rstrip())
+    for block in blocks(page):
+        lines: list[str] = []
+        for line in (line[4:] for line in block):
+            if line.startswith(("$ zlaunch ", "zlaunch ")):
+                lines = []
+                found.append((line.removeprefix("$ "), lines))
+            else:
+                lines.append(line.rstrip())
     return found
 
 
@@ -35,6 +38,12 @@ TOUR = "zlaunch tour"
 """It takes minutes: its page shows what it once measured."""
 
 SHOWN = [(command, lines) for command, lines in examples() if any(lines) and command != TOUR]
+ESTIMATED = [
+    example
+    for page in ("README.md", "docs/estimate.md")
+    for example in examples(ROOT / page)
+    if example[0].startswith("zlaunch estimate ") and any(example[1])
+]
 TYPED = [command for command, lines in examples() if not any(lines)]
 
 
@@ -49,7 +58,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     ("command", "lines"),
     [
         pytest.param(*shown, id=shown[0], marks=pytest.mark.full if number else ())
-        for number, shown in enumerate(SHOWN)
+        for number, shown in enumerate((*SHOWN, *ESTIMATED))
     ],
 )
 def test_what_the_book_shows_is_what_is_printed(
@@ -57,7 +66,7 @@ def test_what_the_book_shows_is_what_is_printed(
 ) -> None:
     result = zlaunch(*shlex.split(command)[1:], cwd=tmp_path, env=environment)
     printed = iter([line.rstrip() for line in result.out.splitlines()])
-    missing = [line for line in lines if line not in ("", "…") and line not in printed]
+    missing = [line for line in lines if line.strip() not in ("", "…") and line not in printed]
     assert missing == [], result.out
 
 

@@ -13,7 +13,7 @@ This is the rule by which tests that train, start ranks or use hosts are marked:
 A test that repeats one of these with other values is marked, unless it takes less than two seconds.
 
 What a change touches is tested in full: `TOUCHED` maps files to tests that are marked, and as many of these
-run as take a few minutes. The files are those that differ from `origin/main` or, where none do, from the
+run as take a minute. The files are those that differ from `origin/main` or, where none do, from the
 commit before. Where git knows neither, nothing is added.
 """
 

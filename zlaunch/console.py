@@ -21,6 +21,7 @@ from zlaunch.secrets import hide_in_text
 _COLOURS = {
     "error": "31",
     "fails later": "31",
+    "warning": "33",
     "ignored": "33",
     "advice": "36",
     "hint": "36",

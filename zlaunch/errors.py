@@ -32,6 +32,9 @@ class Severity(Enum):
     FAILS_LATER = "fails later"
     """The job fails after the model is loaded, or at its first step."""
 
+    WARNING = "warning"
+    """The job runs, but may train something else, or fail."""
+
     IGNORED = "ignored"
     """DeepSpeed accepts it and ignores it, or does something else."""
 

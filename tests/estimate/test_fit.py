@@ -5,7 +5,7 @@ import pytest
 from tests.asking import GIB, SITE, forecast, question
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.fit import Cluster, Fit, check_fit, memory_need
-from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES, RESUME, Phase, Resume
+from zlaunch.estimate.forecast import PROGRAM_BYTES, RESUME, Phase, Resume, program_bytes
 from zlaunch.estimate.query import remarks_on
 from zlaunch.estimate.uncounted import Effect, Uncounted
 
@@ -75,7 +75,7 @@ def test_every_rank_is_a_program_of_its_own() -> None:
 def test_on_a_cpu_the_memory_of_the_host_decides() -> None:
     site = Cluster(1, 2, host_bytes=10 * GIB)
     assert [check_fit(forecast(0, pageable=size), site).fit for size in (4, 5)] == [Fit.YES, Fit.NO]
-    assert memory_need(forecast(0), site).host == 2 * CPU_PROGRAM_BYTES
+    assert memory_need(forecast(0), site).host == 2 * program_bytes(on_gpu=False)
 
 
 def test_a_single_rank_has_no_nccl() -> None:

@@ -90,7 +90,7 @@ def test_the_wheel_has_the_files_of_pages(wheel: Path) -> None:
 def test_an_installed_wheel_trains(trained: tuple[Path, Result], full: Path) -> None:
     folder, result = trained
     assert result.status == 0, result.out + result.err
-    assert str(ROOT) not in (the_run(folder) / "job.json").read_text()
+    assert f"{ROOT}/" not in (the_run(folder) / "job.json").read_text()
     assert str(full.parents[1]) in (the_run(folder) / "job.json").read_text()
 
 

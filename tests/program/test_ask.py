@@ -307,10 +307,16 @@ def test_arguments_that_the_trainer_no_longer_has_are_answered_with_what_replace
     ("words", "said"),
     [
         (["--modle", "1"], "does not define `--modle`\nhint: did you mean `--model`?"),
-        (["--learning_rte", "1"], "does not define `--learning_rte`\nhint: did you mean `--learning_rate`?"),
         (["--lr_scheduler_type", "cosin"], "invalid choice: 'cosin'\nhint: did you mean `cosine`?"),
-        (["--seed", "one"], "argument --seed: invalid int value: 'one'\n"),
-        (["-m", "gpt2"], "does not define `-m`\n"),
+        pytest.param(
+            ["--learning_rte", "1"],
+            "does not define `--learning_rte`\nhint: did you mean `--learning_rate`?",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
+            ["--seed", "one"], "argument --seed: invalid int value: 'one'\n", marks=pytest.mark.full
+        ),
+        pytest.param(["-m", "gpt2"], "does not define `-m`\n", marks=pytest.mark.full),
     ],
 )
 @pytest.mark.job

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, PROGRAM_BYTES
+from zlaunch.estimate.forecast import PROGRAM_BYTES, program_bytes
 from zlaunch.rundir.record import JobRecord
 from zlaunch.runs.memory import (
     NOT_MEASURED,
@@ -64,7 +64,7 @@ def test_what_lies_on_the_device_comes_from_the_samples() -> None:
 
 
 def test_on_a_cpu_the_host_is_compared_and_it_says_that_no_gpu_was_measured() -> None:
-    forecast = {"phases": [{"peak": {"pageable": 4 * GIB - CPU_PROGRAM_BYTES}}]}
+    forecast = {"phases": [{"peak": {"pageable": 4 * GIB - program_bytes(on_gpu=False)}}]}
     told = comparison("cpu", forecast=forecast, ranks={0: {"peak_rss_bytes": 5 * GIB}})
     assert told.remarks == (ON_A_CPU,)
     assert [pool.percent for pool in told.pools if pool.measured] == [-20.0]

@@ -18,9 +18,10 @@ from zlaunch.dsconfig.native_ops import needed_ops
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Finding, Refused, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.files import shown
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.stack import SoftwareStack
 
 _OPTIMIZER = "adamw_torch"
 """Of the Trainer, if the ds_config names none."""
@@ -35,10 +36,16 @@ class AtHand:
     """Accelerator → names of native ops."""
 
 
-def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | None) -> AtHand:
+def find_at_hand(
+    ds_config: Path | None,
+    job: JobSpec | None,
+    job_file: Path | None,
+    stack: SoftwareStack = SoftwareStack(),  # noqa: B008 - frozen
+) -> AtHand:
     """Find the ds_config: a named one, that of `zlaunch.yaml`, or the only one of this directory.
 
-    The options of `zlaunch.yaml` count as in `train`. Raises InputMissing if a named file cannot be read.
+    The options of `zlaunch.yaml` count as in `train`; `stack` is what would read the ds_config.
+    Raises InputMissing if a named file cannot be read.
     """
     named, decides = ds_config, job is not None and _decides(job)
     if named is None and job is not None:
@@ -54,12 +61,14 @@ def find_at_hand(ds_config: Path | None, job: JobSpec | None, job_file: Path | N
     try:
         if named is not None:
             document = read(named)
-        context = Context(world_size=None)
+        context = Context(packages=stack.versions, release=stack.deepspeed)
         written = compose(job or _NO_JOB, document)
         if document is None or decides:
             document = parse(to_json(written.config()), config.name)
         checked = validate_document(document, context)
         findings = tuple(finding for finding in checked if finding.is_refused)
+        warnings = tuple(finding for finding in checked if finding.severity is Severity.WARNING)
+        config = replace(config, warnings=warnings)
         if findings:  # nothing can be filled into it
             return with_mistakes(replace(config, findings=findings))
         value = resolve_values(written, context).values.config()

@@ -55,6 +55,8 @@ class ConfigAtHand:
     name: str
     findings: tuple[Finding, ...] = ()
     """Mistakes for which it is refused."""
+    warnings: tuple[Finding, ...] = ()
+    """What may make its jobs train something else, such as known defects of the releases."""
     shown_by: str | None = None
     """The command that shows them, if it is not `zlaunch config validate`."""
 

@@ -77,10 +77,12 @@ def compilers(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:
 
 
 def ds_config(_: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
-    """Name the ds_config at hand, and its first mistake."""
+    """Name the ds_config at hand, its warnings, and its first mistake."""
     config = needs.config
     if config is None:
         return
+    for warning in config.warnings:
+        yield judged(warning.code.replace("-", " "), warning.message, warning)
     if not config.findings:
         yield CheckResult("ds_config", Status.OK, config.name)
         return

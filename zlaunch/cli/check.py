@@ -17,6 +17,7 @@ from zlaunch.cli.views.check import lines_of
 from zlaunch.cli.views.check_matrix import lines_of as matrix_lines_of
 from zlaunch.cli.views.check_matrix import name_of
 from zlaunch.cli.views.dump import to_json
+from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.query import EstimateQuery
@@ -91,6 +92,7 @@ def _check_one(query: EstimateQuery, asked: TrialOptions, given: Mapping[str, An
         console.data(to_json(checked))
     else:
         console.data(*lines_of(checked, query))
+    console.say_findings(known_defects(query.resolve().warnings))
     return checked.verdict.answer.status
 
 

@@ -22,6 +22,7 @@ from zlaunch.errors import ExitStatus, InputMissing, Refused, WrongUsage
 from zlaunch.hosts.agent.examination import examine
 from zlaunch.hosts.cluster.slurm import allocated_hosts
 from zlaunch.hosts.cluster.topology import Host, Reach, Topology, read_hosts
+from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.question import FOR_DOCTOR, Question
 
 
@@ -65,7 +66,7 @@ def doctor(
     asked_hosts = _hosts(hostfile, hosts, slurm=slurm)
     if script is not None and not script.is_file():
         raise InputMissing(f"there is no script `{script}`")
-    at_hand = _at_hand(ds_config)
+    at_hand = _at_hand(ds_config, python)
     needs = replace(at_hand.needs, crosses_hosts=len(asked_hosts) > 1)
     files = [file.absolute() for file in (script, ds_config) if file is not None]
     question = Question(
@@ -102,10 +103,12 @@ def _hosts(hostfile: Path | None, hosts: str | None, *, slurm: bool) -> tuple[Ho
     return tuple(line.host for line in read_hosts(hostfile, hosts))
 
 
-def _at_hand(ds_config: Path | None) -> AtHand:
+def _at_hand(ds_config: Path | None, python: Path | None) -> AtHand:
     """What a job here would need; mistakes in `zlaunch.yaml` keep no machine from being examined."""
     job_file = find_job_file()
     try:
-        return find_at_hand(ds_config, job_at_hand(), job_file)
+        return find_at_hand(ds_config, job_at_hand(), job_file, stack_of(inspect_python(python)))
     except Refused as error:
-        return with_mistakes(ConfigAtHand(str(job_file), tuple(error.findings), "zlaunch train --dry-run"))
+        return with_mistakes(
+            ConfigAtHand(str(job_file), tuple(error.findings), shown_by="zlaunch train --dry-run")
+        )

@@ -1,6 +1,8 @@
 """The DeepSpeed release that a command of `zlaunch config` is about."""
 
-from zlaunch.dsconfig.releases import Release, release
+from collections.abc import Mapping
+
+from zlaunch.dsconfig.releases import Release, last_patch, release
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.job.stack import SoftwareStack
 
@@ -13,3 +15,13 @@ def asked_release(text: str | None, stack: SoftwareStack | None = None) -> Relea
     if text is not None:
         return release(text)
     return (stack or installed_stack()).deepspeed
+
+
+def packages_of(text: str | None, stack: SoftwareStack) -> Mapping[str, str | None]:
+    """Return the installed packages, with the DeepSpeed that the user names; `0.18` means its last patch."""
+    if text is None:
+        return stack.versions
+    named = text.strip().removeprefix("v")
+    if named.count(".") == 1:
+        named = last_patch(named)
+    return {**stack.versions, "deepspeed": named}

@@ -7,14 +7,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from zlaunch.config.asked_release import asked_release
+from zlaunch.config.asked_release import asked_release, packages_of
 from zlaunch.config.fix import Deletion, fix_document
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts, save_conflict
 from zlaunch.config.resolve.trainer_optimizer import OPTIMIZER_PACKAGES, missing_package, unknown_choices
-from zlaunch.config.rules.rule import Context
+from zlaunch.config.rules.rule import Context, Subject
+from zlaunch.config.script_traps import script_traps, settings_of
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import (
     ExitStatus,
@@ -31,7 +33,7 @@ from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.model import model_flag, read_model
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments, read_arguments
 from zlaunch.job.unused_arguments import ddp_arguments
@@ -72,7 +74,7 @@ class Report:
         return (Finding("cannot-read", self.trouble.message, self.trouble.hint),)
 
     def status(self, strict: bool) -> ExitStatus:
-        """The exit status of a check; with `strict`, what is ignored counts as well.
+        """The exit status of a check; with `strict`, warnings and what is ignored count as well.
 
         Changes that are only shown are a failure, as in other tools with `--diff`.
         """
@@ -80,7 +82,8 @@ class Report:
             return self.trouble.status
         wrong = any(finding.is_refused for finding in self.findings)
         if strict:
-            wrong |= any(finding.severity is Severity.IGNORED for finding in self.findings)
+            doubtful = (Severity.WARNING, Severity.IGNORED)
+            wrong |= any(finding.severity in doubtful for finding in self.findings)
         would_change = self.fixes is not None and self.fixes.count > 0 and not self.fixes.writes
         if wrong or would_change:
             return ExitStatus.REFUSED
@@ -100,6 +103,8 @@ class ReportOptions:
     """Keep a copy of each file that is fixed."""
     python: Path | None = None
     """The interpreter whose DeepSpeed is asked; None for the one that runs zlaunch."""
+    script: Script | None = None
+    """The training script whose source is judged, too."""
 
 
 class LoadedConfig(NamedTuple):
@@ -157,6 +162,7 @@ def context_of(
         model=None if model is None else read_model(model),
         interface=interface,
         release=asked_release(asked, stack),
+        packages=packages_of(asked, stack),
         is_upgrade=asked is not None,
         trainer=stack.trainer,
         torch=constructors_in(stack.torch),
@@ -240,11 +246,20 @@ def _look(name: str, config: LoadedConfig, options: ReportOptions) -> Report:
             raise WrongUsage(f"{name} contains the ds_config as fields of accelerate", "fix it by hand")
         document, fixes = _fixed(document, options)
     findings = [*config.findings, *validate_document(document, options.context)]
+    if options.script is not None:
+        findings += _about_script(options.script, document, options.context)
     if options.deep and not any(finding.severity is Severity.ERROR for finding in findings):
         from zlaunch.config.second_opinion import second_opinion  # resolves "auto", which no other check does
 
         findings += second_opinion(document, options.context, options.python)
     return Report(name, tuple(sorted(findings, key=in_order)), fixes=fixes)
+
+
+def _about_script(script: Script, document: Document, context: Context) -> Iterator[Finding]:
+    config = check(document.value, context.release).config
+    if config is not None:
+        settings = settings_of(Subject(config, context))
+        yield from script_traps(script, settings)
 
 
 def _fixed(document: Document, options: ReportOptions) -> tuple[Document, Fixes]:

@@ -159,6 +159,11 @@ def release(text: str | None) -> Release:
     return not_newer[-1]
 
 
+def last_patch(name: str) -> str:
+    """Return the last patch of a release: `0.16` → `0.16.9`; an unknown one as it is."""
+    return str(_table()["releases"].get(name, name))
+
+
 def nearest(version: str | None) -> Release:
     """The release of an installed version: the oldest known for an older one, the newest if unknown."""
     match = re.match(r"(\d+)\.(\d+)", version or "")

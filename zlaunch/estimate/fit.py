@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Final
 
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.forecast import CPU_PROGRAM_BYTES, HOST_POOLS, PROGRAM_BYTES, Forecast
+from zlaunch.estimate.forecast import HOST_POOLS, Forecast, program_bytes
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES, GpuModel, overhead_bytes
 from zlaunch.units import gib, memory
@@ -93,9 +93,7 @@ def memory_need(forecast: Forecast, cluster: Cluster) -> MemoryNeed:
     """Work out what the ranks of a job need."""
     least, most = overhead_bytes(cluster.world_size)
     reserved, ranks = forecast.peak("reserved"), cluster.ranks_per_host
-    program = CPU_PROGRAM_BYTES
-    if forecast.on_gpu:
-        program = PROGRAM_BYTES
+    program = program_bytes(forecast.on_gpu)
     pageable, pinned, shm = (_on_one_host(forecast, (pool,), ranks) for pool in HOST_POOLS)
     return MemoryNeed(
         allocated=forecast.peak("gpu"),

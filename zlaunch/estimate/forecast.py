@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final, Literal
 
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import cuda_of_torch
 from zlaunch.rundir.record import ForecastRecord
 
 PHASES = ("load", "initialize", "forward", "backward", "step", "second step", "save")
@@ -29,6 +31,8 @@ PROGRAM_BYTES: Final = 7 << 28
 libraries of CUDA, which the ranks of a host share."""
 CPU_PROGRAM_BYTES: Final = 9 << 26
 """The same on a CPU, measured: torch, transformers and DeepSpeed take 0.44 GiB, a dataset's reader 0.12."""
+CUDA_BUILD_BYTES: Final = 1 << 29
+"""More on a CPU with a torch that is built for CUDA, measured: 0.48 GiB, a third of it libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,22 @@ class Phase:
     end: Mapping[str, int]
     parts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Pool → what it held at its peak in this phase, by part; the parts add up to the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedCollective:
+    """Collectives of one kind and group in a micro-step of a rehearsal."""
+
+    kind: str
+    of: str
+    """`parameters`, `gradients` or `activations`."""
+    ranks: int
+    """Ranks in the group."""
+    nbytes: int
+    """The data of all calls, each summed over the ranks of the group."""
+    calls: int
+    is_last: bool
+    """Whether it was the last micro-step, which also updates the parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,8 @@ class Forecast:
     """Memory over two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
     flops: float = 0.0
     """Floating-point operations of one step of one rank, recomputation included."""
+    collectives: tuple[CountedCollective, ...] = ()
+    """Those of the second step, where ranks share layers or sequences."""
     seconds: float = 0.0
     """How long the estimate took."""
     kept: bool = False
@@ -188,10 +210,20 @@ def written_resident(forecast: ForecastRecord, on_gpu: bool) -> int | None:
 
     Without a GPU all tensors are there. None if the forecast has no phases.
     """
-    pools, program = (*HOST_POOLS, "gpu"), CPU_PROGRAM_BYTES
-    if on_gpu:
-        pools, program = HOST_POOLS, PROGRAM_BYTES
+    pools: Sequence[str] = HOST_POOLS
+    if not on_gpu:
+        pools = (*HOST_POOLS, "gpu")
     peak = written_peak(forecast, pools)
     if peak is None:
         return None
-    return peak + program
+    return peak + program_bytes(on_gpu)
+
+
+def program_bytes(on_gpu: bool) -> int:
+    """Say how much host memory one rank has without a tensor, with the torch that is installed here."""
+    if on_gpu:
+        return PROGRAM_BYTES
+    python = inspect_python(None)
+    if "torch" not in python.missing and cuda_of_torch(python) is not None:
+        return CPU_PROGRAM_BYTES + CUDA_BUILD_BYTES
+    return CPU_PROGRAM_BYTES

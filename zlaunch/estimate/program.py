@@ -14,8 +14,6 @@ MOST_SECONDS: Final = 600
 """How long a program may take for two steps."""
 
 ENDED_EARLY: Final = "it ended before an engine of DeepSpeed took two steps"
-EXITED: Final = "it exited with"
-"""How the error of a program begins that ended without an exception; what it printed may tell more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,8 @@ class RehearsedProgram:
     """Micro-batches of a step; at most two of them were rehearsed."""
     error: str | None = None
     """The error that ended it."""
+    exited: bool = False
+    """Whether it exited with a status instead of an exception: what it printed may tell more."""
     place: str | None = None
     """Where in the program that was: file and line."""
     is_own_error: bool = False

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from zlaunch.errors import Finding, Place
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.evaluating_source import Evaluation
+from zlaunch.job.script_traps import Trap
 from zlaunch.job.source import Source
 from zlaunch.job.trainer_args import Argument, TrainerArgs, read_arguments
 from zlaunch.job.trainer_releases import TrainerRelease, Value
@@ -162,6 +163,8 @@ class Script:
     """Where its Trainer certainly evaluates, without a training before if `do_train` is off."""
     local_rank_flag: str = ""
     """The argument from which alone it knows its local rank; empty if it reads the environment."""
+    traps: tuple[Trap, ...] = ()
+    """What DeepSpeed does not do as its source expects, with some ds_configs."""
 
     @property
     def wants_local_rank(self) -> bool:

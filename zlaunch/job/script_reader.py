@@ -30,6 +30,7 @@ from zlaunch.job.script import (
     Script,
     num_mentions,
 )
+from zlaunch.job.script_traps import traps
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.trainer_args import MATCHED, Argument
 from zlaunch.job.trainer_releases import DEFAULTS, Value
@@ -96,6 +97,7 @@ def read_script(path: Path) -> Script:
         seq_len=_seq_len(code),
         evaluations=untrained_evaluations(code.nodes),
         local_rank_flag=_local_rank_flag(code),
+        traps=traps(code.nodes, code.engine_calls, code.place),
     )
 
 

@@ -13,6 +13,8 @@ from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
 from zlaunch.config.resolve.trainer_optimizer import missing_package
 from zlaunch.config.resolve.values import AUTO, Values
+from zlaunch.config.rules.rule import Subject
+from zlaunch.config.script_traps import script_traps, settings_of
 from zlaunch.dsconfig.keys.auto_keys import DUMMIES, FILLED
 from zlaunch.dsconfig.native_ops import NativeOp, needed_ops
 from zlaunch.dsconfig.schema.section import ZERO
@@ -62,7 +64,8 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     refuse_fatal(fsdp)
     findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
     config = resolve_config(job, facts.context(args), findings)
-    refuse_fatal([*_untrained_evaluation(facts, config), *_client_optimizer(facts, config)])
+    in_script = [*_script_traps(facts, config)]
+    refuse_fatal([*_untrained_evaluation(facts, config), *_client_optimizer(facts, config), *in_script])
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
@@ -91,7 +94,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         precision=config.precision,
         warnings=(
             *(*fsdp, *_without_effect(job, script), *_unused_settings(facts, config)),
-            *(*_unused_methods(facts, config), *config.warnings),
+            *(*_unused_methods(facts, config), *in_script, *config.warnings),
         ),
     )
 
@@ -273,6 +276,12 @@ def _untrained_evaluation(facts: JobFacts, config: ResolvedConfig) -> Iterator[F
                 severity=Severity.FAILS_LATER,
             )
             return
+
+
+def _script_traps(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:
+    """Find what DeepSpeed does not do as the script expects, under the ds_config of the plan."""
+    args = config.agreement.args
+    yield from script_traps(facts.script, settings_of(Subject(config.config, facts.context(args).context)))
 
 
 def _no_dummy(facts: JobFacts) -> Iterator[Finding]:

@@ -21,13 +21,14 @@ from zlaunch.config.resolve.values import Sourced, Values
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import ErrorEvidence, Evidence, JobEvidence, RankEvidence
 from zlaunch.diagnosis.signatures.script import OTHER_EXCEPTION
+from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
-from zlaunch.estimate.program import EXITED, MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
+from zlaunch.estimate.program import MOST_SECONDS, ProgramOrder, RehearsedProgram, result_of
 from zlaunch.estimate.query import (
     Estimate,
     EstimateQuery,
@@ -81,14 +82,14 @@ def rehearse_job(
 ) -> tuple[LaunchPlan, RehearsedProgram]:
     """Rehearse the program of a job with a run directory of its own; return the plan that it got, too.
 
-    Raise Unavailable for a job that splits its model or its sequences, Refused for what DeepSpeed refuses.
+    Raise Unavailable for a job with stages or experts on other ranks, Refused for what DeepSpeed refuses.
     """
     scratch = Scratch("program")
     try:
         plan = make_plan(replace(facts, layout=RunDir(scratch.path / "run")))
         split = split_by_config(plan.values, facts.script.interface)
         split = split or split_by_arguments(facts.trainer_flags) or split_by_script(facts.script)
-        if split is not None:
+        if split is not None and not split.runs_in_rehearsals:
             raise split.unavailable()
         with Rehearser(python=Path(plan.python.executable)) as rehearser:
             doubt = rehearser.doubt()
@@ -155,7 +156,7 @@ def _rehearse(
     _remove(result.made for result in results)
     if files[0].exists():
         result = _fuller(*results)
-        if result.error is not None and result.error.startswith(EXITED):
+        if result.exited:
             result = replace(result, error=f"{result.error}: {error_of(last_lines(log))}")
         return result
     if is_late:
@@ -237,7 +238,8 @@ def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, fo
     args, _ = facts.read_args()
     given = facts.context(args)
     resolved = resolve_config(facts.job, given)
-    values = _with_own_batch(_with_own_settings(resolved.values, result), result, cluster)
+    groups = rank_groups(result.ds_config, cluster.world_size)
+    values = _with_own_batch(_with_own_settings(resolved.values, result), result, groups)
     config = check(dict(result.ds_config), given.context.release).config or resolved.config
     resolved = replace(resolved, values=values, config=config)
     name, length = facts.job.shown_name, sequence_length(result)
@@ -271,15 +273,15 @@ def _with_own_settings(values: Values, result: RehearsedProgram) -> Values:
     return values
 
 
-def _with_own_batch(values: Values, result: RehearsedProgram, cluster: Cluster) -> Values:
+def _with_own_batch(values: Values, result: RehearsedProgram, groups: RankGroups) -> Values:
     """Show the batch that the engine was really created with."""
     micro = result.ds_config.get("train_micro_batch_size_per_gpu")
     if not isinstance(micro, int):
         return values
-    factors = f"{micro} per rank x {result.accumulated} accumulated x {plural(cluster.world_size, 'rank')}"
+    factors = f"{micro} per rank x {result.accumulated} accumulated x {plural(groups.batch, 'rank')}"
     own = Source.computed("the program's own")
     values = values.put(MICRO, micro, own).put(ACCUMULATION, result.accumulated, own)
-    total = micro * result.accumulated * cluster.world_size
+    total = micro * result.accumulated * groups.batch
     return values.put(TOTAL, total, Source.computed(factors))
 
 

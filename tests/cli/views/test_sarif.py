@@ -92,6 +92,7 @@ def test_severities_become_levels() -> None:
         "error",
         "error",
         "warning",
+        "warning",
         "note",
     ]
 

@@ -13,6 +13,7 @@ from zlaunch.cli.views.findings import REPORTS
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
+from zlaunch.job.script_reader import read_script
 from zlaunch.units import plural
 
 
@@ -30,6 +31,14 @@ def validate(
     model: ModelDir = None,
     runner: Runner = None,
     deepspeed: Release = None,
+    script: Annotated[
+        Path | None,
+        typer.Option(
+            "--for-script",
+            metavar="SCRIPT",
+            help="Also find what this training script does in vain with the config; it is not run.",
+        ),
+    ] = None,
     fix: Annotated[
         bool, typer.Option("--fix", help="Apply safe fixes, show the diff, and keep FILE.bak.")
     ] = False,
@@ -75,7 +84,15 @@ def validate(
     context, wrong = context_of(typed, world_size, model, runner or reader, deepspeed, python=python)
     if deepspeed is None:
         console.say(*stack_of(inspect_python(python)).untested())
-    wanted = ReportOptions(context, deep=deep, fix=fix, show_diff=diff, backup=not no_backup, python=python)
+    wanted = ReportOptions(
+        context,
+        deep=deep,
+        fix=fix,
+        show_diff=diff,
+        backup=not no_backup,
+        python=python,
+        script=None if script is None else read_script(script),
+    )
     reports = [inspect_config(name, wanted) for name in names]
     if rehearse:  # what estimates need would make every other check slower
         from zlaunch.estimate.rehearsed_check import JobToRehearse, add_rehearsal_findings

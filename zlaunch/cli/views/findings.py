@@ -15,6 +15,7 @@ from zlaunch.units import plural
 _GITHUB = {
     Severity.ERROR: "error",
     Severity.FAILS_LATER: "error",
+    Severity.WARNING: "warning",
     Severity.IGNORED: "warning",
     Severity.ADVICE: "notice",
 }
@@ -76,8 +77,8 @@ def _summary(report: Report, strict: bool) -> str:
 
 
 def _counted(count: int, severity: Severity) -> str:
-    if severity is Severity.ERROR:
-        return plural(count, "error")
+    if severity in (Severity.ERROR, Severity.WARNING):
+        return plural(count, severity.value)
     if severity is Severity.FAILS_LATER and count > 1:
         return f"{count} fail later"
     return f"{count} {severity.value}"

@@ -21,6 +21,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: Mapping[Severity, str] = {
     Severity.ERROR: "error",
     Severity.FAILS_LATER: "error",
+    Severity.WARNING: "warning",
     Severity.IGNORED: "warning",
     Severity.ADVICE: "note",
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
 from zlaunch.config.resolve.compose import as_written, compose
+from zlaunch.config.resolve.leaf_modules import with_leaf_modules
 from zlaunch.config.resolve.nvme_buffers import fit_buffers
 from zlaunch.config.resolve.resolve import ResolvedValues, resolve_values
 from zlaunch.config.resolve.trainer_agreement import TrainerAgreement, save_conflict
@@ -61,6 +62,7 @@ class ResolveContext:
             accelerator=self.machine.accelerator,
             device_fp16=self.machine.has_fp16,
             release=self.stack.deepspeed,
+            packages=self.stack.versions,
             has_own_groups=self.has_own_groups,
             torch=constructors_in(self.stack.torch),
         )
@@ -93,7 +95,7 @@ def resolve_config(job: JobSpec, given: ResolveContext, findings: Sequence[Findi
     context = given.context
     composed = compose(job, given.base)
     _refuse_mistakes(job, given, composed, findings)
-    composed = _converted(composed, context)
+    composed = with_leaf_modules(_converted(composed, context), context)
     if not _has_width(given):
         composed = _without_model_sizes(composed)
     composed, derived = leave_derived_sizes(composed, context)
@@ -208,6 +210,7 @@ def _judge(
         placed = [*base.remarks, *placed]
     ignored = [finding for finding in placed if finding.severity is Severity.IGNORED]
     warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
+    warnings += [finding for finding in placed if finding.severity is Severity.WARNING]
     wrong = [finding for finding in placed if finding.is_refused]
     wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}

@@ -8,7 +8,9 @@ from zlaunch.config.rules import (
     constructor_args,
     data,
     gradients,
+    known_defects,
     master_weights,
+    model_types,
     offload,
     optimizer,
     parallel,
@@ -30,7 +32,8 @@ _TOPICS = (
     *(batch, auto_values, trainer),
     *(zero_stages, offload, gradients, zero_plus_plus, zenflow),
     *(precision, master_weights, optimizer, constructor_args, schedule),
-    *(renamed_keys, sections, saving, parallel, data, release_changes),
+    *(renamed_keys, sections, saving, parallel, data, model_types),
+    *(release_changes, known_defects),
 )
 _MEMBERS = chain.from_iterable(vars(topic).values() for topic in _TOPICS)
 RULES: tuple[Rule, ...] = tuple(member for member in _MEMBERS if isinstance(member, Rule))

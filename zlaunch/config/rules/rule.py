@@ -6,7 +6,7 @@ from fractions import Fraction
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from zlaunch.dsconfig.batch import data_ranks
+from zlaunch.dsconfig.batch import BatchSizes, data_ranks
 from zlaunch.dsconfig.keys.auto_keys import FILLED
 from zlaunch.dsconfig.releases import Release
 from zlaunch.dsconfig.schema.precision import Bf16, Fp16
@@ -19,6 +19,7 @@ from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.job.trainer_releases import TrainerRelease
+from zlaunch.units import whole
 
 Keys = tuple[str, ...]
 CONSTRUCTORS = (("optimizer", "params"), ("scheduler", "params"))
@@ -59,6 +60,8 @@ class Context:
     """Whether the user asks about a release, as before an upgrade."""
     trainer: TrainerRelease = field(default_factory=TrainerRelease)
     """The release of the Trainer, if there are no `args`."""
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    """Package → the release that runs the job; known defects are looked up by it."""
     torch: Constructors | None = None
     """The constructors of torch; None if unknown."""
     is_named: bool = False
@@ -92,6 +95,21 @@ class Subject:
         if context.has_own_groups or ((shared or 1) > 1 and not is_raw):
             return None
         return data_ranks(context.world_size, shared, self.config.data_parallel_size)
+
+    @property
+    def accumulation(self) -> int | None:
+        """The micro-batches of a step; None if unknown."""
+        config = self.config
+        typed = whole(self.argument("gradient_accumulation_steps"))
+        written = whole(config.gradient_accumulation_steps) or typed
+        if written is not None or "auto" in (config.gradient_accumulation_steps, config.train_batch_size):
+            return written
+        total, micro = whole(config.train_batch_size), whole(config.train_micro_batch_size_per_gpu)
+        if total is None or micro is None:
+            return 1
+        if self.data_ranks is None:
+            return None
+        return whole(BatchSizes(total, micro, None).completed(self.data_ranks).accumulation)
 
     @property
     def zero(self) -> Zero:
@@ -244,6 +262,8 @@ class Violation(NamedTuple):
     message: str
     hint: str
     fix: Fix | None = None
+    severity: Severity | None = None
+    """That of its rule if it is None."""
 
 
 Check = Callable[[Subject], Iterator[Violation]]
@@ -274,7 +294,8 @@ class Rule:
     def __call__(self, subject: Subject) -> Iterator[Finding]:
         """Apply the rule."""
         for fault in self.check(subject):
-            yield Finding(self.code, fault.message, fault.hint, fault.where, self.severity, fix=fault.fix)
+            severity = fault.severity or self.severity
+            yield Finding(self.code, fault.message, fault.hint, fault.where, severity, fix=fault.fix)
 
 
 def _rule(
@@ -289,6 +310,7 @@ def _rule(
 
 error = partial(_rule, Severity.ERROR)
 fails_later = partial(_rule, Severity.FAILS_LATER)
+warning = partial(_rule, Severity.WARNING)
 ignored = partial(_rule, Severity.IGNORED)
 advice = partial(_rule, Severity.ADVICE)
 

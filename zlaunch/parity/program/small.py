@@ -10,7 +10,8 @@ import torch
 import transformers
 
 from zlaunch.estimate.rehearsal import model as models
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of
+from zlaunch.estimate.rehearsal.model import base_of
 from zlaunch.estimate.rehearsal.training import Groups, parameter_groups
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.trainer_releases import is_before

@@ -136,6 +136,8 @@ class EngineWatch:
             known.trains_in_eval = True
         if any(engine.steps for engine in self.engines.values()):
             self.phases.enter("second step", name)
+            if name == "forward":
+                self.phases.mode.traffic.begin()
         else:
             self.phases.enter(name)
 

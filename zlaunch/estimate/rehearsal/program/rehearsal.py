@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
-from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
-from zlaunch.estimate.program import ENDED_EARLY, EXITED, ProgramOrder, RehearsedProgram
+from zlaunch.dsconfig.batch import rank_groups
+from zlaunch.estimate.forecast import EVALUATION, CountedCollective, Forecast, parts_at_peak
+from zlaunch.estimate.program import ENDED_EARLY, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
@@ -83,6 +84,7 @@ class ProgramRehearsal:
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
         self._confinement = Confinement(folder)
         self._uncounted: dict[str, str] = {}
+        self._collectives_of_steps: tuple[CountedCollective, ...] = ()
         accelerator.replace_builders(self._mode)
         groups.apply()
         pretrained.apply(self._mode)
@@ -124,6 +126,7 @@ class ProgramRehearsal:
     def leave(self) -> NoReturn:
         """Save as the Trainer does, and end the program."""
         engine = self._engines.trained[0]
+        self._collectives_of_steps = tuple(self._mode.traffic.counted())
         self._evaluate()
         self._phases.enter("save")
         checkpoint = self._folder / "checkpoint"
@@ -160,19 +163,24 @@ class ProgramRehearsal:
             type(engine.engine.optimizer).__name__,
             curve=log.curve(),
             flops=self._engines.flops * self._settings.shortened,
+            collectives=self._collectives(engine),
             seconds=time.monotonic() - self._began,
         )
         return replace(self._known(engine), forecast=forecast, uncounted=self._uncounted)
+
+    def _collectives(self, engine: Engine) -> tuple[CountedCollective, ...]:
+        if not rank_groups(_config_of_engine(engine), self._order.world_size).are_split:
+            return ()
+        return self._collectives_of_steps
 
     def _known(self, engine: Engine | None) -> RehearsedProgram:
         facts = tuple(known.facts for known in self._engines.engines.values())
         result = RehearsedProgram(engines=facts, batches=self._reader.longest, values=values.read_values())
         if engine is None:
             return result
-        config = engine.engine._config._param_dict
         return replace(
             result,
-            ds_config=plain(config),
+            ds_config=plain(_config_of_engine(engine)),
             model=plain(config_of(engine.engine.module)),
             accumulated=self._settings.asked,
         )
@@ -196,6 +204,7 @@ class ProgramRehearsal:
         return replace(
             known,
             error=message,
+            exited=isinstance(error, SystemExit) and not isinstance(error.code, str),
             place=place,
             is_own_error=not needs_data,
             is_refusal=not needs_data and _is_of_engine(frames),
@@ -208,6 +217,14 @@ class ProgramRehearsal:
         for other in self._others:
             os.waitpid(other, 0)
         os._exit(0)
+
+
+def _config_of_engine(engine: Engine) -> dict[str, Any]:
+    """Return the ds_config of an engine, with the ranks that share a sequence, wherever that was set."""
+    config = dict(engine.engine._config._param_dict)
+    if (sharing := getattr(engine.engine, "sequence_parallel_size", 1)) > 1:
+        config["sequence_parallel_size"] = sharing
+    return config
 
 
 def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
@@ -230,7 +247,7 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, SystemExit) and isinstance(error.code, str):
         return error.code
     if isinstance(error, SystemExit):
-        return f"{EXITED} {error.code}"
+        return f"it exited with {error.code}"
     words = "".join(traceback.format_exception_only(error))
     return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
 

@@ -28,7 +28,7 @@ _MORE_STRATEGIES: Final = (Strategy(1, Offload("cpu", "none"), "CPU optimizer"),
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """One of the configurations."""
 
     strategy: Strategy
@@ -54,7 +54,7 @@ class Pinned:
 class CheckedCell:
     """A cell and what came of it: a verdict, or why there is none."""
 
-    cell: Cell
+    cell: MatrixCell
     verdict: ParityVerdict | None = None
     refused: str | None = None
     """Why DeepSpeed or zlaunch refuses this configuration."""
@@ -71,7 +71,7 @@ class CheckedCell:
         return self.verdict.answer
 
 
-def cells(query: EstimateQuery, pinned: Pinned) -> list[Cell]:
+def cells(query: EstimateQuery, pinned: Pinned) -> list[MatrixCell]:
     """List the cells, by strategy and optimizer.
 
     Precision, accumulation and clipping have two values each. If none of them is pinned, half of their
@@ -87,7 +87,7 @@ def cells(query: EstimateQuery, pinned: Pinned) -> list[Cell]:
     found = []
     for (strategy, name), values in product(rows, numbered):
         precision, accumulation, clipping = (value for _, value in values)
-        found.append(Cell(strategy, name, precision, accumulation, clipping))
+        found.append(MatrixCell(strategy, name, precision, accumulation, clipping))
     return found
 
 
@@ -122,7 +122,7 @@ def _base(query: EstimateQuery) -> Mapping[str, Any]:
     return content
 
 
-def trial_in(cell: Cell, query: EstimateQuery, options: TrialOptions, pinned: Pinned) -> Trial:
+def trial_in(cell: MatrixCell, query: EstimateQuery, options: TrialOptions, pinned: Pinned) -> Trial:
     """Describe the trial of a cell; raise Refused if it cannot work, Unavailable if nothing can be told."""
     overrides: dict[str, object] = {"gradient_clipping": cell.clipping}
     overrides["gradient_accumulation_steps"] = cell.accumulation
@@ -149,8 +149,8 @@ def _section(optimizer: str) -> dict[str, object]:
 
 
 def planned(
-    wanted: Collection[Cell], query: EstimateQuery, options: TrialOptions, pinned: Pinned
-) -> Iterator[tuple[Cell, Trial | CheckedCell]]:
+    wanted: Collection[MatrixCell], query: EstimateQuery, options: TrialOptions, pinned: Pinned
+) -> Iterator[tuple[MatrixCell, Trial | CheckedCell]]:
     """Describe the trial of each cell, or why there is none."""
     for cell in wanted:
         try:
@@ -161,7 +161,7 @@ def planned(
             yield cell, CheckedCell(cell, untold=error.message)
 
 
-def check_cell(cell: Cell, trial: Trial, program: TrialProgram) -> CheckedCell:
+def check_cell(cell: MatrixCell, trial: Trial, program: TrialProgram) -> CheckedCell:
     """Train and judge one."""
     try:
         return CheckedCell(cell, program.check(trial).verdict)

@@ -5,7 +5,7 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.check import differing_quantities, unchecked_lines
-from zlaunch.parity.matrix import Cell, CheckedCell
+from zlaunch.parity.matrix import CheckedCell, MatrixCell
 from zlaunch.parity.verdict import ParityAnswer
 from zlaunch.units import plural
 
@@ -47,7 +47,7 @@ def answer(done: Sequence[CheckedCell], wanted: int) -> str:
     return text
 
 
-def name_of(cell: Cell) -> str:
+def name_of(cell: MatrixCell) -> str:
     """Name a cell in a line."""
     offload = ""
     if cell.strategy.label != "-":
@@ -67,7 +67,7 @@ def rows(done: Sequence[CheckedCell]) -> list[list[str]]:
     return [head, *([*key, *(cells.get(column, "") for column in columns)] for key, cells in table.items())]
 
 
-def _column(cell: Cell) -> str:
+def _column(cell: MatrixCell) -> str:
     """Name precision, accumulation and clipping."""
     name: str = cell.precision
     if cell.accumulation > 1:
@@ -86,8 +86,8 @@ def reasons(done: Sequence[CheckedCell]) -> Iterator[tuple[str, str, str]]:
 
 def _grouped(
     done: Iterable[CheckedCell], reason: Callable[[CheckedCell], str | None]
-) -> dict[str, list[Cell]]:
-    groups: dict[str, list[Cell]] = {}
+) -> dict[str, list[MatrixCell]]:
+    groups: dict[str, list[MatrixCell]] = {}
     for found in done:
         text = reason(found)
         if text is not None:
@@ -112,7 +112,7 @@ def _refusal(found: CheckedCell) -> str | None:
     return found.refused
 
 
-def _places(cells: Sequence[Cell]) -> str:
+def _places(cells: Sequence[MatrixCell]) -> str:
     """Name stages, optimizers and columns of some cells."""
     stages = dict.fromkeys(f"{cell.strategy.stage} {cell.strategy.label}".rstrip(" -") for cell in cells)
     optimizers = dict.fromkeys(cell.optimizer for cell in cells)

@@ -21,6 +21,7 @@ help:
 	@echo "make parity    check all configurations against plain torch, and regenerate the table in docs/parity.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make program-memory  compare their estimated memory with real ranks"
+	@echo "make program-parity  check that they train the same as plain torch"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
@@ -127,9 +128,12 @@ parity: .venv/installed
 programs: .venv/installed
 	$(BIN)/python -m tools.programs build/programs
 
-.PHONY: program-memory
+.PHONY: program-memory program-parity
 program-memory: .venv/installed
 	$(BIN)/python -m tools.programs.memory build/programs
+
+program-parity: .venv/installed
+	$(BIN)/python -m tools.programs.parity build/programs
 
 # torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt

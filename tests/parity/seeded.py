@@ -49,13 +49,13 @@ def accumulation_divided_twice() -> None:
 
 
 def dropped_bucket() -> None:
-    """The bucket with the first matrix of the first layer is not sent to the other rank."""
+    """The bucket with the first matrix of a model is not sent to the other rank."""
 
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def average(self: Any, tensor: Any, kind: Any) -> Any:
             for group, index, _ in self.ipg_buckets[kind].params:
                 weight = self.bit16_groups[group][index]
-                if self.param_names[weight].endswith("layers.0.self_attn.q_proj.weight"):
+                if self.param_names[weight].endswith(("layers.0.self_attn.q_proj.weight", "0.weight")):
                     return tensor
             return original(self, tensor, kind)
 

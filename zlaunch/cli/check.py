@@ -10,16 +10,17 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli import options
-from zlaunch.cli.estimate_options import EstimateOptions, request_of
+from zlaunch.cli.check_script import check_named_script
+from zlaunch.cli.estimate_options import EstimateOptions, is_program, request_of
 from zlaunch.cli.option_table import with_options
 from zlaunch.cli.passthrough import trainer_args
-from zlaunch.cli.views.check import lines_of
+from zlaunch.cli.views.check import lines_of, rows_of_model
 from zlaunch.cli.views.check_matrix import lines_of as matrix_lines_of
 from zlaunch.cli.views.check_matrix import name_of
 from zlaunch.cli.views.dump import to_json
 from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import OPS
-from zlaunch.errors import ExitStatus
+from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import resolve_request
 from zlaunch.hosts.machine.interpreter import inspect_python
@@ -29,6 +30,7 @@ from zlaunch.job.spec import STAGES
 from zlaunch.launch.op_build import environment_with
 from zlaunch.parity.check import TrialProgram
 from zlaunch.parity.matrix import CheckedCell, Pinned, cells, check_cell, planned, status_of
+from zlaunch.parity.script import STEPS
 from zlaunch.parity.trial import RANKS, Trial, TrialOptions, trial_of
 from zlaunch.process import Stopped, heed_signals, signals_as_exceptions
 
@@ -41,12 +43,16 @@ _OF_ANOTHER_COMMAND = (
 @with_options(EstimateOptions.without(*_OF_ANOTHER_COMMAND), ())
 def check(
     trainer: typer.Context,
-    model: options.Model,
+    model: options.ModelOrScript = None,
+    module: Annotated[
+        str | None,
+        typer.Option("--module", "-m", metavar="NAME", help="Check a module that trains, like `python -m`."),
+    ] = None,
     stage: Annotated[
         Literal["0", "1", "2", "3"] | None,
         typer.Option(help="ZeRO stage (default: from --ds-config, else 2)."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="Steps to train.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, max=100, metavar="N", help="Steps to train.")] = STEPS,
     seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of weights and data.")] = 0,
     save: Annotated[
         bool,
@@ -61,10 +67,27 @@ def check(
     """Check that a configuration trains the same as plain torch.
 
     Trains a small model of the same architecture for a few steps: on two real ranks of DeepSpeed on
-    this machine's CPU, and with plain torch. Compares losses, gradients and updates of each parameter
-    with what rounding explains. Exits with 0 if they are the same, 65 if they differ, 69 if that
-    cannot be told here.
+    this machine's CPU, and with plain torch. A training script (`.py`) or module (`-m`) is run as it is,
+    with the arguments after `--`, and ended after these steps. Compares losses, gradients and updates of
+    each parameter with what rounding explains. Exits with 0 if they are the same, 65 if they differ, 69
+    if that cannot be told here.
     """
+    if (model is None) == (module is None):
+        wrong = f"`{model}` and `-m {module}`: only one of them can be checked"
+        if model is None:
+            wrong = "nothing to check"
+        raise WrongUsage(wrong, "name a model, a script, or a module: `-m NAME`")
+    if model is None or is_program(model):
+        of_models = {"--matrix": matrix, "--save": save, "--seed": seed, "--seq-len": given["seq_len"]}
+        of_models["--micro-batch"] = given["micro_batch"]
+        for option, value in of_models.items():
+            if value:
+                raise WrongUsage(
+                    f"`{option}` is about the small model of a check, not a script", "leave it out"
+                )
+        raise typer.Exit(
+            check_named_script(trainer, model, {**given, "module": module, "stage": stage}, steps)
+        )
     typed, _ = trainer_args(trainer.args, given["python"])
     args, ds_config = ds_config_of(typed, given["ds_config"])
     request = request_of(model, args, ds_config, {**given, "stage": stage, "hostfile": None, "gpus": RANKS})
@@ -91,7 +114,7 @@ def _check_one(query: EstimateQuery, asked: TrialOptions, given: Mapping[str, An
     if given["as_json"]:
         console.data(to_json(checked))
     else:
-        console.data(*lines_of(checked, query))
+        console.data(*lines_of(checked, rows_of_model(checked, query)))
     console.say_findings(known_defects(query.resolve().warnings))
     return checked.verdict.answer.status
 

@@ -23,7 +23,8 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
 
         A program in place of the script is reported before its options are taken for those of zlaunch.
         """
-        if any(option.name == "script" for option in self.params) and not ctx.resilient_parsing:
+        arguments = {option.name for option in self.params if option.param_type_name == "argument"}
+        if "script" in arguments and not ctx.resilient_parsing:
             self._refuse_program(args)
         ours, after = args, []
         if "--" in args:

@@ -24,8 +24,8 @@ from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
 
-_OFFLINE: Final = re.compile(
-    r"offline|LocalEntryNotFound|connect to|cached files|Hub|a rehearsal connects", re.IGNORECASE
+OFFLINE: Final = re.compile(
+    r"offline|LocalEntryNotFound|connect to|cached files|Hub|connects to no other", re.IGNORECASE
 )
 """What a package says of a file that is not here."""
 
@@ -49,7 +49,7 @@ def estimate_program(
     imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
     facts = prepare(job, options, reporter, imagined)
-    refuse_without_deepspeed(facts.job, facts.script)
+    refuse_without_deepspeed(facts.job, facts.script, "estimate")
     plan, result = rehearse_job(facts, cluster, reporter)
     if result.forecast is None:
         return _by_model(facts, cluster, result)
@@ -70,7 +70,7 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
         hint = f"`{train}` hands over the same: see whether it fails there, too"
         if result.error == ENDED_EARLY:
             hint = "let it take at least two optimizer steps: give it more data, or more steps"
-        if _OFFLINE.search(str(result.error)):
+        if OFFLINE.search(str(result.error)):
             hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)
     query = query_for(facts, sequence_length(result), USUAL_SEQ_LEN)

@@ -27,6 +27,16 @@ class CheckedTrial:
     comparison: Comparison
     verdict: ParityVerdict
 
+    @property
+    def steps(self) -> int:
+        """How many steps were compared."""
+        return self.trial.steps
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What of the job was not compared."""
+        return self.trial.unchecked
+
 
 class TrialProgram(AbstractContextManager["TrialProgram"]):
     """Trains trials in one program, which starts with the first, and again after one that ended it."""

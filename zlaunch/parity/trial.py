@@ -23,6 +23,8 @@ MOST_TOKENS: Final = 128
 LOSS_SCALE: Final = 1024.0
 """Constant scale of the loss in fp16: a dynamic one skips steps until it is small enough."""
 
+ON_CPU: Final = "kernels and communication of GPUs: both sides compute on this machine's CPU"
+"""What no check on a CPU shows."""
 _TRAINED: Final = (
     *("zero_optimization", "optimizer", "bf16", "fp16", "gradient_clipping", "aio"),
     *("prescale_gradients", "gradient_predivide_factor", "gradient_allreduce_op", "communication_data_type"),
@@ -39,6 +41,7 @@ _CUDA_ONLY: Final = (
     *("zero_quantized_weights", "zero_quantized_gradients"),
     "zero_quantized_nontrainable_weights",
 )
+_COMPRESSING: Final = ("onebitadam", "onebitlamb", "zerooneadam")
 _OPS_OF_CPUS: Final = ("cpu_", "async_io")
 _ADAMS: Final = ("adam", "adamw")
 _KNOWN_OPTIMIZERS: Final = (
@@ -154,23 +157,34 @@ def _cannot_tell(why: str, hint: str | None = None) -> Unavailable:
     return Unavailable(f"cannot tell here: {why}", hint)
 
 
-def _check_config(workload: Workload) -> None:
-    config = workload.ds_config
-    zero = config.get("zero_optimization", {})
+def why_uncheckable(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Say why nothing can be told with a ds_config, and how to check the rest; None if all can."""
+    zero = config.get("zero_optimization") or {}
     for key in _CUDA_ONLY:
         if zero.get(key):
-            raise _cannot_tell(f"`zero_optimization.{key}` needs a CUDA kernel", f"check it without `{key}`")
+            return f"`zero_optimization.{key}` needs a CUDA kernel", f"check it without `{key}`"
     if zero.get("zenflow"):
-        raise _cannot_tell("ZenFlow updates most parameters later on purpose", "check it without `zenflow`")
-    if config.get("torch_autocast", {}).get("enabled"):
-        raise _cannot_tell("`torch_autocast` is not supported yet", "check it with `bf16`")
-    if config.get("bf16", {}).get("bf16_master_weights_and_grads"):
-        raise _cannot_tell("`bf16_master_weights_and_grads` is not supported yet", "check it without")
-    _check_optimizer(workload)
+        return "ZenFlow updates most parameters later on purpose", "check it without `zenflow`"
+    if (config.get("torch_autocast") or {}).get("enabled"):
+        return "`torch_autocast` is not supported yet", "check it with `bf16`"
+    if (config.get("bf16") or {}).get("bf16_master_weights_and_grads"):
+        return "`bf16_master_weights_and_grads` is not supported yet", "check it without"
+    if config.get("managed_gradient_accumulation") is False:
+        return (
+            "without `managed_gradient_accumulation`, gradients are reduced in the step",
+            "check it with it",
+        )
+    name = str((config.get("optimizer") or {}).get("type", ""))
+    if name.lower() in _COMPRESSING:
+        return f"{name} compresses gradients on purpose", "check it with another optimizer"
+    return None
 
 
-def _check_optimizer(workload: Workload) -> None:
-    section = workload.ds_config.get("optimizer", {})
+def _check_config(workload: Workload) -> None:
+    config = workload.ds_config
+    if (why := why_uncheckable(config)) is not None:
+        raise _cannot_tell(*why)
+    section = config.get("optimizer", {})
     name = str(section.get("type", "")).lower()
     if not name and workload.optimizer in _KNOWN_TO_THE_TRAINER:
         return
@@ -194,7 +208,7 @@ def _check_optimizer(workload: Workload) -> None:
 def _left_out(workload: Workload, query: EstimateQuery) -> list[str]:
     config = workload.ds_config
     zero = config.get("zero_optimization", {})
-    left_out = ["kernels and communication of GPUs: both sides compute on this machine's CPU"]
+    left_out = [ON_CPU]
     if _is_fused_adam(config):
         left_out.append("DeepSpeed's FusedAdam: torch's AdamW takes its place")
     if has_stand_in(config):

@@ -26,6 +26,7 @@ UNTOLD: Final = 0.25
 
 Quantity = Literal[
     "loss",
+    "output",
     "gradient norm",
     "gradient",
     "momentum",
@@ -75,6 +76,8 @@ class Distance:
     """Empty for quantities of the whole model."""
     ratio: float = 1.0
     """Length of the engine's vector, as a part of torch's."""
+    cancels: float = 1.0
+    """How many times as long the summands are together as their sum: rounding is a part of the summands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ class Comparison:
     parameters: int
     """Elements of the small model."""
     layers: int
+    """Of the small model; 0 for a program's own."""
     optimizer: str
     """The engine's class of optimizer."""
     unreached: tuple[str, ...] = ()
     """Parameters that the data does not reach."""
+    seconds: float = 0.0
     unsaved: tuple[str, ...] = ()
     """What of the checkpoint was not checked, and why."""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def allowed(distance: Distance, precision: Precision) -> float:
     if distance.quantity in EXACT:
         return 0.0
     rounding = _OF_STEPS.get(distance.quantity, ROUNDING[precision])
-    return max(rounding, FACTOR * distance.rounding)
+    return max(rounding * max(1.0, distance.cancels), FACTOR * distance.rounding)
 
 
 def judge(distances: Sequence[Distance], precision: Precision) -> ParityVerdict:
@@ -145,15 +149,15 @@ def judge(distances: Sequence[Distance], precision: Precision) -> ParityVerdict:
         known = largest.get(item.distance.quantity)
         if known is None or _share(item) > _share(known):
             largest[item.distance.quantity] = item
-    names = dict.fromkeys(
-        f"{item.distance.quantity} of {item.distance.parameter}" for item in judged if item.is_untold
-    )
+    names = {item: f"{item.distance.quantity} of {item.distance.parameter}" for item in judged}
+    of_told = {names[item] for item in told}
+    untold = dict.fromkeys(name for name in names.values() if name not in of_told)
     answer = ParityAnswer.SAME
     if first:
         answer = ParityAnswer.DIFFERS
     elif 2 * sum(item.is_untold for item in judged) > len(judged):
         answer = ParityAnswer.CANNOT_TELL
-    return ParityVerdict(answer, tuple(first.values()), tuple(names), largest)
+    return ParityVerdict(answer, tuple(first.values()), tuple(untold), largest)
 
 
 def _share(item: Judged) -> float:

@@ -1,7 +1,8 @@
 """What a process measures, step by step, and how far two of them are from each other."""
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -29,6 +30,8 @@ class Measured:
     """Of the gradients before they are clipped; None where the engine computes none."""
     gradients: list[Tensors] = field(default_factory=list)
     """Before they are clipped."""
+    summands: list[dict[str, float]] = field(default_factory=list)
+    """Length of a gradient if those of all micro-batches had one direction."""
     momenta: list[Tensors] = field(default_factory=list)
     unsure: list[dict[str, float]] = field(default_factory=list)
     """The length of the part of an update that rounding decides, for optimizers where it may be long."""
@@ -56,15 +59,19 @@ def momentum(state: Mapping[str, Any]) -> torch.Tensor | None:
 
 def of_gradients(engine: Measured, expected: Measured, other: Measured) -> Iterator[Distance]:
     """Compare losses and gradients, beside a run of plain torch that rounds otherwise."""
-    for step in range(len(expected.losses)):
-        yield _of_number("loss", step, engine.losses, expected.losses, other.losses)
+    for step in range(len(expected.gradients)):
+        if expected.losses:
+            yield _of_number("loss", step, engine.losses, expected.losses, other.losses)
+        summands = expected.summands[step]
         if engine.norms[step] is not None:
-            yield _of_number("gradient norm", step, engine.norms, expected.norms, other.norms)
+            norm = _of_number("gradient norm", step, engine.norms, expected.norms, other.norms)
+            yield replace(norm, cancels=_part(math.hypot(*summands.values()), expected.norms[step]))
         for name in sorted(expected.reached):
             right = expected.gradients[step][name]
             gradient = engine.gradients[step].get(name, torch.zeros_like(right))
             rounding = apart(other.gradients[step][name], right)
-            yield _distance("gradient", step, (gradient, right), rounding, name)
+            distance = _distance("gradient", step, (gradient, right), rounding, name)
+            yield replace(distance, cancels=_part(summands[name], float(right.norm())))
 
 
 def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
@@ -72,7 +79,9 @@ def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
     for step, masters in enumerate(expected.masters):
         for name, weight in masters.items():
             before = engine.masters[step][name]
-            unsure = expected.unsure[step].get(name, 0.0)
+            unsure = 0.0
+            if expected.unsure:
+                unsure = expected.unsure[step].get(name, 0.0)
             weights = (before, engine.masters[step + 1][name], weight)
             yield of_update("update", step, weights, unsure, name)
             if name in engine.momenta[step] and name in expected.momenta[step]:
@@ -112,6 +121,12 @@ def _of_number(quantity: Quantity, step: int, engine: Any, expected: Any, other:
     values = [torch.tensor([float(run[step])], dtype=torch.double) for run in (engine, expected, other)]
     mine, its, another = values
     return Distance(quantity, step + 1, apart(mine, its), apart(another, its), ratio=float(mine / its))
+
+
+def _part(summands: float, length: float | None) -> float:
+    if not length:
+        return 1.0
+    return summands / length
 
 
 def apart(mine: torch.Tensor, its: torch.Tensor) -> float:

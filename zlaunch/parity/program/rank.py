@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class _Run:
         self._small = SmallModel(trial, dtype)
         self.engine = _initialize(trial, self._small, directory / "nvme")
         self._names = self._small.trained()
-        self._inside = _Engine(self.engine)
+        self._inside = EngineReader(self.engine)
         clipping = float(self.engine.gradient_clipping())
         self.measured = Measured(optimizer=type(self.engine.optimizer).__name__, clipping=clipping)
 
@@ -81,7 +82,9 @@ class _Run:
         inside.link_states()
         states = {name: inside.momentum(weight) for name, weight in self._names.items()}
         measured.momenta.append({name: state for name, state in states.items() if state is not None})
-        measured.stale.append(inside.stale(self._names, measured.masters[-1]))
+        masters = measured.masters[-1]
+        stale = {name: inside.stale(weight, masters[name]) for name, weight in self._names.items()}
+        measured.stale.append(stale)
 
 
 def _join(trial: Trial, rank: int, file: Path) -> None:
@@ -138,24 +141,24 @@ def _with_buckets(config: dict[str, Any], small: SmallModel) -> dict[str, Any]:
     return {**config, "zero_optimization": zero}
 
 
-class _Engine:
+class EngineReader:
     """Reads numbers out of an engine, whatever its stage; all ranks have to ask for the same."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
+        """Find where the engine keeps what is read."""
         self._engine = engine
-        self._scale = 1.0
-        if engine.fp16_enabled():
-            self._scale = float(engine.optimizer.loss_scale)
         self._wrapped: dict[int, tuple[torch.Tensor, int]] = {}
         self._is_plain = not engine.zero_optimization()
         self._muon: dict[int, torch.Tensor] | None = None
         """This rank's gradients of matrices, where the engine gives out Muon's updates in their place."""
-        is_muon = "Muon" in type(engine.basic_optimizer).__name__
-        self.has_other_norm = is_muon or (self._is_plain and self._scale != 1.0)
-        """Whether the engine's norm is that of scaled gradients, or of Muon's updates."""
+        self._is_muon = "Muon" in type(engine.basic_optimizer).__name__
         if self._is_plain:
             self._find_masters(engine.optimizer)
-        elif is_muon and hasattr(engine.optimizer, "all_grad_tensors") and not engine.optimizer.cpu_offload:
+        elif (
+            self._is_muon
+            and hasattr(engine.optimizer, "all_grad_tensors")
+            and not engine.optimizer.cpu_offload
+        ):
             self._keep_gradients(engine.optimizer)
 
     def _keep_gradients(self, optimizer: Any) -> None:
@@ -182,19 +185,33 @@ class _Engine:
                 else:
                     self._wrapped[id(weight)] = optimizer.fp32_groups[number][index], 0
 
-    def gradients(self, names: dict[str, torch.nn.Parameter]) -> Tensors:
-        found = {name: safe_get_full_grad(weight) for name, weight in names.items()}
-        if self._muon is not None:  # the other rank has the gradients of the other matrices
-            for name, weight in names.items():
-                if getattr(weight, "use_muon", False):
-                    found[name] = self._muon.get(id(weight))
-        return {
-            name: gradient.detach().float().clone() / self._scale
-            for name, gradient in found.items()
-            if gradient is not None
-        }
+    @property
+    def _scale(self) -> float:
+        if self._engine.fp16_enabled():
+            return float(self._engine.optimizer.loss_scale)
+        return 1.0
+
+    @property
+    def has_other_norm(self) -> bool:
+        """Whether the engine's norm is that of scaled gradients, or of Muon's updates."""
+        return self._is_muon or (self._is_plain and self._scale != 1.0)
+
+    def gradients(self, names: Mapping[str, torch.nn.Parameter]) -> Tensors:
+        """Return the gradients of all these weights that have one."""
+        found = {name: self.gradient(weight) for name, weight in names.items()}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    def gradient(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the gradient of a weight before it is clipped."""
+        gradient = safe_get_full_grad(weight)
+        if self._muon is not None and getattr(weight, "use_muon", False):
+            gradient = self._muon.get(id(weight))  # the other rank has those of the other matrices
+        if gradient is None:
+            return None
+        return gradient.detach().float().clone() / self._scale
 
     def master(self, weight: torch.nn.Parameter) -> torch.Tensor:
+        """Return the master weight."""
         if not self._is_plain and (full := safe_get_full_fp32_param(weight)) is not None:
             return full.detach().float().clone()
         if id(weight) in self._wrapped:
@@ -204,6 +221,7 @@ class _Engine:
         return weight.detach().float().clone()
 
     def momentum(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the state of the optimizer that is compared."""
         if not self._is_plain:
             if getattr(weight, "use_muon", False) or (name := self._momentum_name()) is None:
                 return None
@@ -233,12 +251,9 @@ class _Engine:
         distributed.all_gather_object(of_ranks, held)
         return next((name for name in MOMENTA if any(name in names for names in of_ranks)), None)
 
-    def stale(self, names: dict[str, torch.nn.Parameter], masters: Tensors) -> dict[str, float]:
-        """Compare the weights that this rank computes with to the master weights."""
-        apart = {}
-        for name, weight in names.items():
-            with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
-                held = weight.detach().float()
-                rounded = masters[name].to(weight.dtype).float()
-                apart[name] = float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))
-        return apart
+    def stale(self, weight: torch.nn.Parameter, master: torch.Tensor) -> float:
+        """Compare a weight that this rank computes with to its master weight."""
+        with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
+            held = weight.detach().float()
+            rounded = master.to(weight.dtype).float()
+            return float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))

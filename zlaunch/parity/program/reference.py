@@ -32,7 +32,7 @@ def gradients(
         if reorder:
             numbers.reverse()
         sums = {name: torch.zeros(weight.shape) for name, weight in weights.items()}
-        losses = []
+        losses, summands = [], dict.fromkeys(weights, 0.0)
         for number in numbers:
             loss = loss_of(module(**small.batch(number, dtype, reorder=reorder)))
             (loss.float() * scale).backward()
@@ -40,13 +40,16 @@ def gradients(
             for name, weight in weights.items():
                 if weight.grad is not None:
                     measured.reached.add(name)
-                    sums[name] += weight.grad.float() / scale
+                    gradient = weight.grad.float() / scale
+                    sums[name] += gradient
+                    summands[name] += float(gradient.norm())
                     weight.grad = None
         shares = len(numbers)
         if trial.workload.ds_config.get("gradient_allreduce_op") == "sum":
             shares //= trial.workload.world_size
         measured.losses.append(sum(losses) / len(losses))
         measured.gradients.append({name: total / shares for name, total in sums.items()})
+        measured.summands.append({name: length / shares for name, length in summands.items()})
         measured.norms.append(_norm(measured.gradients[-1].values()))
     measured.parameters = sum(weight.numel() for weight in module.parameters())
     return measured

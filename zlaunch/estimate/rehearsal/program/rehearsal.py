@@ -4,10 +4,8 @@ import contextlib
 import gc
 import json
 import os
-import runpy
 import signal
 import sys
-import textwrap
 import time
 import traceback
 from collections.abc import Sequence
@@ -38,11 +36,17 @@ from zlaunch.estimate.rehearsal.program.mode import (
     share_arrays,
     without_inference_tensors,
 )
+from zlaunch.estimate.rehearsal.program.run_program import (
+    is_of_engine,
+    is_status,
+    one_line,
+    place_in_program,
+    run_as_python,
+)
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
 from zlaunch.worker.hook import accelerate_cpu
-from zlaunch.worker.hook.frames import is_the_users
 
 _NO_DATA = (
     fake_tensor.DataDependentOutputException,
@@ -52,10 +56,6 @@ _NO_DATA = (
     NotImplementedError,
 )
 """Exceptions of code that needs the data of tensors."""
-
-
-_MOST_CHARACTERS = 300
-"""How much of an error is shown."""
 
 
 class OutOfTime(BaseException):
@@ -105,20 +105,11 @@ class ProgramRehearsal:
 
     def run(self) -> NoReturn:
         """Run the program as Python would, and write why there is no forecast if it ends by itself."""
-        program, *args = self._order.argv
         with torch.autograd.set_multithreading_enabled(False), self._mode:
             self._phases.enter("load")
             self._confinement.install()
-            sys.dont_write_bytecode = True  # `__pycache__` beside the user's modules, past the confinement
             try:
-                if program == "-m":
-                    sys.argv = args
-                    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
-                    runpy.run_module(args[0], run_name="__main__", alter_sys=True)
-                else:
-                    sys.argv = [program, *args]
-                    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # noqa: PTH100, PTH120
-                    runpy.run_path(program, run_name="__main__")
+                run_as_python(self._order.argv)
                 self._end(self._without_forecast(None))
             except BaseException as error:  # noqa: BLE001 - SystemExit, too, is how a program may end
                 self._end(self._without_forecast(error))
@@ -191,12 +182,6 @@ class ProgramRehearsal:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return replace(known, error=ENDED_EARLY, is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
-        own = [
-            frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]
-        ]
-        place = None
-        if own:
-            place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
         message = _one_line(error)
         needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
             _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
@@ -204,10 +189,10 @@ class ProgramRehearsal:
         return replace(
             known,
             error=message,
-            exited=isinstance(error, SystemExit) and not isinstance(error.code, str),
-            place=place,
+            place=place_in_program(frames, self._order.argv[0]),
+            exited=is_status(error),
             is_own_error=not needs_data,
-            is_refusal=not needs_data and _is_of_engine(frames),
+            is_refusal=not needs_data and is_of_engine(frames),
         )
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
@@ -232,24 +217,12 @@ def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
     return bool(frames) and any(place in frames[-1].filename for place in places)
 
 
-def _is_of_engine(frames: traceback.StackSummary) -> bool:
-    """Whether the innermost line raises, or asserts, in what DeepSpeed's engine consists of."""
-    if not frames or "/deepspeed/runtime/" not in frames[-1].filename:
-        return False
-    return (frames[-1].line or "").startswith(("raise ", "assert ", "assert("))
-
-
 def _one_line(error: BaseException) -> str:
     if isinstance(error, OutOfTime):
         return "it did not take two steps in time"
     if isinstance(error, _NO_DATA[:2]):
         return f"`{error}` needs the values of tensors"
-    if isinstance(error, SystemExit) and isinstance(error.code, str):
-        return error.code
-    if isinstance(error, SystemExit):
-        return f"it exited with {error.code}"
-    words = "".join(traceback.format_exception_only(error))
-    return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
+    return one_line(error)
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

@@ -43,6 +43,17 @@ class ProgramSettings:
         self.asked = max(self.asked, number)
         return min(number, MOST_ACCUMULATED)
 
+    def replace_config(self, given: dict[str, Any]) -> None:
+        """Replace the ds_config among the arguments of `deepspeed.initialize`."""
+        args = given.get("args")
+        for name in ("config", "config_params"):
+            if given.get(name) is not None:
+                given[name] = self.ds_config(given[name])
+                return
+        if args is not None and (file := getattr(args, "deepspeed_config", None)) is not None:
+            args.deepspeed_config = None
+            given["config"] = self.ds_config(file)
+
     def ds_config(self, given: Any) -> Any:
         """Return a ds_config as it is rehearsed."""
         if isinstance(given, (str, Path)) and Path(given).is_file():

@@ -104,7 +104,7 @@ def _strategies(query: EstimateQuery, pinned: Pinned) -> list[Strategy]:
         label = " ".join(filter(None, (pinned.offload.optimizer, pinned.offload.param)))
         known = {Strategy(stage, pinned.offload, label) for stage in stages}
     chosen = [strategy for strategy in known if pinned.stage in (None, strategy.stage)]
-    return sorted(chosen, key=lambda strategy: (strategy.stage, str(strategy.offload)))
+    return sorted(chosen, key=lambda strategy: (strategy.stage, strategy.label != "-", strategy.label))
 
 
 def _optimizers(query: EstimateQuery, pinned: Pinned) -> Sequence[str]:

@@ -68,21 +68,31 @@ def of_gradients(engine: Measured, expected: Measured, other: Measured) -> Itera
             yield replace(distance, cancels=_part(summands[name], float(right.norm())))
 
 
-def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
-    """Compare what the optimizers made of the same gradients."""
+def of_steps(engine: Measured, expected: Measured, earlier: Tensors | None = None) -> Iterator[Distance]:
+    """Compare what the optimizers made of the same gradients; `earlier` are momenta before the first step."""
     for step, masters in enumerate(expected.masters):
+        before_step = engine.momenta[step - 1] if step else earlier or {}
         for name, weight in masters.items():
             before = engine.masters[step][name]
             update, right = engine.masters[step + 1][name] - before, weight - before
             rounding = 0.0
             if length := float(right.norm()):
                 rounding = _LAST_BIT * float(before.norm()) / length
-            yield _distance("update", step, (update, right), rounding, name)
+            cancels = 1.0
             if name in engine.momenta[step] and name in expected.momenta[step]:
                 mine, its = engine.momenta[step][name], expected.momenta[step][name]
-                yield _distance("momentum", step, (mine, its), 0.0, name)
+                cancels = _part(_summands(its, before_step.get(name)), float(its.norm()))
+                yield replace(_distance("momentum", step, (mine, its), 0.0, name), cancels=cancels)
+            yield replace(_distance("update", step, (update, right), rounding, name), cancels=cancels)
         for name, apart in engine.stale[step].items():
             yield Distance("weights", step + 1, apart, 0.0, name)
+
+
+def _summands(momentum: torch.Tensor, before: torch.Tensor | None) -> float:
+    """Return how long the parts of a momentum are together: what was there before, and what was added."""
+    if before is None:
+        return float(momentum.norm())
+    return float(before.norm()) + float((momentum - before).norm())
 
 
 def _distance(

@@ -130,10 +130,19 @@ def _trust_other_ranks() -> None:
 def _group_ranks_that_share_layers() -> None:
     """A mesh of torch needs a real device; AutoTP compares the batches of ranks, which needs data."""
     from deepspeed import comm
+    from deepspeed.runtime.engine import DeepSpeedEngine
 
     for module in (comm, comm.comm):
         module.initialize_mesh_device = _Mesh
-        module.broadcast_object_list = lambda *_, **__: None
+    configure = getattr(DeepSpeedEngine, "_configure_tensor_parallel_states", None)
+    if configure is None:  # before DeepSpeed 0.16.4
+        return
+
+    def configure_unchecked(self: Any, model: torch.nn.Module) -> None:
+        configure(self, model)
+        self.first_dataloader_check.remove()
+
+    DeepSpeedEngine._configure_tensor_parallel_states = configure_unchecked
 
 
 class _Mesh:

@@ -259,7 +259,7 @@ class WatchedEngine:
         if not self._is_first:
             return
         norm = self.engine.get_global_grad_norm()
-        if self._reader.has_scaled_norm or norm is None:
+        if self._reader.has_other_norm or norm is None:
             norm = None
         else:
             norm = float(norm)
@@ -287,8 +287,7 @@ class WatchedEngine:
         engine.stale.append(dict(zip(self._weights, apart.tolist(), strict=True)))
         expected = Measured(masters=[{}], momenta=[{}])
         if (optimizer := self._reference(before)) is not None:
-            made, states = optimizer.step(before, gradients, options, self.engine.gradient_clipping())
-            expected = Measured(masters=[made], momenta=[states])
+            expected = optimizer.step(before, gradients, options, self.engine.gradient_clipping())
         self._note(of_steps(engine, expected, self._momenta))
         self._momenta = momenta
 

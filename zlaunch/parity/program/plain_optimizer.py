@@ -11,8 +11,11 @@ from zlaunch.parity.program.measured import Measured, Tensors, momentum
 from zlaunch.parity.program.optimizers import UNSURE, Lion
 
 _ADAMS: Final = ("FusedAdam", "DeepSpeedCPUAdam")
+_COUPLED: Final = "Adam"
+"""One of them whose weight decay is a part of the gradient."""
 _OF_DEEPSPEED: Final[Mapping[str, type[optim.Optimizer]]] = {
     **dict.fromkeys(_ADAMS, optim.AdamW),
+    _COUPLED: optim.Adam,
     **dict.fromkeys(("FusedLion", "DeepSpeedCPULion"), Lion),
     "DeepSpeedCPUAdagrad": optim.Adagrad,
 }
@@ -112,10 +115,11 @@ def norm_of(gradients: Iterable[torch.Tensor]) -> float:
 
 def _kind_of(live: optim.Optimizer) -> type[optim.Optimizer]:
     kind: type[optim.Optimizer] = type(live)
+    name = kind.__name__
     if kind.__module__.startswith("torch.optim"):
         return kind
-    if kind.__name__ in _ADAMS and not getattr(live, "adam_w_mode", True):
-        return optim.Adam
-    if (found := _OF_DEEPSPEED.get(kind.__name__)) is None:
-        raise LookupError(kind.__name__)
-    return found
+    if name in _ADAMS and not getattr(live, "adam_w_mode", True):
+        name = _COUPLED
+    if name not in _OF_DEEPSPEED:
+        raise LookupError(name)
+    return _OF_DEEPSPEED[name]

@@ -74,19 +74,23 @@ def of_gradients(engine: Measured, expected: Measured, other: Measured) -> Itera
             yield replace(distance, cancels=_part(summands[name], float(right.norm())))
 
 
-def of_steps(engine: Measured, expected: Measured) -> Iterator[Distance]:
-    """Compare what the optimizers made of the same gradients."""
+def of_steps(engine: Measured, expected: Measured, earlier: Tensors | None = None) -> Iterator[Distance]:
+    """Compare what the optimizers made of the same gradients; `earlier` are momenta before the first step."""
     for step, masters in enumerate(expected.masters):
+        before_step = engine.momenta[step - 1] if step else earlier or {}
         for name, weight in masters.items():
             before = engine.masters[step][name]
+            cancels = 1.0
+            if name in engine.momenta[step] and name in expected.momenta[step]:
+                mine, its = engine.momenta[step][name], expected.momenta[step][name]
+                cancels = _part(_summands(its, before_step.get(name)), float(its.norm()))
+                distance = _distance("momentum", step, (mine, its), expected.momentum_rounding, name)
+                yield replace(distance, cancels=cancels)
             unsure = 0.0
             if expected.unsure:
                 unsure = expected.unsure[step].get(name, 0.0)
             weights = (before, engine.masters[step + 1][name], weight)
-            yield of_update("update", step, weights, unsure, name)
-            if name in engine.momenta[step] and name in expected.momenta[step]:
-                mine, its = engine.momenta[step][name], expected.momenta[step][name]
-                yield _distance("momentum", step, (mine, its), expected.momentum_rounding, name)
+            yield replace(of_update("update", step, weights, unsure, name), cancels=cancels)
         for name, apart in engine.stale[step].items():
             yield Distance("weights", step + 1, apart, 0.0, name)
 
@@ -105,6 +109,13 @@ def of_update(
     if length := float(its.norm()):
         rounding = (LAST_BIT * float(before.norm()) + unsure) / length
     return _distance(quantity, step, (mine, its), rounding, name)
+
+
+def _summands(momentum: torch.Tensor, before: torch.Tensor | None) -> float:
+    """Return how long the parts of a momentum are together: what was there before, and what was added."""
+    if before is None:
+        return float(momentum.norm())
+    return float(before.norm()) + float((momentum - before).norm())
 
 
 def _distance(

@@ -1,13 +1,13 @@
 """Plain torch: one process, the whole batch, gradients added up in fp32."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from zlaunch.estimate.rehearsal.training import loss_of, optimizer_of
-from zlaunch.parity.program.measured import Measured, momentum
-from zlaunch.parity.program.optimizers import UNSURE, reference_of
+from zlaunch.parity.program.measured import Measured
+from zlaunch.parity.program.optimizers import reference_of
+from zlaunch.parity.program.plain_optimizer import norm_of, take_step
 from zlaunch.parity.program.small import SmallModel, micro_batches
 from zlaunch.parity.trial import Trial
 
@@ -50,7 +50,7 @@ def gradients(
         measured.losses.append(sum(losses) / len(losses))
         measured.gradients.append({name: total / shares for name, total in sums.items()})
         measured.summands.append({name: length / shares for name, length in summands.items()})
-        measured.norms.append(_norm(measured.gradients[-1].values()))
+        measured.norms.append(norm_of(measured.gradients[-1].values()))
     measured.parameters = sum(weight.numel() for weight in module.parameters())
     return measured
 
@@ -70,23 +70,10 @@ def updates(trial: Trial, engine: Measured, wanted: torch.dtype) -> Measured:
     else:
         of_copies = {id(weight): name for name, weight in weights.items()}
         optimizer = reference_of(section, groups, of_copies, wanted)
-    measured.momentum_rounding = getattr(optimizer, "momentum_rounding", 0.0)
     for step, found in enumerate(engine.gradients):
-        norm = _norm(found.values())
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(engine.masters[step][name])
-                weight.grad = found[name].clone() if name in found else torch.zeros_like(weight)
-                if 0 < engine.clipping < norm:
-                    weight.grad *= engine.clipping / (norm + 1e-6)
-        optimizer.step()
-        states = {name: optimizer.state[weight] for name, weight in weights.items()}
-        measured.masters.append({name: weight.clone() for name, weight in weights.items()})
-        momenta = {name: momentum(state) for name, state in states.items()}
-        measured.momenta.append({name: state for name, state in momenta.items() if state is not None})
-        measured.unsure.append({name: state[UNSURE] for name, state in states.items() if UNSURE in state})
+        taken = take_step(optimizer, weights, engine.masters[step], found, engine.clipping)
+        measured.momentum_rounding = taken.momentum_rounding
+        measured.masters += taken.masters
+        measured.momenta += taken.momenta
+        measured.unsure += taken.unsure
     return measured
-
-
-def _norm(gradients: Iterable[torch.Tensor]) -> float:
-    return float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())

@@ -193,7 +193,7 @@ def _why_unasked(job: JobSpec, returncode: int, error: str, *, is_late: bool) ->
 def _environment(job: JobSpec, ranks: Mapping[str, str]) -> dict[str, str]:
     chosen = {name: variable.value for name, variable in asked_variables(job.env, os.environ).items()}
     rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
-    return {**os.environ, **ranks, **rendezvous, **chosen}
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **ranks, **rendezvous, **chosen}
 
 
 def error_of(lines: Sequence[str]) -> str:

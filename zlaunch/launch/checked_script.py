@@ -12,7 +12,6 @@ import psutil
 from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import BETWEEN_RANKS
 from zlaunch.errors import Finding, Refused, Unavailable
-from zlaunch.estimate.program import ENDED_EARLY
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
 from zlaunch.hosts.adapters import adapter_of
@@ -20,7 +19,7 @@ from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.estimated_script import OFFLINE
+from zlaunch.launch.estimated_script import OFFLINE, train_command
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import make_plan, refuse_without_deepspeed
 from zlaunch.launch.op_build import environment_with
@@ -30,7 +29,7 @@ from zlaunch.launch.prepare import prepare
 from zlaunch.launch.program_process import ProgramProcess, argv_of, refusal, remove_made
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
-from zlaunch.parity.script import MOST_SECONDS, STEPS, MeasuredScript, ScriptOrder, result_of
+from zlaunch.parity.script import MOST_SECONDS, NO_STEP, STEPS, MeasuredScript, ScriptOrder, result_of
 from zlaunch.parity.trial import ON_CPU, RANKS
 from zlaunch.parity.verdict import Comparison, ParityVerdict, judge
 from zlaunch.process import signals_as_exceptions
@@ -151,12 +150,14 @@ def _measure(plan: LaunchPlan, directory: Path, reporter: PlanReporter, steps: i
 def _cannot_tell(facts: JobFacts, measured: MeasuredScript) -> Unavailable:
     where = f" ({measured.place})" if measured.place else ""
     hint = "check the architecture of its model: `zlaunch check MODEL`"
-    if measured.error == ENDED_EARLY:
+    if facts.model is not None:
+        hint = f"check the architecture of its model: `zlaunch check {facts.model.name}`"
+    if measured.error == NO_STEP:
         hint = "give it more data, or more steps"
     elif OFFLINE.search(str(measured.error)):
         hint = "a check downloads nothing: get its files first, with `hf download`"
-    elif facts.model is not None:
-        hint = f"check the architecture of its model: `zlaunch check {facts.model.name}`"
+    elif measured.place is not None or measured.exited:
+        hint = f"`{train_command(facts)}` hands over the same: see whether it fails there, too"
     return Unavailable(f"cannot tell here: {facts.job.shown_name}: {measured.error}{where}", hint)
 
 

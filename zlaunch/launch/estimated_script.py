@@ -56,6 +56,11 @@ def estimate_program(
     return ProgramEstimate(estimate_of(plan, cluster, result, result.forecast), tuple(plan.warnings))
 
 
+def train_command(facts: JobFacts) -> str:
+    """Write the command that starts the same program."""
+    return shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
+
+
 def _after(words: tuple[str, ...]) -> tuple[str, ...]:
     if not words:
         return ()
@@ -66,8 +71,7 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
     """Estimate a program that could not be rehearsed by what is known of its model."""
     why = why_not(facts, result)
     if result.is_own_error:
-        train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
-        hint = f"`{train}` hands over the same: see whether it fails there, too"
+        hint = f"`{train_command(facts)}` hands over the same: see whether it fails there, too"
         if result.error == ENDED_EARLY:
             hint = "let it take at least two optimizer steps: give it more data, or more steps"
         if OFFLINE.search(str(result.error)):

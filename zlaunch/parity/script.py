@@ -9,6 +9,7 @@ from zlaunch.parity.verdict import Comparison
 
 STEPS: Final = 3
 """Steps of a program that are compared, unless it is told otherwise."""
+NO_STEP: Final = "it ended before its engine took a step"
 MOST_SECONDS: Final = 600
 """How long a program may take for them."""
 

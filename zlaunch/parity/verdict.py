@@ -24,7 +24,28 @@ FACTOR: Final = 4.0
 UNTOLD: Final = 0.25
 """Where rounding moves numbers by more than this part of them, nothing can be told."""
 
-Quantity = Literal["loss", "output", "gradient norm", "gradient", "momentum", "update", "weights"]
+Quantity = Literal[
+    "loss",
+    "output",
+    "gradient norm",
+    "gradient",
+    "momentum",
+    "update",
+    "weights",
+    "resumed",
+    "resumed on 1 rank",
+    "exported",
+]
+EXACT: Final = ("weights", "exported")
+"""Quantities whose numbers are the same in every bit."""
+_OF_STEPS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("momentum", "update"), ROUNDING["fp32"]),
+    **dict.fromkeys(("resumed", "resumed on 1 rank"), 1e-4),
+}
+"""Quantities that come of the same gradients, in fp32 in any precision, and what rounding explains of them.
+
+An optimizer that goes on rounds its factors otherwise than one that was resumed.
+"""
 
 
 class ParityAnswer(Enum):
@@ -73,6 +94,8 @@ class Comparison:
     unreached: tuple[str, ...] = ()
     """Parameters that the data does not reach."""
     seconds: float = 0.0
+    unsaved: tuple[str, ...] = ()
+    """What of the checkpoint was not checked, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +130,9 @@ class ParityVerdict:
 
 def allowed(distance: Distance, precision: Precision) -> float:
     """Return the distance that rounding explains."""
-    if distance.quantity == "weights":
-        return 0.0  # they are the master weights, rounded once
-    rounding = ROUNDING[precision]
-    if distance.quantity in ("momentum", "update"):
-        rounding = ROUNDING["fp32"]  # of the same gradients
+    if distance.quantity in EXACT:
+        return 0.0
+    rounding = _OF_STEPS.get(distance.quantity, ROUNDING[precision])
     return max(rounding * max(1.0, distance.cancels), FACTOR * distance.rounding)
 
 

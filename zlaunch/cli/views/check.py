@@ -1,13 +1,13 @@
 """A check as text: the answer, what differs, and what was not checked."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, get_args
 
 from zlaunch import console
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.parity.check import CheckedTrial
 from zlaunch.parity.small_model import deepest
-from zlaunch.parity.verdict import UNTOLD, Comparison, Judged, ParityAnswer, ParityVerdict
+from zlaunch.parity.verdict import UNTOLD, Comparison, Judged, ParityAnswer, ParityVerdict, Quantity
 from zlaunch.units import count, plural
 
 if TYPE_CHECKING:  # what checks a script is rarely needed
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # what checks a script is rarely needed
 MOST_ROWS: Final = 16
 """Parameters in the table; `--json` has all."""
 
-_QUANTITIES: Final = ("loss", "output", "gradient norm", "gradient", "momentum", "update", "weights")
+_QUANTITIES: Final = get_args(Quantity)
 
 
 Rows = Sequence[tuple[str, str]]
@@ -42,12 +42,16 @@ def lines_of(checked: CheckedTraining, trained: Rows) -> Iterator[str]:
     if checked.verdict.differing:
         yield from ["", *_differing(checked)]
     yield from ["", *_largest(checked)]
-    notes = list(_unchecked(checked))
-    if notes:
-        yield from ["", "not checked"]
-        for note in notes:
-            bullet, *rest = console.paragraph(note, "    ")
-            yield from [f"  - {bullet.strip()}", *rest]
+    yield from unchecked_lines(_unchecked(checked))
+
+
+def unchecked_lines(notes: Iterable[str]) -> Iterator[str]:
+    """List what was not checked."""
+    for number, note in enumerate(notes):
+        if not number:
+            yield from ["", "not checked"]
+        bullet, *rest = console.paragraph(note, "    ")
+        yield from [f"  - {bullet.strip()}", *rest]
 
 
 def answer_of(checked: CheckedTraining) -> str:
@@ -57,14 +61,18 @@ def answer_of(checked: CheckedTraining) -> str:
         return f"the same: {steps} train like plain torch, up to rounding"
     if verdict.answer is ParityAnswer.CANNOT_TELL:
         return f"cannot tell here: rounding alone may change most numbers by more than {UNTOLD:.0%}"
-    parts = []
+    quantities = ", ".join(differing_quantities(verdict))
+    return f"differs from plain torch by more than rounding: {quantities}"
+
+
+def differing_quantities(verdict: ParityVerdict) -> Iterator[str]:
+    """Name the quantities that differ, and of how many parameters."""
     for quantity in _QUANTITIES:
         names = [item.distance.parameter for item in verdict.differing if item.distance.quantity == quantity]
         if names == [""]:
-            parts.append(quantity)
+            yield quantity
         elif names:
-            parts.append(f"{quantity} of {plural(len(names), 'parameter')}")
-    return f"differs from plain torch by more than rounding: {', '.join(parts)}"
+            yield f"{quantity} of {plural(len(names), 'parameter')}"
 
 
 def rows_of_script(checked: "CheckedScript") -> Rows:
@@ -143,6 +151,7 @@ def _unchecked(checked: CheckedTraining) -> Iterator[str]:
     if checked.comparison.unreached:
         first, number = checked.comparison.unreached[0], len(checked.comparison.unreached)
         yield f"{plural(number, 'parameter')} that the data does not reach, such as {first}"
+    yield from checked.comparison.unsaved
     if untold := checked.verdict.untold:
         names = ", ".join(untold[:2])
         if len(untold) > 2:

@@ -7,9 +7,19 @@ from typing import Any, Final
 import torch
 from torch import optim
 
-from zlaunch.parity.program.measured import Tensors, momentum
+from zlaunch.parity.program.measured import Measured, Tensors, momentum
+from zlaunch.parity.program.optimizers import UNSURE, Lion
 
-_OF_DEEPSPEED: Final = ("FusedAdam", "DeepSpeedCPUAdam")
+_ADAMS: Final = ("FusedAdam", "DeepSpeedCPUAdam")
+_COUPLED: Final = "Adam"
+"""One of them whose weight decay is a part of the gradient."""
+_OF_DEEPSPEED: Final[Mapping[str, type[optim.Optimizer]]] = {
+    **dict.fromkeys(_ADAMS, optim.AdamW),
+    _COUPLED: optim.Adam,
+    **dict.fromkeys(("FusedLion", "DeepSpeedCPULion"), Lion),
+    "DeepSpeedCPUAdagrad": optim.Adagrad,
+}
+"""Class of DeepSpeed → that of torch, or of the publication."""
 _KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
 """Options that choose how something is computed, not what."""
 
@@ -54,24 +64,14 @@ class PlainOptimizer:
 
     def step(
         self, before: Tensors, gradients: Tensors, groups: Sequence[Mapping[str, Any]], clipping: float
-    ) -> tuple[Tensors, Tensors]:
-        """Take a step from these weights with these gradients, clipped; return new weights, and momenta.
+    ) -> Measured:
+        """Take a step from these weights with these gradients.
 
         `groups` has the options of each group, such as the learning rate of this step.
         """
-        norm = norm_of(gradients.values())
         for mine, live in zip(self._optimizer.param_groups, groups, strict=True):
             mine.update(self._options(live))
-        with torch.no_grad():
-            for name, weight in self._weights.items():
-                weight.copy_(before[name])
-                weight.grad = gradients[name].clone() if name in gradients else torch.zeros_like(weight)
-                if 0 < clipping < norm:
-                    weight.grad *= clipping / (norm + 1e-6)
-        self._optimizer.step()
-        after = {name: weight.clone() for name, weight in self._weights.items()}
-        states = {name: momentum(self._optimizer.state[weight]) for name, weight in self._weights.items()}
-        return after, {name: state for name, state in states.items() if state is not None}
+        return take_step(self._optimizer, self._weights, before, gradients, clipping)
 
     def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -81,6 +81,33 @@ class PlainOptimizer:
         }
 
 
+def take_step(
+    optimizer: Any, weights: Tensors, before: Tensors, gradients: Tensors, clipping: float
+) -> Measured:
+    """Take a step of an optimizer from weights `before`, with gradients clipped to a norm if it is not 0.
+
+    `weights` are those that the optimizer has. Returns new weights, momenta, and what of updates is unsure.
+    """
+    norm = norm_of(gradients.values())
+    with torch.no_grad():
+        for name, weight in weights.items():
+            weight.copy_(before[name])
+            weight.grad = torch.zeros_like(weight)
+            if name in gradients:
+                weight.grad += gradients[name]
+            if 0 < clipping < norm:
+                weight.grad *= clipping / (norm + 1e-6)
+    optimizer.step()
+    states = {name: optimizer.state[weight] for name, weight in weights.items()}
+    momenta = {name: momentum(state) for name, state in states.items()}
+    return Measured(
+        masters=[{name: weight.clone() for name, weight in weights.items()}],
+        momenta=[{name: state for name, state in momenta.items() if state is not None}],
+        unsure=[{name: state[UNSURE] for name, state in states.items() if UNSURE in state}],
+        momentum_rounding=getattr(optimizer, "momentum_rounding", 0.0),
+    )
+
+
 def norm_of(gradients: Iterable[torch.Tensor]) -> float:
     """Return the norm of all gradients together."""
     return float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
@@ -88,10 +115,11 @@ def norm_of(gradients: Iterable[torch.Tensor]) -> float:
 
 def _kind_of(live: optim.Optimizer) -> type[optim.Optimizer]:
     kind: type[optim.Optimizer] = type(live)
+    name = kind.__name__
     if kind.__module__.startswith("torch.optim"):
         return kind
-    if kind.__name__ in _OF_DEEPSPEED:
-        is_decoupled: Any = getattr(live, "adam_w_mode", True)
-        plain: dict[bool, type[optim.Optimizer]] = {True: optim.AdamW, False: optim.Adam}
-        return plain[bool(is_decoupled)]
-    raise LookupError(kind.__name__)
+    if name in _ADAMS and not getattr(live, "adam_w_mode", True):
+        name = _COUPLED
+    if name not in _OF_DEEPSPEED:
+        raise LookupError(name)
+    return _OF_DEEPSPEED[name]

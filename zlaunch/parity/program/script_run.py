@@ -23,7 +23,6 @@ import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.engine import DeepSpeedEngine
 
-from zlaunch.estimate.program import ENDED_EARLY
 from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed
 from zlaunch.estimate.rehearsal.program.confinement import Confinement
 from zlaunch.estimate.rehearsal.program.run_program import (
@@ -37,7 +36,7 @@ from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.parity.program.plain_module import PlainModule
 from zlaunch.parity.program.watched_engine import WatchedEngine
-from zlaunch.parity.script import MeasuredScript, ScriptOrder, TrainedEngine, result_of
+from zlaunch.parity.script import NO_STEP, MeasuredScript, ScriptOrder, TrainedEngine, result_of
 from zlaunch.parity.trial import RANKS, why_uncheckable
 from zlaunch.parity.verdict import Comparison
 from zlaunch.units import count, memory
@@ -198,7 +197,7 @@ class ScriptCheck:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             if self._trained is not None and self._trained.steps:
                 return self._result()
-            return MeasuredScript(error=ENDED_EARLY)
+            return MeasuredScript(error=NO_STEP)
         frames = traceback.extract_tb(error.__traceback__)
         message = one_line(error)
         if isinstance(error, _OutOfTime):

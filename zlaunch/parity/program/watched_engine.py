@@ -64,6 +64,10 @@ class WatchedEngine:
         self._optimizer: PlainOptimizer | None = None
         self._forwards: list[Forward] = []
         self._open: Forward | None = None
+        self._momenta: Tensors = {}
+        """Before the step."""
+        self._reduced: Tensors | None = None
+        """Gradients after a backward pass, if a program may change them before the step."""
         self._is_replaying = self._has_weights = False
         self._overflows = 0
         self.steps = 0
@@ -157,6 +161,8 @@ class WatchedEngine:
         for forward in arrived:
             forward.backwards.append(Backward(forward.arrived, owed / scales[0]))
             forward.arrived = {}
+        if not self.engine.zero_optimization() and self.engine.is_gradient_accumulation_boundary():
+            self._reduced = self._kept(self._reader.gradient)
         return result
 
     def _refuse_other_paths(self, loss: torch.Tensor) -> None:
@@ -186,7 +192,8 @@ class WatchedEngine:
                 raise CannotTell(f"the loss scale is too large in {self._overflows} steps")
             return result
         self.steps += 1
-        self._compare(plain, gradients)
+        self._compare(plain, self._reduced or gradients)
+        self._reduced = None
         self._compare_update(before, gradients, options)
         return result
 
@@ -252,7 +259,7 @@ class WatchedEngine:
         if not self._is_first:
             return
         norm = self.engine.get_global_grad_norm()
-        if self._reader.has_scaled_norm or norm is None:
+        if self._reader.has_other_norm or norm is None:
             norm = None
         else:
             norm = float(norm)
@@ -280,9 +287,9 @@ class WatchedEngine:
         engine.stale.append(dict(zip(self._weights, apart.tolist(), strict=True)))
         expected = Measured(masters=[{}], momenta=[{}])
         if (optimizer := self._reference(before)) is not None:
-            made, states = optimizer.step(before, gradients, options, self.engine.gradient_clipping())
-            expected = Measured(masters=[made], momenta=[states])
-        self._note(of_steps(engine, expected))
+            expected = optimizer.step(before, gradients, options, self.engine.gradient_clipping())
+        self._note(of_steps(engine, expected, self._momenta))
+        self._momenta = momenta
 
     def _reference(self, weights: Tensors) -> PlainOptimizer | None:
         if self._optimizer is None and self.steps == 1:

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all ops fast check docs deaths releases newest matrix programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
+.PHONY: help train test test-all ops fast check docs deaths releases newest matrix parity programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -18,8 +18,10 @@ help:
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
 	@echo "make matrix    run jobs with the oldest to the newest packages, regenerate docs/versions.md, and reproduce known defects"
+	@echo "make parity    check all configurations against plain torch, and regenerate the table in docs/parity.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make program-memory  compare their estimated memory with real ranks"
+	@echo "make program-parity  check that they train the same as plain torch"
 	@echo "make gpu-wheels     download wheels for a GPU machine without network: docs/gpu.md"
 	@echo "make gpu-check      on the GPU machine: compare predicted with measured memory"
 	@echo "make gpu-jobs       on the GPU machine: run real jobs through zlaunch"
@@ -120,13 +122,19 @@ matrix: .venv/installed
 	$(BIN)/python -m tools.matrix
 	$(BIN)/python -m tools.known_defects
 
+parity: .venv/installed
+	$(BIN)/python -m tools.write_parity
+
 # Sources come from GitHub; with MIRRORS=DIR, from copies in DIR.
 programs: .venv/installed
 	$(BIN)/python -m tools.programs build/programs
 
-.PHONY: program-memory
+.PHONY: program-memory program-parity
 program-memory: .venv/installed
 	$(BIN)/python -m tools.programs.memory build/programs
+
+program-parity: .venv/installed
+	$(BIN)/python -m tools.programs.parity build/programs
 
 # torch comes first, with its exact version: pip then prefers a CPU build that is already available.
 .venv/installed: pyproject.toml constraints.txt

@@ -116,7 +116,9 @@ class Rank:
         from zlaunch.estimate.rehearsal.model import trained_dtype
 
         batch = self.inputs.make(self.device.place(), trained_dtype(self.workload.ds_config))
-        if self.inputs.has_images:
+        for name, data in self.inputs.data.items():
+            batch[name] = data.to(batch[name].device, batch[name].dtype)
+        if self.inputs.has_images and "input_ids" not in self.inputs.data:
             batch["input_ids"][:, : self.config.image_seq_length] = self.config.image_token_id
         return batch
 

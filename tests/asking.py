@@ -81,7 +81,7 @@ def by_formula(config: Mapping[str, Any], micro: int = 8, seq_len: int = 1024) -
 
 def speed(seconds: float) -> Speed:
     """Make the speed of a job whose step of one token takes so long."""
-    return Speed(Communication((), 8, 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
+    return Speed(Communication((), 0, 0, 0, 0), Roofline((), seconds, (seconds, seconds), 1 / seconds))
 
 
 def answer(one: EstimateQuery, told: Forecast, seconds: float | None = None) -> Estimate:

@@ -225,6 +225,53 @@ CHECKS: Mapping[str, Check] = {
 }
 
 
+@dataclass(frozen=True)
+class WrongRelease:
+    """A release that trains something else, and how `zlaunch check` shows it."""
+
+    row: Row
+    issue: int
+    options: tuple[str, ...]
+    """With these, all gradients differ."""
+    others: tuple[str, ...]
+    """With these, none do."""
+
+    def measure(self) -> tuple[Result, Result]:
+        """Check both."""
+        environment = Environment(self.row)
+        environment.make()
+        return self._check(environment, self.options, 65), self._check(environment, self.others, 0)
+
+    def _check(self, environment: Environment, options: tuple[str, ...], wanted: int) -> Result:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as directory:
+            status, output = environment.run(("zlaunch", "check", TIED, *options), Path(directory))
+        result = Result(time.monotonic() - began)
+        if status != wanted:
+            result = replace(result, error=f"exit status {status}, not {wanted}: {_cause(output)}")
+        elif status and f"gradient of {ALL}" not in " ".join(output.split()):
+            result = replace(result, error="not all gradients differ")
+        return result
+
+
+TIED, ALL = "meta-llama/Llama-3.2-1B", "20 parameters"
+_BF16 = ("--precision", "bf16", "--stage")
+WRONG = (
+    WrongRelease(
+        Row("0.18.2", "4.57.6", "1.12.0"),
+        7718,
+        (*_BF16, "2", "--grad-accum", "3"),
+        (*_BF16, "1", "--grad-accum", "3"),
+    ),
+    WrongRelease(
+        Row("0.19.3", "4.57.6", "1.12.0"),
+        8224,
+        (*_BF16, "2", "--grad-accum", "3"),
+        (*_BF16, "3", "--grad-accum", "3"),
+    ),
+)
+
+
 def measure(row: Row) -> dict[str, Result]:
     """Make the environment of a row, and run all checks in it."""
     environment = Environment(row)
@@ -260,7 +307,23 @@ def _lines(measured: Mapping[str, Mapping[str, Result]]) -> Iterator[str]:
                 if result.bare:
                     bare = f"  Without zlaunch: {_sentence(result.bare)}"
                 yield bare
+    yield from _wrong_lines()
     yield TAIL
+
+
+def _wrong_lines() -> Iterator[str]:
+    yield "\n## Releases that train something else\n"
+    yield f"`zlaunch check {TIED}` with other options, in environments of their own:\n"
+    yield "| DeepSpeed | issue | differs | the same |"
+    yield "|---|---|---|---|"
+    for wrong in WRONG:
+        file = FOLDER / wrong.row.name / "results.json"
+        if file.exists():
+            results = [Result(**result) for result in json.loads(file.read_text())]
+            cells = zip((wrong.options, wrong.others), results, strict=True)
+            texts = (f"`{' '.join(options)}`: {result.cell}" for options, result in cells)
+            link = f"[{wrong.issue}](https://github.com/deepspeedai/DeepSpeed/issues/{wrong.issue})"
+            yield f"| {wrong.row.deepspeed} | {link} | {' | '.join(texts)} |"
 
 
 def _sentence(text: str) -> str:
@@ -332,6 +395,13 @@ def main(names: Sequence[str]) -> int:
     for row in (row for row in ROWS if row.name in names or not names):
         results = {name: asdict(result) for name, result in measure(row).items()}
         (FOLDER / row.name / "results.json").write_text(json.dumps(results, indent=1))
+    wrongly: list[Result] = []
+    for wrong in (wrong for wrong in WRONG if wrong.row.name in names or not names):
+        results_of_checks = wrong.measure()
+        wrongly += results_of_checks
+        text = json.dumps([asdict(result) for result in results_of_checks], indent=1)
+        (FOLDER / wrong.row.name / "results.json").write_text(text)
+        print(f"{wrong.row.name}: {[result.cell + result.error for result in results_of_checks]}", flush=True)
     files = {row.name: FOLDER / row.name / "results.json" for row in ROWS}
     measured = {
         name: {check: Result(**result) for check, result in json.loads(file.read_text()).items()}
@@ -339,7 +409,7 @@ def main(names: Sequence[str]) -> int:
         if file.exists()
     }
     PAGE.write_text(page(measured), "utf-8")
-    every = chain.from_iterable(by_check.values() for by_check in measured.values())
+    every = [*wrongly, *chain.from_iterable(by_check.values() for by_check in measured.values())]
     return int(any(result.error and not result.bare for result in every))
 
 

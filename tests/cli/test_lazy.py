@@ -1,5 +1,6 @@
 """Commands are listed by a table and imported when they are needed."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 import typer
 
 from zlaunch.cli import COMMANDS, program
-from zlaunch.cli.lazy import LazyCommand, LazyGroup
+from zlaunch.cli.lazy import OTHER_NAMES, LazyCommand, LazyGroup
 from zlaunch.errors import WrongUsage
 
 LIST_IMPORTS = """
@@ -29,6 +30,9 @@ def lazy_commands(commands: Sequence[Any] = COMMANDS) -> Iterator[LazyCommand]:
             yield from lazy_commands(list(command.commands.values()))
 
 
+GROUPS: dict[str, Any] = {"": program.commands} | {
+    str(command.name): command.commands for command in COMMANDS if isinstance(command, LazyGroup)
+}
 PATHS = sorted(command.module for command in lazy_commands())
 
 
@@ -93,12 +97,28 @@ def test_the_shell_completes_commands_and_their_options(
         ("new", "init"),
         ("list", "runs list"),
         ("run list", "runs list"),
+        ("resume", "train --resume latest"),
+        ("config fix", "config validate FILE --fix"),
+        ("config valdate", "config validate"),
+        ("checkpoint merge", "checkpoint export"),
+        ("runs tail", "runs logs"),
+        ("recipes run", "train RECIPE"),
     ],
 )
 def test_a_command_under_another_name_or_without_its_group_is_named(words: str, meant: str) -> None:
     with pytest.raises(WrongUsage) as caught:
         program([*words.split(), "train.py"], prog_name="zlaunch", standalone_mode=False)
     assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
+
+
+def test_other_names_are_those_of_commands_that_exist() -> None:
+    groups = json.loads(OTHER_NAMES.read_text("utf-8"))
+    paths = {f"{group} {name}".strip() for group, commands in GROUPS.items() for name in commands}
+    for group, names in groups.items():
+        for meant, words in names.items():
+            command = re.split(" (?=-|[A-Z])", meant)[0]
+            assert command in paths
+            assert not {*words.split()} & {*GROUPS[group]}
 
 
 def test_a_misspelled_command_is_named() -> None:

@@ -16,8 +16,11 @@ from zlaunch.estimate.workload import Images  # noqa: E402
 SIZES = [(w, h) for w in (30, 56, 199, 336, 560, 1000, 3000) for h in (28, 130, 449, 672, 1300)]
 
 
-def inputs(width: int, height: int, arguments: Mapping[str, Any], config: Any) -> ImageInputs:
-    return image_inputs(Images(1, width, height), config, {"pixel_values": None, **arguments}, (1, 64))
+def inputs(
+    width: int, height: int, arguments: Mapping[str, Any], config: Any, **processor: Any
+) -> ImageInputs:
+    arguments = {"pixel_values": None, **arguments}
+    return image_inputs(Images(1, width, height), config, arguments, (1, 64), processor=processor)
 
 
 @pytest.mark.parametrize("patch", [14, 16])
@@ -29,6 +32,50 @@ def test_qwen_rounds_images_to_whole_patches(patch: int) -> None:
         rows, columns = resize(height, width, factor=2 * patch, max_pixels=1 << 40)
         assert made.data["image_grid_thw"].tolist() == [[1, rows // patch, columns // patch]]
         assert made.tokens == rows * columns // (2 * patch) ** 2
+
+
+def test_qwen_reduces_images_to_the_most_pixels_of_its_processor() -> None:
+    resize = models.qwen2_vl.image_processing_pil_qwen2_vl.smart_resize
+    vision = SimpleNamespace(patch_size=14, spatial_merge_size=2, temporal_patch_size=2)
+    config = SimpleNamespace(vision_config=vision)
+    for width, height in SIZES:
+        made = inputs(width, height, {"image_grid_thw": None}, config, max_pixels=200_000, min_pixels=50_000)
+        rows, columns = resize(height, width, factor=28, max_pixels=200_000, min_pixels=50_000)
+        assert made.data["image_grid_thw"].tolist() == [[1, rows // 14, columns // 14]]
+
+
+@pytest.mark.parametrize("merge", [1, 2])
+def test_pixtral_fits_images_into_its_largest_size(merge: int) -> None:
+    fitted = models.pixtral.image_processing_pil_pixtral.get_resize_output_image_size
+    vision = SimpleNamespace(model_type="pixtral", image_size=1024, patch_size=16)
+    config = SimpleNamespace(vision_config=vision, model_type="mistral3", spatial_merge_size=merge)
+    for width, height in SIZES:
+        made = inputs(width, height, {}, config)
+        size = fitted(torch.zeros(3, height, width), 1024, 16 * merge)
+        assert made.shapes["pixel_values"][2:] == size
+        assert made.tokens == math.prod(size) // (16 * merge) ** 2
+
+
+def test_idefics2_fits_images_between_two_edges() -> None:
+    module = models.idefics2.image_processing_pil_idefics2
+    edges = SimpleNamespace(shortest_edge=378, longest_edge=980)
+    perceiver = SimpleNamespace(resampler_n_latents=64)
+    config = SimpleNamespace(vision_config=SimpleNamespace(), perceiver_config=perceiver)
+    for width, height in SIZES:
+        made = inputs(width, height, {}, config)
+        size = module.get_resize_output_image_size(torch.zeros(3, height, width), edges)
+        assert made.shapes["pixel_values"] == (1, 1, 3, *size)
+        assert made.tokens == 64
+        assert made.missing
+
+
+def test_idefics2_cuts_images_if_its_processor_does() -> None:
+    perceiver = SimpleNamespace(resampler_n_latents=64)
+    config = SimpleNamespace(vision_config=SimpleNamespace(), perceiver_config=perceiver)
+    made = inputs(1000, 500, {}, config, do_image_splitting=True)
+    assert made.shapes["pixel_values"][:2] == (1, 5)
+    assert made.tokens == 5 * 64
+    assert not made.missing
 
 
 def test_internvl_cuts_images_into_tiles() -> None:
@@ -69,6 +116,28 @@ def test_llava_next_leaves_out_padding() -> None:
     own._get_unpadded_features = lambda *sizes: module.LlavaNextProcessor._get_unpadded_features(own, *sizes)
     for width, height in SIZES:
         assert inputs(width, height, {}, config).tokens == count(own, height, width, 336, 336)
+
+
+def test_llava_onevision_has_fewer_tokens_of_large_images() -> None:
+    processor = models.llava_onevision.processing_llava_onevision.LlavaOnevisionProcessor
+    resolutions = models.llava_onevision.image_processing_pil_llava_onevision
+    resolutions = resolutions.LlavaOnevisionImageProcessorPil.image_grid_pinpoints
+    vision = SimpleNamespace(image_size=384, patch_size=14)
+    config = SimpleNamespace(
+        vision_config=vision,
+        model_type="llava_onevision",
+        image_grid_pinpoints=resolutions,
+        vision_aspect_ratio="anyres_max_9",
+    )
+    own = SimpleNamespace(
+        image_processor=SimpleNamespace(image_grid_pinpoints=resolutions),
+        num_image_tokens=27**2,
+        vision_aspect_ratio="anyres_max_9",
+    )
+    own._get_unpadded_features = lambda *sizes: processor._get_unpadded_features(own, *sizes)
+    for width, height in SIZES:
+        count = processor._get_number_of_features(own, height, width, 384, 384)
+        assert inputs(width, height, {}, config).tokens == count
 
 
 def test_images_have_no_size_of_their_own_in_a_model_that_resizes_all() -> None:

@@ -48,8 +48,6 @@ def why_not(one: EstimateQuery) -> str:
 @pytest.mark.parametrize(
     ("key", "value", "does"),
     [
-        ("tensor_parallel.autotp_size", 2, "splits each layer among ranks"),
-        ("sequence_parallel_size", 2, "splits each sequence among ranks"),
         ("expert_parallel.enabled", True, "distributes experts among ranks"),
         ("hybrid_engine.enabled", True, "keeps the model in two layouts, to generate and to train"),
     ],
@@ -57,12 +55,24 @@ def why_not(one: EstimateQuery) -> str:
 def test_of_a_model_that_is_split_otherwise_than_by_zero_nobody_can_tell(
     key: str, value: Any, does: str
 ) -> None:
-    mesh = (("data_parallel_size", 4),) if key == "sequence_parallel_size" else ()
-    said = why_not(question(stage=1, overrides=((key, value), *mesh)))
+    said = why_not(question(stage=1, overrides=((key, value),)))
     assert said == (
         f"cannot tell how much memory this job takes: `{key.removesuffix('.enabled')}` {does}, "
-        "and zlaunch only rehearses data parallelism"
+        "and zlaunch does not rehearse that"
     )
+
+
+@pytest.mark.parametrize("key", ["tensor_parallel.autotp_size", "sequence_parallel_size"])
+def test_what_deepspeed_itself_splits_is_estimated(key: str) -> None:
+    (answer,) = Estimator().closed_form([question(stage=1, overrides=((key, 2),))])
+    assert isinstance(answer, Estimate)
+    assert answer.workload.groups.are_split
+
+
+def test_an_argument_of_a_program_that_splits_sequences_names_the_key_that_is_estimated() -> None:
+    (answer,) = Estimator().closed_form([question("--sp_size", "4", stage=2)])
+    assert isinstance(answer, Rejected)
+    assert "`--set sequence_parallel_size=4`" in str(answer.findings[0].hint)
 
 
 @pytest.mark.parametrize(

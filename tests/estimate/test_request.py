@@ -69,3 +69,17 @@ def test_a_script_that_does_not_exist_is_answered_with_the_recipe_of_its_name(
     with pytest.raises(InputMissing) as raised:
         find_model("own_loop.py")
     assert "`zlaunch recipes copy own_loop`" in str(raised.value.hint)
+
+
+def test_the_model_of_a_recipe_has_the_sequences_of_the_recipe() -> None:
+    from zlaunch.estimate.query import training_of
+    from zlaunch.estimate.request import _as_recipe
+    from zlaunch.job.args import ScriptArgs
+
+    def length(name: str, options: Options) -> object:
+        model = find_model("causal_lm")
+        return _as_recipe(name, training_of(model, ScriptArgs(), options)).seq_len.value
+
+    assert length("causal_lm", Options()) == 128
+    assert length("causal_lm", Options(seq_len=64)) == 64
+    assert length("some/model", Options()) == 1024

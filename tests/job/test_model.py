@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.making import json_values
 from zlaunch.errors import InputMissing, Place, Refused
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag, read_model
+from zlaunch.job.model import MODEL_FLAGS, ModelConfig, model_flag, read_model, read_processor
 
 _keys = st.sampled_from(
     ["hidden_size", "hidden_sizes", "d_model", "vocab_size", "intermediate_size", "text_config"]
@@ -107,3 +107,24 @@ def test_the_sizes_of_any_config_are_read_or_it_is_refused(
     file.write_text(json.dumps(config))
     with suppress(Refused):
         assert isinstance(read_model(file).largest_parameter, int | None)
+
+
+PROCESSOR = {"size": {"longest_edge": 980}, "do_image_splitting": False}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("preprocessor_config.json", json.dumps(PROCESSOR), PROCESSOR),
+        ("processor_config.json", json.dumps({"image_processor": PROCESSOR}), PROCESSOR),
+        ("preprocessor_config.json", "[1]", {}),
+        ("preprocessor_config.json", "{", {}),
+        ("other.json", json.dumps(PROCESSOR), {}),
+    ],
+)
+def test_a_processor_is_read_beside_a_local_config(
+    name: str, text: str, expected: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llava"}')
+    (tmp_path / name).write_text(text)
+    assert read_processor(read_model(tmp_path)) == expected

@@ -88,12 +88,12 @@ def test_a_job_that_cannot_fit_is_refused_with_what_to_type_in_train() -> None:
 def test_a_job_that_cannot_be_estimated_starts_unless_a_rehearsal_was_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    split = prepared(stage=1, overrides=(("tensor_parallel.autotp_size", 2),))
+    split = prepared(stage=1, overrides=(("hybrid_engine.enabled", True),))
     show_plan(split, LaunchOptions(dry_run=True), PlanView())
     said = capsys.readouterr()
-    assert "cannot tell how much memory this job takes: `tensor_parallel.autotp_size`" in said.err
+    assert "cannot tell how much memory this job takes: `hybrid_engine`" in said.err
     assert "memory check before the start" not in said.out
-    with pytest.raises(Unavailable, match="autotp_size"):
+    with pytest.raises(Unavailable, match="hybrid_engine"):
         show_plan(split, LaunchOptions(dry_run=True, rehearse=True), PlanView())
 
 

@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ NORMS = 5
 ALL = 2 * 9 + 2
 
 
-def trial(stage: int = 2, accumulated: int = 2, steps: int = 2) -> Trial:
+def trial(stage: int = 2, accumulated: int = 2, steps: int = 2, model: Mapping[str, Any] = LLAMA) -> Trial:
     config = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulated,
@@ -45,35 +46,70 @@ def trial(stage: int = 2, accumulated: int = 2, steps: int = 2) -> Trial:
         "zero_optimization": {"stage": stage},
         "bf16": {"enabled": False},
     }
-    workload = Workload(LLAMA, config, 2, 2, seq_len=16, accelerator="cpu", load_dtype="fp32")
+    workload = Workload(model, config, 2, 2, seq_len=16, accelerator="cpu", load_dtype="fp32")
     return Trial(workload, "fp32", steps)
 
 
-def verdict(defect: str | None, asked: Trial) -> ParityVerdict:
-    module = ["-c", "from zlaunch.parity.program.__main__ import main; main()"]
-    if defect is not None:
-        module = ["-m", "tests.parity.seeded", defect]
-    done = subprocess.run(
-        [sys.executable, *module],
-        input=to_line(asked),
-        cwd=ROOT,
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    reply: dict[str, Any] = json.loads(done.stdout)
-    assert "failure" not in reply, reply["failure"] + done.stderr[-2000:]
-    comparison: Comparison = adapter_of(Comparison).validate_python(reply)
-    return judge(comparison.distances, asked.precision)
+ALBERT = {
+    "model_type": "albert",
+    "architectures": ["AlbertForMaskedLM"],
+    "embedding_size": 32,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+"""It uses its one layer twice."""
+
+
+class Seeded:
+    """Checks trials in an engine with a defect; the packages are imported once for all of them."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.parity.seeded"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT},
+            text=True,
+        )
+
+    def verdict(self, defect: str | None, asked: Trial) -> ParityVerdict:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        line = json.dumps({"defect": defect, "trial": json.loads(to_line(asked))})
+        print(line, file=self._process.stdin, flush=True)
+        reply: dict[str, Any] = json.loads(self._process.stdout.readline())
+        assert "failure" not in reply, reply["failure"]
+        comparison: Comparison = adapter_of(Comparison).validate_python(reply)
+        assert comparison.unsaved == ()
+        return judge(comparison.distances, asked.precision)
+
+    def end(self) -> None:
+        self._process.communicate("")
+
+
+@pytest.fixture(scope="module")
+def seeded() -> Iterator[Seeded]:
+    program = Seeded()
+    yield program
+    program.end()
 
 
 def wrong(found: ParityVerdict, quantity: str) -> set[str]:
     return {item.distance.parameter for item in found.differing if item.distance.quantity == quantity}
 
 
-def test_gradients_that_are_not_divided_by_the_number_of_ranks_differ_all_by_a_factor_of_two() -> None:
-    found = verdict("scale_factor", trial(steps=1, accumulated=1))
+def test_gradients_that_are_not_divided_by_the_number_of_ranks_differ_all_by_a_factor_of_two(
+    seeded: Seeded,
+) -> None:
+    found = seeded.verdict("scale_factor", trial(steps=1, accumulated=1))
     gradients = [item.distance for item in found.differing if item.distance.quantity == "gradient"]
     assert found.answer is ParityAnswer.DIFFERS
     assert len(gradients) == ALL
@@ -90,7 +126,7 @@ def is_of_a_bucket(names: set[str]) -> bool:
     return "model.layers.0.self_attn.q_proj.weight" in names and len(names) < ALL / 2
 
 
-def is_of_a_rank(names: set[str]) -> bool:
+def is_some(names: set[str]) -> bool:
     return 0 < len(names) < ALL
 
 
@@ -103,23 +139,50 @@ def is_of_norms(names: set[str]) -> bool:
     ("defect", "stage", "quantity", "names"),
     [
         ("accumulation_divided_twice", 2, "gradient", is_all),
+        ("only_the_last_micro_batch", 2, "gradient", is_all),
         ("dropped_bucket", 2, "gradient", is_of_a_bucket),
-        ("unsynchronised_clipping", 2, "momentum", is_of_a_rank),
+        ("bucket_tail", 2, "gradient", is_some),
+        ("unsynchronised_clipping", 2, "momentum", is_some),
         ("missed_group", 2, "update", is_of_norms),
+        ("stale_master_weights", 2, "update", is_of_norms),
         ("stale_weights", 1, "weights", is_all),
-        ("clipping_at_stage_3", 3, "momentum", is_of_a_rank),
+        ("clipping_at_stage_3", 3, "momentum", is_some),
     ],
 )
 def test_a_defect_is_caught_with_the_parameters_that_are_wrong(
-    defect: str, stage: int, quantity: str, names: Callable[[set[str]], bool]
+    seeded: Seeded, defect: str, stage: int, quantity: str, names: Callable[[set[str]], bool]
 ) -> None:
-    found = verdict(defect, trial(stage))
+    found = seeded.verdict(defect, trial(stage))
     assert found.answer is ParityAnswer.DIFFERS
     assert names(wrong(found, quantity)), wrong(found, quantity)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_the_engine_without_a_defect_trains_the_same(stage: int) -> None:
-    found = verdict(None, trial(stage))
+def test_a_module_that_loses_the_gradients_of_its_second_use_is_named(seeded: Seeded) -> None:
+    found = seeded.verdict("second_use_of_a_module", trial(model=ALBERT))
+    names = wrong(found, "gradient")
+    assert names
+    assert all("albert_layers" in name for name in names)
+
+
+def test_a_checkpoint_without_the_states_of_the_optimizer_is_caught(seeded: Seeded) -> None:
+    found = seeded.verdict("forgotten_momentum", replace(trial(), saves=True))
+    assert {item.distance.quantity for item in found.differing} == {"resumed"}
+    assert is_all(wrong(found, "resumed"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_the_engine_without_a_defect_trains_saves_and_resumes_the_same(seeded: Seeded, stage: int) -> None:
+    found = seeded.verdict(None, replace(trial(stage), saves=True))
     assert (found.answer, found.differing) == (ParityAnswer.SAME, ())
+    assert {"resumed", "resumed on 1 rank", "exported"} <= {*found.largest}
+
+
+@pytest.mark.full
+def test_stage_3_counts_steps_once_for_each_sub_group_after_a_universal_checkpoint(seeded: Seeded) -> None:
+    """DeepSpeed gives all sub-groups one tensor with the step, and torch's Adam adds 1 to it for each."""
+    found = seeded.verdict(None, replace(trial(3), saves=True))
+    wrong_ones = {item.distance.quantity for item in found.differing}
+    assert wrong_ones == {"resumed on 1 rank"}
+    assert 0 < len(wrong(found, "resumed on 1 rank")) < ALL

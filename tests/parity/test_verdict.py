@@ -1,6 +1,7 @@
 """Which differences rounding explains."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,8 +41,17 @@ def test_a_gradient_that_is_not_a_number_differs() -> None:
 
 
 def test_nothing_is_told_of_a_parameter_that_is_mostly_rounding() -> None:
-    found = judge([distance(0.9, rounding=0.5), distance(0), distance(0)], "fp32")
+    told = [distance(0, quantity="update"), distance(0, quantity="momentum")]
+    found = judge([distance(0.9, rounding=0.5), *told], "fp32")
     assert (found.answer, found.untold) == (ParityAnswer.SAME, ("gradient of weight",))
+
+
+def test_a_parameter_of_which_one_step_tells_is_told() -> None:
+    assert judge([distance(0.9, rounding=0.5), distance(0, step=2)], "fp32").untold == ()
+
+
+def test_where_summands_cancel_the_floor_is_that_of_the_summands() -> None:
+    assert allowed(replace(distance(0), cancels=8.0), "bf16") == 8 * 2.0**-7
 
 
 def test_nothing_is_told_where_most_numbers_are_rounding() -> None:

@@ -51,9 +51,9 @@ CASES: dict[str, Case] = {
     "a million layers": (["deep", "--on", "8xH100"], 65, "no model has 1000000 layers"),
     "quantized weights": (["quantized", "--on", "8xH100-80GB"], 69, "uses `awq`"),
     "a model that is split over ranks": (
-        ["good", "--on", "8xH100-80GB", "--set", "tensor_parallel.autotp_size=2", "--stage", "1"],
+        ["good", "--on", "8xH100-80GB", "--set", "hybrid_engine.enabled=true", "--stage", "1"],
         69,
-        "estimate it without `tensor_parallel.autotp_size`",
+        "estimate it without `hybrid_engine`",
     ),
     "a sequence beyond the table of positions": (["table", "--seq-len", "2000"], 65, "--seq-len 1024"),
     "no GPUs": (["good", "--gpus", "0"], 2, "--gpus"),

@@ -455,6 +455,16 @@ def test_without_a_file_it_checks_what_it_finds_and_says_so(tmp_path: Path) -> N
     assert (done.status, total) == (65, "2 checked: 1 valid, 1 refused")
 
 
+def test_of_many_files_those_without_findings_are_only_counted(tmp_path: Path) -> None:
+    for number in range(11):
+        (tmp_path / f"{number}.json").write_text(GOOD)
+    (tmp_path / "wrong.json").write_text('{"zero_optimization": {"stage": 4}}')
+    done = validate(tmp_path, *(file.name for file in tmp_path.iterdir()))
+    assert "12 checked: 11 valid, 1 refused" in done.err
+    assert "wrong.json: refused" in done.err
+    assert ".json: valid" not in done.err
+
+
 def test_without_a_file_arguments_of_the_trainer_count(tmp_path: Path) -> None:
     (tmp_path / "ds_config.json").write_text(GOOD)
     assert "[differs-from-argument]" in validate(tmp_path, "--", "--per_device_train_batch_size", "4").out

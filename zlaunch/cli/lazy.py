@@ -1,8 +1,9 @@
 """Commands that are imported when needed: to run, to show their own help, or to complete their options."""
 
-from collections.abc import Mapping
+import json
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -43,18 +44,8 @@ class LazyCommand(TyperCommand):
         return get_command(app)
 
 
-_OTHER_NAMES: Mapping[str, str] = {
-    **dict.fromkeys(("launch", "run", "start", "finetune"), "train"),
-    **dict.fromkeys(("ls", "list", "ps", "status"), "runs list"),
-    **dict.fromkeys(("kill", "cancel"), "runs stop"),
-    **dict.fromkeys(("resume", "repeat", "retry"), "runs rerun"),
-    **dict.fromkeys(("check", "lint"), "config validate"),
-    **dict.fromkeys(("new", "setup", "wizard"), "init"),
-    "convert": "config translate",
-    "submit": "train --submit slurm",
-    "memory": "estimate",
-}
-"""What other programs call a command → the command."""
+OTHER_NAMES = Path(__file__).with_name("other_names.json")
+"""Group, empty at the top → command → what people and other programs call it."""
 
 
 class LazyGroup(DeclaredDefaults, TyperGroup):
@@ -66,7 +57,7 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
         if is_unknown and (meant := self._meant(args, is_top=ctx.parent is None)):
             raise WrongUsage(
                 f"{ctx.command_path} has no command `{args[0]}`",
-                f"did you mean `{ctx.command_path} {meant}`?",
+                f"did you mean `{ctx.find_root().command_path} {meant}`?",
             )
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
@@ -76,6 +67,7 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
     def _meant(self, words: list[str], is_top: bool) -> str | None:
         """Find a command under another name, or in one of the groups of this one."""
         word, *rest = words
+        own = "" if is_top else str(self.name)
         if is_top and word.endswith(".py"):
             return f"train {word}"
         from zlaunch.config.translate.programs import LAUNCHERS, PROGRAMS  # only for a wrong command
@@ -86,10 +78,12 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
         for name, group in groups.items():
             if rest and rest[0] in group.commands and name.startswith(word):
                 return f"{name} {rest[0]}"
-        if is_top and word in _OTHER_NAMES:
-            return _OTHER_NAMES[word]
+        for meant, other_names in json.loads(OTHER_NAMES.read_text("utf-8"))[own].items():
+            if word in other_names.split():
+                return str(meant)
         within = [f"{name} {word}" for name, group in groups.items() if word in group.commands]
-        return next(iter([*within, *get_close_matches(word, self.commands, 1)]), None)
+        close = [f"{own} {name}".strip() for name in get_close_matches(word, self.commands, 1)]
+        return next(iter([*within, *close]), None)
 
 
 def group(name: str, help_line: str, *commands: LazyCommand) -> LazyGroup:

@@ -10,7 +10,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from zlaunch.cli.defaults import DeclaredDefaults
-from zlaunch.cli.usage_errors import no_such_option
+from zlaunch.cli.usage_errors import no_such_option, of_other_programs
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs
 
@@ -23,7 +23,8 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
 
         A program in place of the script is reported before its options are taken for those of zlaunch.
         """
-        if any(option.name == "script" for option in self.params) and not ctx.resilient_parsing:
+        arguments = {option.name for option in self.params if option.param_type_name == "argument"}
+        if "script" in arguments and not ctx.resilient_parsing:
             self._refuse_program(args)
         ours, after = args, []
         if "--" in args:
@@ -45,7 +46,7 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
             hint = (
                 f"options of the script go after `--`: `{ctx.command_path} -- {shlex.quote(str(script))} …`"
             )
-            raise no_such_option(ctx.command_path, name, meant, besides=hint)
+            raise no_such_option(ctx.command_path, name, meant, of_other_programs(ctx, name), hint)
         ctx.args = [*ctx.args, *after]
         return result
 

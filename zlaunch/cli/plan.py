@@ -1,6 +1,7 @@
 """`zlaunch plan`: find the fastest configuration that fits, without a trial run."""
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import typer
 
@@ -13,11 +14,16 @@ from zlaunch.errors import WrongUsage
 from zlaunch.estimate.request import resolve_request
 from zlaunch.job.args import ScriptArgs
 
+_CHOSEN: Final = re.compile(
+    r"zero_optimization(\.(stage|offload_(optimizer|param)(\..*)?))?|gradient_accumulation_steps|train_\w*batch_size\w*"
+)
+"""Keys that a search decides."""
+
 
 @with_options(
     EstimateOptions.without(
         *("module", "stage", "offload", "micro_batch", "grad_accum", "activation_checkpointing"),
-        *("ds_config", "overrides", "tries_levers", "plot"),
+        *("ds_config", "tries_levers", "plot"),
     ),
     (),
 )
@@ -31,6 +37,10 @@ def plan(trainer: typer.Context, model: options.Model, **given: Any) -> None:
     args, named = ScriptArgs.of(trainer.args).take_ds_config()
     if named is not None:
         raise WrongUsage("`zlaunch plan` writes a ds_config and does not read one", "leave out `--deepspeed`")
-    query = resolve_request(request_of(model, args, None, given))
+    request = request_of(model, args, None, given)
+    for key, _ in request.job.overrides:
+        if _CHOSEN.fullmatch(key):
+            raise WrongUsage(f"`--set {key}`: `zlaunch plan` chooses it", f"leave out `{key}`")
+    query = resolve_request(request)
     console.say(*query.given.stack.untested())
     raise typer.Exit(report(query, given["global_batch"], given["output"], as_json=given["as_json"]))

@@ -14,7 +14,7 @@ from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.machine.interpreter import find_module_in
 from zlaunch.job.args import ScriptArgs, ds_config_of
@@ -47,6 +47,11 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         **members(LaunchOptions, given),
     )
     submission.check_options(given, job)
+    if given["check"]:
+        from zlaunch.cli.check_script import check_first  # few jobs are checked
+
+        if (answer := check_first(job)) is not ExitStatus.OK:
+            return answer
     if given["submit"] is not None:
         from zlaunch.cli.submit_job import submit_job  # only a scheduler needs it
 
@@ -60,13 +65,9 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
     if output.dry_run:
         show_plan(_inspected(job, given, launch, view), launch, view)
         return 0
-    from zlaunch.cli.views.launch import LaunchView  # a dry run needs none of what runs a job
-    from zlaunch.launch.run import run
+    from zlaunch.cli.run_job import run_job  # a dry run needs none of what runs a job
 
-    launch_view = LaunchView(as_json=output.as_json)
-    status = run(_inspected(job, given, launch, launch_view), launch, launch_view)
-    launch_view.print_json()
-    return status
+    return run_job(lambda reporter: _inspected(job, given, launch, reporter), launch, as_json=output.as_json)
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:

@@ -77,6 +77,12 @@ class ZeroOptions(ConfigOptions):
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="First run two steps of DeepSpeed on fake tensors.")
     ] = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="First compare 3 steps with plain torch on the CPU; do not start if they differ."
+        ),
+    ] = False
     seq_len: options.SeqLen = None
     force: Annotated[
         bool, typer.Option("--force", help="Start even if memory or other resources are short.")

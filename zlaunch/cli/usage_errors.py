@@ -49,6 +49,27 @@ def no_such_option(
     return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
+def of_other_programs(context: Any, name: str) -> str | None:
+    """Say what to type here for an option of another program, or slang; None if it is neither."""
+    from zlaunch.config.translate.other_options import (  # only for a wrong option
+        other_option,
+        trainer_argument,
+    )
+
+    if (argument := trainer_argument(name)) is not None:
+        return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
+    other = other_option(name)
+    if other is not None and other.option is None:
+        return f"leave it out: {other.why}"
+    if other is None or not _has_option(context.command, str(other.option).split()[0]):
+        return None
+    return f"did you mean `{other.option}`?"
+
+
+def _has_option(command: Any, name: str) -> bool:
+    return any(name in (*option.opts, *option.secondary_opts) for option in command.params)
+
+
 def _of_others(context: Any, name: str) -> str | None:
     """Say whose option it is, if it is one of another command about jobs, or of scripts."""
     if context.command.name not in _ABOUT_JOBS:
@@ -56,11 +77,11 @@ def _of_others(context: Any, name: str) -> str | None:
     argument = name.lstrip("-").replace("-", "_")
     if argument in {*DEFAULTS, *ADDED, *REMOVED}:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
-    root, takers = context.find_root(), []
-    for job in _ABOUT_JOBS:
-        options = root.command.commands[job].load().params
-        if any(name in (*option.opts, *option.secondary_opts) for option in options):
-            takers.append(f"`{root.command_path} {job}`")
+    if meant := of_other_programs(context, name):
+        return meant
+    root = context.find_root()
+    jobs = (job for job in _ABOUT_JOBS if _has_option(root.command.commands[job].load(), name))
+    takers = [f"`{root.command_path} {job}`" for job in jobs]
     if not takers:
         return None
     return f"it is an option of {' and '.join(takers)}"

@@ -19,8 +19,10 @@ class NativeOp:
     """Ops that are built along with it."""
 
 
+BETWEEN_RANKS = "deepspeed_shm_comm"
+"""Only a short cut: without it, ranks on one CPU reduce over gloo."""
 _ALL = (
-    NativeOp("deepspeed_shm_comm", "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory"),
+    NativeOp(BETWEEN_RANKS, "ShareMemCommBuilder", "ranks on one CPU reduce through shared memory"),
     NativeOp("cpu_adam", "CPUAdamBuilder", "the optimizer is offloaded, so Adam runs on the CPU"),
     NativeOp("cpu_adagrad", "CPUAdagradBuilder", "the optimizer is offloaded, so Adagrad runs on the CPU"),
     NativeOp("cpu_lion", "CPULionBuilder", "the optimizer is offloaded, so Lion runs on the CPU"),
@@ -55,7 +57,7 @@ def _needed(config: "DsConfig", accelerator: str, trainer_optimizer: str) -> Ite
     zero, optimizer = config.zero_optimization, config.optimizer
     is_offloaded = "offload_optimizer" in zero.offloads
     if accelerator == "cpu":
-        yield "deepspeed_shm_comm"
+        yield BETWEEN_RANKS
     if optimizer is None and is_offloaded:
         # accelerate replaces the script's optimizer by DeepSpeed's (`map_pytorch_optim_to_deepspeed`)
         yield "cpu_adagrad" if trainer_optimizer == "adagrad" else "cpu_adam"

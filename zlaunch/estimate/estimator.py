@@ -224,10 +224,9 @@ def _shortened(workload: Workload) -> Workload:
     if _accumulated(workload) <= MOST_ACCUMULATED:
         return workload
     micro = int(workload.ds_config["train_micro_batch_size_per_gpu"])
-    batch = {
-        "gradient_accumulation_steps": MOST_ACCUMULATED,
-        "train_batch_size": micro * MOST_ACCUMULATED * workload.world_size,
-    }
+    batch = {"gradient_accumulation_steps": MOST_ACCUMULATED}
+    if "train_batch_size" in workload.ds_config:
+        batch["train_batch_size"] = micro * MOST_ACCUMULATED * workload.world_size
     return replace(workload, ds_config={**workload.ds_config, **batch})
 
 
@@ -251,5 +250,6 @@ def speed_of(workload: Workload, cluster: Cluster, forecast: Forecast) -> Speed 
     if gpu is None or not gpu.half_flops:
         return None
     with suppress(Refused):
-        return step_speed(workload, DeviceSpeed(gpu, cluster.network), forecast.flops)
+        machine = DeviceSpeed(gpu, cluster.network)
+        return step_speed(workload, machine, forecast.flops, forecast.collectives)
     return None

@@ -47,6 +47,22 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class CountedCollective:
+    """Collectives of one kind and group in a micro-step of a rehearsal."""
+
+    kind: str
+    of: str
+    """`parameters`, `gradients` or `activations`."""
+    ranks: int
+    """Ranks in the group."""
+    nbytes: int
+    """The data of all calls, each summed over the ranks of the group."""
+    calls: int
+    is_last: bool
+    """Whether it was the last micro-step, which also updates the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """Loading a checkpoint in a new process, into an engine that has not trained yet."""
 
@@ -81,6 +97,8 @@ class Forecast:
     """Memory over two steps: phase, GPU bytes in tensors, GPU bytes reserved."""
     flops: float = 0.0
     """Floating-point operations of one step of one rank, recomputation included."""
+    collectives: tuple[CountedCollective, ...] = ()
+    """Those of the second step, where ranks share layers or sequences."""
     seconds: float = 0.0
     """How long the estimate took."""
     kept: bool = False

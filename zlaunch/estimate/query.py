@@ -1,13 +1,15 @@
 """A job to estimate, the workload of one of its ranks, and the resulting estimate or refusal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
+from zlaunch.config.resolve.compose import compose
 from zlaunch.config.resolve.job import ResolveContext, ResolvedConfig, resolve_config
 from zlaunch.config.resolve.values import Sourced, Values
+from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
 from zlaunch.estimate.asked_adapters import adapters_of, four_bits_of, frozen_by
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
@@ -18,7 +20,7 @@ from zlaunch.estimate.splits import Split, split_by_arguments, split_by_config
 from zlaunch.estimate.uncounted import ADAPTED, FROZEN, LIGER_FLAGS, QUANTIZED, Uncounted, in_arguments
 from zlaunch.estimate.workload import ONE_IMAGE, Attention, FourBits, Images, Lora, Workload
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig
+from zlaunch.job.model import SEQ_LEN_FLAGS, ModelConfig, read_processor
 from zlaunch.job.model_checks import quantization, usable_positions
 from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec, Precision
@@ -47,6 +49,8 @@ class Training:
     frozen: str | None = None
     """Pattern of the names of parameters that are not trained."""
     images: Images = ONE_IMAGE
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    """How the model's processor prepares images, if that is here."""
     liger: bool = False
     four_bits: FourBits | None = None
     load_dtype: Precision = "fp32"
@@ -86,9 +90,20 @@ class EstimateQuery:
     remarks: tuple[Finding, ...] = ()
     """Findings that do not stop the estimate."""
 
+    @property
+    def groups(self) -> RankGroups:
+        """Its ranks by what they share."""
+        return rank_groups(compose(self.job, self.given.base).config(), self.given.world_size)
+
     def resolve(self) -> ResolvedConfig:
-        """Resolve its ds_config; raise Refused if the job cannot work."""
-        return resolve_config(self.job, self.given, self.findings)
+        """Resolve its ds_config; raise Refused if the job cannot work.
+
+        Ranks that share sequences are taken to be grouped by Ulysses, as accelerate does.
+        """
+        given = self.given
+        if self.groups.sequences > 1:
+            given = replace(given, has_own_groups=True)
+        return resolve_config(self.job, given, self.findings)
 
     def with_options(self, options: Options, source: Source | None = None) -> "EstimateQuery":
         """Apply options; `source` is the source of the batch sizes, by default the options."""
@@ -137,6 +152,7 @@ def training_of(
         attention=options.attention or attention,
         lora=lora,
         frozen=frozen,
+        processor=read_processor(model),
         liger=bool(typed.is_on(*LIGER_FLAGS)),
         four_bits=four_bits,
         load_dtype=_DTYPES.get(str(dtype).removeprefix("torch."), "fp32"),
@@ -178,7 +194,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         accelerator = "cuda"
     return Workload(
         model=query.model.value,
-        ds_config=_without_autos(resolved).config(),
+        ds_config=_ds_config(resolved),
         world_size=given.world_size,
         ranks_per_host=query.cluster.ranks_per_host,
         seq_len=training.seq_len.value,
@@ -189,6 +205,7 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         lora=training.lora,
         frozen=training.frozen,
         images=training.images,
+        processor=training.processor,
         liger=training.liger,
         four_bits=training.four_bits,
         attention=training.attention,
@@ -196,6 +213,15 @@ def workload_of(query: EstimateQuery, resolved: ResolvedConfig) -> Workload:
         cublas_bytes=query.cluster.cublas_bytes,
         remote_code=training.remote_code,
     )
+
+
+def _ds_config(resolved: ResolvedConfig) -> dict[str, Any]:
+    """Write the ds_config of a rehearsal; sequences are shared without a device mesh, as accelerate does."""
+    ds_config = _without_autos(resolved).config()
+    if rank_groups(ds_config, 1).sequences > 1:
+        ds_config.pop("data_parallel_size", None)
+        ds_config.pop("train_batch_size", None)  # of fewer ranks than the Trainer multiplies by
+    return ds_config
 
 
 def check_countable(query: EstimateQuery, resolved: ResolvedConfig) -> None:

@@ -253,6 +253,8 @@ def _forecast(workload: Workload, reply: _Reply) -> Rehearsed:
     if "cannot_tell" in reply:
         return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
     why = reply.get("failure", "the rehearsal process died")
+    if workload.groups.are_split:
+        return Unavailable(f"{_CANNOT_TELL} if ranks share layers or sequences; no rehearsal: {why}", _TRY_IT)
     formula = by_formula(workload)
     if not isinstance(formula, Forecast):
         return Unavailable(f"{formula.message}; no rehearsal: {why}", formula.hint)

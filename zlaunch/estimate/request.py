@@ -9,13 +9,13 @@ from itertools import chain
 from pathlib import Path
 
 from zlaunch.config.resolve.job import ResolveContext
-from zlaunch.config.resolve.values import AUTO
+from zlaunch.config.resolve.values import AUTO, Sourced
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema_errors import OWN_NAMES
 from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Cluster
-from zlaunch.estimate.query import EstimateQuery, training_of
+from zlaunch.estimate.query import EstimateQuery, Training, training_of
 from zlaunch.estimate.workload import Images
 from zlaunch.hosts.agent.answers import ask_machines
 from zlaunch.hosts.cluster.topology import Host, read_hostfile
@@ -32,10 +32,10 @@ from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.hosts.machine.transformers_source import model_types, trainer_optimizers
 from zlaunch.job.file_kinds import similar_scripts
 from zlaunch.job.hub import fetch_code, fetch_model
-from zlaunch.job.model import HUB_ID, ModelConfig, read_model
+from zlaunch.job.model import HUB_ID, SEQ_LEN_FLAGS, ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
 from zlaunch.job.recipes import read_recipe, recipe_named, recipe_path
-from zlaunch.job.source import Source
+from zlaunch.job.source import Source, SourceKind
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import Argument, absent_arguments, read_arguments
 
@@ -74,7 +74,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     args, findings = read_arguments(job.args, release=stack.trainer)
     if optimizer is not None:
         args = args.over("optim", Argument(optimizer, Source.option("--optimizer"), given=True))
-    training = training_of(model, job.args, request.options)
+    training = _as_recipe(request.model, training_of(model, job.args, request.options))
     if request.freeze is not None:
         training = replace(training, frozen=_pattern(request.freeze))
     if request.images is not None:
@@ -101,6 +101,19 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         remarks=remarks,
     )
     return query.with_options(request.options)
+
+
+def _as_recipe(name: str, training: Training) -> Training:
+    """Count the sequences that a recipe trains on, unless something else says how long they are."""
+    path = recipe_named(name)
+    if path is None or not training.assumes_length:
+        return training
+    for option in read_recipe(path).options:
+        flag = option.flag.lstrip("-")
+        if flag in SEQ_LEN_FLAGS and option.default is not None and option.default.isdecimal():
+            length = Sourced(int(option.default), Source(SourceKind.SCRIPT, f"the recipe's own `--{flag}`"))
+            return replace(training, seq_len=length, assumes_length=False)
+    return training
 
 
 def _pattern(text: str) -> str:

@@ -137,7 +137,7 @@ def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -
 
 
 def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
-    args, world_size = query.given.args, query.cluster.world_size
+    args, ranks = query.given.args, query.groups.batch
     if global_batch is None:
         sizes = [args[name].value for name in ("per_device_train_batch_size", "gradient_accumulation_steps")]
         if not all(0 < int(size) <= MOST_PER_RANK for size in sizes):
@@ -148,13 +148,13 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
                 "set the sequences of a step: `--global-batch N`",
             )
         return math.prod(map(int, sizes))
-    if global_batch % world_size:
-        more = -(-global_batch // world_size) * world_size
+    if global_batch % ranks:
+        more = -(-global_batch // ranks) * ranks
         raise WrongUsage(
-            f"`--global-batch {global_batch}` cannot be shared among {plural(world_size, 'rank')}",
+            f"`--global-batch {global_batch}` cannot be shared among {plural(ranks, 'rank')}",
             f"`--global-batch {more}` can",
         )
-    return global_batch // world_size
+    return global_batch // ranks
 
 
 def _check_known(query: EstimateQuery) -> None:

@@ -1,4 +1,7 @@
-"""What splits a model or its sequences otherwise than ZeRO does. No such job is rehearsed."""
+"""What splits a model or its sequences in a way that cannot be rehearsed.
+
+AutoTP and Ulysses can: DeepSpeed itself splits what it is given in the ds_config.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -6,11 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.config.resolve.values import Values
-from zlaunch.dsconfig.text.document import KeyPath, dotted
 from zlaunch.errors import Unavailable
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.units import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,27 +20,38 @@ class Split:
 
     setting: str
     does: str
+    ranks: str | None = None
+    """How many share a layer or a sequence, as it was typed."""
+
+    @property
+    def runs_in_rehearsals(self) -> bool:
+        """Whether a program that does it itself can be rehearsed: shapes decide what its ranks exchange."""
+        return self.does in (_LAYERS, _SEQUENCES, _MESH)
 
     def unavailable(self) -> Unavailable:
         """Say that nothing is known about the memory of such a job."""
         return Unavailable(
             f"cannot tell how much memory this job takes: `{self.setting}` {self.does}, "
-            "and zlaunch only rehearses data parallelism",
-            f"estimate it without `{self.setting}`, with data parallelism alone",
+            "and zlaunch does not rehearse that",
+            self._hint(),
         )
+
+    def _hint(self) -> str:
+        key = _KEYS.get(self.does)
+        if key is None or self.ranks is None:
+            return f"estimate it without `{self.setting}`"
+        return f"`--set {key[0]}={self.ranks}` estimates it with {key[1]}"
 
 
 _LAYERS, _SEQUENCES = "splits each layer among ranks", "splits each sequence among ranks"
 _EXPERTS, _STAGES = "distributes experts among ranks", "distributes layers among ranks"
 _MESH = "splits the model or its sequences among ranks"
 
-_SIZES: Final[Mapping[KeyPath, str]] = {
-    ("tensor_parallel", "autotp_size"): _LAYERS,
-    ("tensor_parallel", "tp", "tp_size"): _LAYERS,
-    ("tensor_parallel", "partition_config", "tp_size"): _LAYERS,
-    ("sequence_parallel_size",): _SEQUENCES,
+_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    _LAYERS: ("tensor_parallel.autotp_size", "AutoTP"),
+    _SEQUENCES: ("sequence_parallel_size", "DeepSpeed's Ulysses"),
 }
-"""Key of the ds_config with a number of ranks → what more than one does."""
+"""What is split → the key of the ds_config by which DeepSpeed does it, and how it is called."""
 
 _SWITCHED: Final[Mapping[str, str]] = {
     "expert_parallel": _EXPERTS,
@@ -71,9 +83,6 @@ _WORDS: Final[Mapping[str, str]] = {
 
 def split_by_config(values: Values, interface: ConfigInterface) -> Split | None:
     """Find a key of a ds_config that splits the job; only a script without the Trainer has pipelines."""
-    for path, does in _SIZES.items():
-        if (whole(values[path]) or 0) > 1:
-            return Split(dotted(path), does)
     for section, does in _SWITCHED.items():
         if values[section, "enabled"] is True:
             return Split(section, does)
@@ -94,7 +103,7 @@ def _among(typed: ScriptArgs) -> Iterator[Split]:
             yield Split(f"--{name}", _MESH)
         elif value is not None and re.fullmatch(r"0*([2-9]|[1-9]\d+)", value):
             yield from (
-                Split(f"--{name} {value}", does) for names, does in _FLAGS if re.fullmatch(names, name)
+                Split(f"--{name} {value}", does, value) for names, does in _FLAGS if re.fullmatch(names, name)
             )
 
 

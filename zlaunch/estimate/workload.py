@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
 
@@ -114,8 +115,22 @@ class Workload:
     resume: bool = True
     """Whether loading it in a new process is, if it is saved."""
     images: Images = ONE_IMAGE
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    """The preprocessor_config.json beside the model's config.json, if there is one here."""
     remote_code: str | None = None
     """A local directory whose own code may be run to make the model."""
+
+    @property
+    def groups(self) -> RankGroups:
+        """The ranks by what they share."""
+        return rank_groups(self.ds_config, self.world_size)
+
+    @property
+    def has_other_traffic(self) -> bool:
+        """Whether ranks exchange something else than whole parameters and gradients."""
+        zero = self.ds_config.get("zero_optimization", {})
+        quantized = zero.get("zero_quantized_weights"), zero.get("zero_quantized_gradients")
+        return self.groups.are_split or (zero.get("stage") == 3 and True in quantized)
 
 
 def to_json(workload: Workload) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import chain
@@ -147,6 +148,20 @@ def read_model(directory: Path) -> ModelConfig:
             "use a directory written by `save_pretrained`, or a hub id",
         ) from None
     return parse_model(data, str(file), os.path.relpath(file))
+
+
+def read_processor(model: ModelConfig) -> Mapping[str, Any]:
+    """Read how images are prepared, if that is beside a local config.json; empty if it is not there."""
+    folder = Path(model.file).parent
+    if model.is_bundled or not Path(model.file).is_file():
+        return {}
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        with suppress(OSError, ValueError, RecursionError):
+            value = json.loads((folder / name).read_text("utf-8"))
+            section = value.get("image_processor", value) if isinstance(value, dict) else None
+            if isinstance(section, dict):
+                return section
+    return {}
 
 
 def parse_model(data: bytes, file: str, source: str) -> ModelConfig:

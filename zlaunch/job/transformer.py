@@ -144,10 +144,43 @@ class Transformer:
         """Layers of all stacks."""
         return sum(stack.num_layers for stack in self.stacks)
 
+    def shared_by(self, ranks: int) -> "Transformer":
+        """Return what one of some ranks has of each layer and of the output matrix, as AutoTP shares them.
+
+        Embeddings and norms are whole on each rank. Parts are rounded up.
+        """
+        stacks = tuple(replace(stack, weights=_parts(stack.weights, ranks)) for stack in self.stacks)
+        widths = {
+            name: -(-getattr(self, name) // ranks) for name in ("query", "key", "heads", "ffn", "shared")
+        }
+        return replace(self, stacks=stacks, head=_parts(self.head, ranks), **widths)
+
     def in_order(self) -> tuple[Weight, ...]:
         """List all parameters in the order of `model.parameters()`."""
         layers = chain(*(stack.weights * stack.num_layers for stack in self.stacks))
         return (*self.embedding, *layers, *self.head)
+
+
+_BY_COLUMNS: Final = frozenset(
+    {
+        *("q", "k", "v", "qkv", "gate", "up", "gate_up", "shared_gate", "shared_up", "experts_up", "lm"),
+        *("q.bias", "k.bias", "v.bias", "qkv.bias", "gate.bias", "up.bias", "gate_up.bias"),
+    }
+)
+_BY_ROWS: Final = frozenset({"o", "down", "shared_down", "experts_down"})
+"""Weights that ranks share by their outputs, and by their inputs."""
+
+
+def _parts(weights: tuple[Weight, ...], ranks: int) -> tuple[Weight, ...]:
+    parts = []
+    for weight in weights:
+        part = weight
+        if weight.name in _BY_COLUMNS:
+            part = replace(weight, columns=-(-weight.columns // ranks))
+        elif weight.name in _BY_ROWS:
+            part = replace(weight, rows=-(-weight.rows // ranks))
+        parts.append(part)
+    return tuple(parts)
 
 
 def read_transformer(config: Mapping[str, object]) -> Transformer:

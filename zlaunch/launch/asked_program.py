@@ -32,6 +32,8 @@ from zlaunch.job.args import flag_name
 from zlaunch.job.moved_imports import lacking_import, moved_import
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_releases import DEFAULTS
+from zlaunch.launch.argument_checks import hint_for
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.process import RELAYED, Child, heed_signals
 from zlaunch.rundir.read import conform, read_record
@@ -58,6 +60,7 @@ _REJECTS = re.compile(
 
 _CHOOSE = " (choose from "
 
+_AMBIGUOUS = re.compile(r"ambiguous option: (--\S+) could match")
 _WRONG = re.compile(r"(?:unrecognized arguments: |invalid choice: ')([^\s='(]+)")
 """The word that argparse does not know."""
 
@@ -190,7 +193,7 @@ def _why_unasked(job: JobSpec, returncode: int, error: str, *, is_late: bool) ->
 def _environment(job: JobSpec, ranks: Mapping[str, str]) -> dict[str, str]:
     chosen = {name: variable.value for name, variable in asked_variables(job.env, os.environ).items()}
     rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
-    return {**os.environ, **ranks, **rendezvous, **chosen}
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **ranks, **rendezvous, **chosen}
 
 
 def error_of(lines: Sequence[str]) -> str:
@@ -223,6 +226,8 @@ def _raise_rejected(job: JobSpec, lines: Sequence[str], python: Interpreter, *, 
     words = _WRONG.findall(message)
     if is_trainer:
         _refuse_absent(_OPTION.findall(message), python)
+    if is_trainer and (shortened := _AMBIGUOUS.findall(message)):
+        words, options = shortened, [f"--{name}" for name in DEFAULTS]
     raise _rejected(job, f"rejects its arguments: {message}", "".join(words[:1]), options)
 
 
@@ -241,7 +246,9 @@ def _raise_missing(job: JobSpec, error: str, python: Interpreter) -> None:
 
 def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
     hint = "see its `--help`"
-    if meant := get_close_matches(word, options, 1):
+    if known := hint_for(word, {option.lstrip("-") for option in options}):
+        hint = known
+    elif meant := get_close_matches(word, options, 1):
         hint = f"did you mean `{meant[0]}`?"
     return WrongUsage(f"{job.shown_name} {what}", _or_unasked(job, hint))
 

@@ -24,8 +24,8 @@ from zlaunch.launch.rehearsed_program import estimate_of, rehearse_job, sequence
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.surroundings import Imagined, Surroundings
 
-_OFFLINE: Final = re.compile(
-    r"offline|LocalEntryNotFound|connect to|cached files|Hub|a rehearsal connects", re.IGNORECASE
+OFFLINE: Final = re.compile(
+    r"offline|LocalEntryNotFound|connect to|cached files|Hub|connects to no other", re.IGNORECASE
 )
 """What a package says of a file that is not here."""
 
@@ -49,11 +49,16 @@ def estimate_program(
     imagined = Surroundings(imagined=Imagined(cluster.num_hosts, machine), is_offline=True)
     options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
     facts = prepare(job, options, reporter, imagined)
-    refuse_without_deepspeed(facts.job, facts.script)
+    refuse_without_deepspeed(facts.job, facts.script, "estimate")
     plan, result = rehearse_job(facts, cluster, reporter)
     if result.forecast is None:
         return _by_model(facts, cluster, result)
     return ProgramEstimate(estimate_of(plan, cluster, result, result.forecast), tuple(plan.warnings))
+
+
+def train_command(facts: JobFacts) -> str:
+    """Write the command that starts the same program."""
+    return shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
 
 
 def _after(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -66,11 +71,10 @@ def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> Pr
     """Estimate a program that could not be rehearsed by what is known of its model."""
     why = why_not(facts, result)
     if result.is_own_error:
-        train = shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
-        hint = f"`{train}` hands over the same: see whether it fails there, too"
+        hint = f"`{train_command(facts)}` hands over the same: see whether it fails there, too"
         if result.error == ENDED_EARLY:
             hint = "let it take at least two optimizer steps: give it more data, or more steps"
-        if _OFFLINE.search(str(result.error)):
+        if OFFLINE.search(str(result.error)):
             hint = "a rehearsal downloads nothing: get its files first, with `hf download`"
         raise Unavailable(why, hint)
     query = query_for(facts, sequence_length(result), USUAL_SEQ_LEN)

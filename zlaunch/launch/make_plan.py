@@ -359,11 +359,11 @@ def _without_effect(job: JobSpec, script: Script) -> Iterator[Finding]:
     yield Finding("no-deepspeed", f"{instead}, so {effect}", hint, severity=Severity.IGNORED)
 
 
-def refuse_without_deepspeed(job: JobSpec, script: Script) -> None:
-    """Raise Unavailable for a script that certainly has no engine to rehearse."""
+def refuse_without_deepspeed(job: JobSpec, script: Script, verb: str) -> None:
+    """Raise Unavailable for a script that certainly has no engine to estimate, or to check."""
     if script.interface is ConfigInterface.NONE and script.is_sure:
         instead, hint = _instead_of_deepspeed(job, script)
-        raise Unavailable(f"{instead}, so there is no ZeRO job to estimate", hint)
+        raise Unavailable(f"{instead}, so there is no ZeRO job to {verb}", hint)
 
 
 def _instead_of_deepspeed(job: JobSpec, script: Script) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def with_memory(
             reporter.note(
                 f"`--seq-len {options.seq_len}` has no effect: the script is rehearsed with its own batches"
             )
-        refuse_without_deepspeed(facts.job, facts.script)
+        refuse_without_deepspeed(facts.job, facts.script, "estimate")
         try:
             facts, program = _rehearsed(facts, reporter, chooses=options.auto_stage)
         except ProgramNotRehearsed as error:
@@ -226,7 +226,7 @@ def query_for(
 
 def _query(option: str, facts: JobFacts, seq_len: int | None, usual_seq_len: int) -> EstimateQuery:
     """Describe a job; raise Unavailable where an estimate would be about another one."""
-    refuse_without_deepspeed(facts.job, facts.script)
+    refuse_without_deepspeed(facts.job, facts.script, "estimate")
     query = query_for(facts, seq_len, usual_seq_len)
     if query is None:
         raise Unavailable(f"`{option}` needs to know the model", _how_to_name_it(option, facts))

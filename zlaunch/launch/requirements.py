@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from zlaunch.checks.requirements import RUN_BYTES, Amount, DiskUse, Requirements, Tracker
 from zlaunch.checks.tracking import reporters_of
+from zlaunch.dsconfig.batch import rank_groups
 from zlaunch.errors import Refused
 from zlaunch.estimate.fit import Cluster, memory_need
 from zlaunch.estimate.forecast import Forecast
@@ -102,6 +103,8 @@ def _job_to_check(plan: LaunchPlan, ranks: int) -> _Job:
 def _is_countable(plan: LaunchPlan) -> bool:
     """Whether each rank holds what ZeRO leaves to it of the whole model."""
     script, args = plan.script, plan.facts.trainer_flags
+    if rank_groups(plan.values.config(), plan.topology.world_size).layers > 1:
+        return False
     split = split_by_config(plan.values, script.interface) or split_by_arguments(args)
     return trains_all(script, args) and not (split or split_by_script(script))
 
@@ -126,7 +129,9 @@ def _host_memory(job: _Job) -> Amount | None:
     expected, settings = job.expected, job.settings
     if job.plan.accelerator != "cpu" or expected is None:
         return None
-    states = model_states(expected.parameters, settings.stage, settings.world_size, settings.per_parameter)
+    states = model_states(
+        expected.parameters, settings.stage, settings.groups.world_size, settings.per_parameter
+    )
     held = states.parameters * (settings.parameters_on != "nvme")
     held += states.optimizer * (settings.optimizer_on != "nvme")
     least = job.ranks * (LEAST_PROGRAM_BYTES + job.at_least(held))

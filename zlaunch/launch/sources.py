@@ -10,11 +10,11 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
-from zlaunch.job.argument_checks import check_script_args
 from zlaunch.job.launching_source import starts_ranks_itself
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.launch.argument_checks import check_script_args
 from zlaunch.resume.save_plan import save_arguments
 
 

@@ -382,9 +382,9 @@ def tour_of(experiment: Experiment, jobs: Sequence[FinishedJob], rehearse: Rehea
             ranks=job.ranks,
             predicted=predicted[number],
             on_gpus=on_gpus[number],
-            formula=model_states(parameters, stage, settings.world_size, settings.per_parameter),
-            sent=sent_by(job.ranks[0].calls, settings.world_size),
-            textbook=paper_volume(parameters, stage, settings.world_size, settings.item),
+            formula=model_states(parameters, stage, settings.groups.world_size, settings.per_parameter),
+            sent=sent_by(job.ranks[0].calls, settings.groups.world_size),
+            textbook=paper_volume(parameters, stage, settings.groups.world_size, settings.item),
         )
         stops.append(stop)
     reasons = [_why_not(forecast) for forecast in forecasts if not _is_rehearsed(forecast)]

@@ -24,7 +24,28 @@ FACTOR: Final = 4.0
 UNTOLD: Final = 0.25
 """Where rounding moves numbers by more than this part of them, nothing can be told."""
 
-Quantity = Literal["loss", "gradient norm", "gradient", "momentum", "update", "weights"]
+Quantity = Literal[
+    "loss",
+    "output",
+    "gradient norm",
+    "gradient",
+    "momentum",
+    "update",
+    "weights",
+    "resumed",
+    "resumed on 1 rank",
+    "exported",
+]
+EXACT: Final = ("weights", "exported")
+"""Quantities whose numbers are the same in every bit."""
+_OF_STEPS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("momentum", "update"), ROUNDING["fp32"]),
+    **dict.fromkeys(("resumed", "resumed on 1 rank"), 1e-4),
+}
+"""Quantities that come of the same gradients, in fp32 in any precision, and what rounding explains of them.
+
+An optimizer that goes on rounds its factors otherwise than one that was resumed.
+"""
 
 
 class ParityAnswer(Enum):
@@ -55,6 +76,8 @@ class Distance:
     """Empty for quantities of the whole model."""
     ratio: float = 1.0
     """Length of the engine's vector, as a part of torch's."""
+    cancels: float = 1.0
+    """How many times as long the summands are together as their sum: rounding is a part of the summands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +88,14 @@ class Comparison:
     parameters: int
     """Elements of the small model."""
     layers: int
+    """Of the small model; 0 for a program's own."""
     optimizer: str
     """The engine's class of optimizer."""
     unreached: tuple[str, ...] = ()
     """Parameters that the data does not reach."""
     seconds: float = 0.0
+    unsaved: tuple[str, ...] = ()
+    """What of the checkpoint was not checked, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +130,10 @@ class ParityVerdict:
 
 def allowed(distance: Distance, precision: Precision) -> float:
     """Return the distance that rounding explains."""
-    if distance.quantity == "weights":
-        return 0.0  # they are the master weights, rounded once
-    rounding = ROUNDING[precision]
-    if distance.quantity in ("momentum", "update"):
-        rounding = ROUNDING["fp32"]  # of the same gradients
-    return max(rounding, FACTOR * distance.rounding)
+    if distance.quantity in EXACT:
+        return 0.0
+    rounding = _OF_STEPS.get(distance.quantity, ROUNDING[precision])
+    return max(rounding * max(1.0, distance.cancels), FACTOR * distance.rounding)
 
 
 def judge(distances: Sequence[Distance], precision: Precision) -> ParityVerdict:
@@ -125,15 +149,15 @@ def judge(distances: Sequence[Distance], precision: Precision) -> ParityVerdict:
         known = largest.get(item.distance.quantity)
         if known is None or _share(item) > _share(known):
             largest[item.distance.quantity] = item
-    names = dict.fromkeys(
-        f"{item.distance.quantity} of {item.distance.parameter}" for item in judged if item.is_untold
-    )
+    names = {item: f"{item.distance.quantity} of {item.distance.parameter}" for item in judged}
+    of_told = {names[item] for item in told}
+    untold = dict.fromkeys(name for name in names.values() if name not in of_told)
     answer = ParityAnswer.SAME
     if first:
         answer = ParityAnswer.DIFFERS
     elif 2 * sum(item.is_untold for item in judged) > len(judged):
         answer = ParityAnswer.CANNOT_TELL
-    return ParityVerdict(answer, tuple(first.values()), tuple(names), largest)
+    return ParityVerdict(answer, tuple(first.values()), tuple(untold), largest)
 
 
 def _share(item: Judged) -> float:

@@ -42,6 +42,23 @@ def test_a_name_that_many_sections_have_finds_them_all() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("zero_stage", ["zero_optimization.stage"]),
+        ("clip", ["gradient_clipping"]),
+        ("nvme", [f"zero_optimization.offload_{what}.nvme_path" for what in ("param", "optimizer")]),
+        ("batch", ["train_batch_size", "train_micro_batch_size_per_gpu"]),
+    ],
+)
+def test_words_of_a_path_find_the_least_nested_keys_with_them(text: str, names: list[str]) -> None:
+    assert sorted(find(text)) == sorted(names)
+
+
+def test_a_word_that_ends_a_deep_key_finds_what_is_above_it_too() -> None:
+    assert {"zero_optimization.offload_optimizer", "zero_optimization.offload_param"} < {*find("offload")}
+
+
 @pytest.mark.parametrize("text", ["", ".", "nothing", "age", "zero_optimization.stages"])
 def test_what_is_no_key_is_not_found(text: str) -> None:
     assert find(text) == []

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
+from zlaunch.estimate.forecast import CountedCollective
 from zlaunch.estimate.memory.communication import Communication, communication, paper_volume, ring_bytes
 from zlaunch.estimate.memory.settings import read_job
 
@@ -47,6 +48,36 @@ def test_up_to_stage_1_gradients_wait_for_the_last_micro_step(stage: int, all_re
 
 def test_stage_3_sends_everything_in_every_micro_step() -> None:
     assert of(3, accumulation=4).sent == 4 * of(3).sent
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_with_hpz_parameters_come_from_all_ranks_once_in_a_step(accumulation: int) -> None:
+    whole = of(3, accumulation=accumulation, stage3_max_reuse_distance=0)
+    shared = of(3, accumulation=accumulation, stage3_max_reuse_distance=0, zero_hpz_partition_size=8)
+    gathers = {c.ranks: c.nbytes * c.times for c in shared.collectives if c.of == "parameters"}
+    assert gathers == {1024: PSI, 8: (2 * accumulation - 1) * PSI}
+    assert sum(gathers.values()) == sum(c.nbytes * c.times for c in whole.collectives if c.of == "parameters")
+
+
+def test_zero_partitions_across_ranks_with_the_same_part_of_each_layer() -> None:
+    shared = of(2, 16, top={"tensor_parallel": {"autotp_size": 4}})
+    assert {c.ranks for c in shared.collectives} == {4}
+
+
+COUNTED = (
+    CountedCollective("all-reduce", "activations", 4, 100, 2, is_last=False),
+    CountedCollective("all-reduce", "activations", 4, 100, 2, is_last=True),
+    CountedCollective("all-gather", "parameters", 2, 70, 1, is_last=True),
+)
+
+
+def test_what_a_rehearsal_counted_in_a_micro_step_is_repeated_in_all_but_the_last() -> None:
+    sent = communication(read_job(job("llama-3-8b", 2, accumulation=5)), COUNTED)
+    told = [(c.kind, c.of, c.ranks, c.nbytes, c.times) for c in sent.collectives]
+    assert told == [
+        ("all-reduce", "activations", 4, 50, 10),
+        ("all-gather", "parameters", 2, 70, 1),
+    ]
 
 
 @given(st.integers(0, 3))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import job
+from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.estimate.memory.gradients import Gradients
 from zlaunch.estimate.memory.settings import Settings, read_settings
 from zlaunch.estimate.memory.weights import Weights
@@ -106,7 +107,7 @@ def test_every_parameter_is_owned_by_someone(numels: list[int], ranks: int, buck
 
 @given(st.sampled_from([2, 3]), st.lists(st.integers(1, 400), min_size=1, max_size=40))
 def test_a_moment_never_takes_more_than_a_bucket_and_two_gradients(stage: int, numels: list[int]) -> None:
-    read = replace(settings(stage), world_size=2)
+    read = replace(settings(stage), groups=RankGroups(2))
     gradients = Gradients(read, Weights(sum(numels), (), (tuple(numels),), ()))
     moments = [gradients.arrive(numel) for numel in numels]
     assert all(0 <= moment <= 2 * (100 + 2 * n) for moment, n in zip(moments, numels, strict=True))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.estimate.memory.jobs import CPU, job
+from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.estimate.memory.settings import Settings, read_settings
 
 NVME = {"device": "nvme", "nvme_path": "/nvme"}
@@ -91,4 +92,4 @@ def test_no_value_of_the_wrong_kind_makes_a_traceback(top: dict[str, Any], zero:
 
 
 def test_a_share_is_filled_up() -> None:
-    assert replace(read(offload_optimizer=CPU), world_size=3).share(10) == 4
+    assert replace(read(offload_optimizer=CPU), groups=RankGroups(3)).share(10) == 4

@@ -138,6 +138,51 @@ LLAVA_NEXT: dict[str, Any] = {
     "architectures": ["LlavaNextForConditionalGeneration"],
     "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112]],
 }
+LLAVA_ONEVISION: dict[str, Any] = {
+    **LLAVA_NEXT,
+    "model_type": "llava_onevision",
+    "architectures": ["LlavaOnevisionForConditionalGeneration"],
+    "video_token_index": 8,
+    "vision_feature_layer": -1,
+    "vision_config": {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
+}
+PIXTRAL: dict[str, Any] = {
+    "model_type": "llava",
+    "architectures": ["LlavaForConditionalGeneration"],
+    "image_token_index": 7,
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "full",
+    "text_config": LLAMA,
+    "vision_config": {
+        **VISION,
+        "model_type": "pixtral",
+        "image_size": 128,
+        "patch_size": 16,
+        "head_dim": 32,
+    },
+}
+MISTRAL3: dict[str, Any] = {
+    **PIXTRAL,
+    "model_type": "mistral3",
+    "architectures": ["Mistral3ForConditionalGeneration"],
+    "spatial_merge_size": 2,
+    "text_config": {**LLAMA, "model_type": "mistral"},
+}
+IDEFICS2: dict[str, Any] = {
+    "model_type": "idefics2",
+    "architectures": ["Idefics2ForConditionalGeneration"],
+    "image_token_id": 7,
+    "text_config": {**LLAMA, "model_type": "mistral"},
+    "vision_config": {**VISION, "model_type": "idefics2_vision", "image_size": 980},
+    "perceiver_config": {
+        "resampler_n_latents": 8,
+        "resampler_depth": 1,
+        "resampler_n_heads": 4,
+        "resampler_head_dim": 32,
+        "num_key_value_heads": 2,
+        "hidden_size": 256,
+    },
+}
 SMOLVLM: dict[str, Any] = {
     "model_type": "smolvlm",
     "architectures": ["SmolVLMForConditionalGeneration"],
@@ -176,6 +221,7 @@ MLLAMA: dict[str, Any] = {
         "supported_aspect_ratios": [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]],
     },
 }
+ONE_IMAGE: dict[str, Any] = {"images": Images(1, 200, 130), "seq_len": 192}
 TWO_IMAGES: dict[str, Any] = {"images": Images(2, 200, 130), "seq_len": 192}
 WHISPER: dict[str, Any] = {
     "model_type": "whisper",
@@ -219,6 +265,10 @@ SCALE = {"fp16": {"initial_scale_power": 4}}
 LONG: dict[str, Any] = {"model": {**LLAMA, "vocab_size": 64}, "seq_len": 256}
 """Memory is fullest within the layers, not at the loss."""
 
+HPZ = {"zero_hpz_partition_size": 2}
+AUTOTP = {"tensor_parallel": {"autotp_size": 2}}
+ULYSSES = {"sequence_parallel_size": 2}
+
 NUM_RANKS = 2
 
 
@@ -231,9 +281,10 @@ def cell(
     accumulation: int = 1,
     accumulate_in: str | None = None,
     zero: dict[str, Any] | None = None,
+    shared: dict[str, Any] | None = None,
     **workload: Any,
 ) -> dict[str, Any]:
-    """Make the fields of a Workload; `offload` names what is on the host or on NVMe: "optimizer" or "both"."""
+    """Make the fields of a Workload; `shared` are keys about what ranks share, and `offload` names what is on the host or on NVMe: "optimizer" or "both"."""
     optimizer: dict[str, Any] = {"lr": 1e-4}
     if not offload:
         optimizer |= {"torch_adam": True, "foreach": False}
@@ -243,6 +294,7 @@ def cell(
         "gradient_clipping": 1.0,
         "zero_optimization": {"stage": stage, **BUCKETS, **offloaded(offload, to), **(zero or {})},
         "optimizer": {"type": "AdamW", "params": optimizer},
+        **(shared or {}),
     }
     if precision != "fp32":
         ds_config[precision] = {"enabled": True, **SCALE.get(precision, {})}
@@ -320,6 +372,14 @@ CELLS: dict[str, dict[str, Any]] = {
     "2 llava-next, two images": cell(2, model=LLAVA_NEXT, **TWO_IMAGES),
     "2 smolvlm, two images": cell(2, model=SMOLVLM, **TWO_IMAGES),
     "3 zero.Init, idefics3, two images": cell(3, model=IDEFICS3, zero_init=True, **TWO_IMAGES),
+    "2 llava-onevision, one image": cell(2, model=LLAVA_ONEVISION, **ONE_IMAGE),
+    "2 llava-onevision, two images": cell(2, model=LLAVA_ONEVISION, **TWO_IMAGES),
+    "2 pixtral, two images": cell(2, model=PIXTRAL, **TWO_IMAGES),
+    "3 zero.Init, mistral3, two images": cell(3, model=MISTRAL3, zero_init=True, **TWO_IMAGES),
+    "2 idefics2, two images": cell(2, model=IDEFICS2, **TWO_IMAGES),
+    "2 idefics2, two images in parts": cell(
+        2, model=IDEFICS2, processor={"do_image_splitting": True}, **TWO_IMAGES
+    ),
     "2 mllama, two images": cell(2, model=MLLAMA, **TWO_IMAGES),
     "2 whisper": cell(2, model=WHISPER),
     "3": cell(3),
@@ -348,6 +408,20 @@ CELLS: dict[str, dict[str, Any]] = {
     "3 long sequences, zero.Init": cell(3, zero_init=True, **LONG),
     "3 long sequences, zero.Init, checkpointing": cell(
         3, zero_init=True, activation_checkpointing=True, **LONG
+    ),
+    "3 zero.Init, hpZ": cell(3, zero_init=True, zero=HPZ, save=True),
+    "3 zero.Init, hpZ, two micro-batches": cell(3, zero_init=True, zero=HPZ, accumulation=2),
+    "3 hpZ, checkpointing": cell(3, zero=HPZ, activation_checkpointing=True),
+    "0 AutoTP": cell(0, shared=AUTOTP),
+    "1 AutoTP, fp32": cell(1, precision="fp32", shared=AUTOTP),
+    "2 AutoTP, two micro-batches": cell(2, accumulation=2, shared=AUTOTP, save=True),
+    "2 AutoTP, checkpointing": cell(2, activation_checkpointing=True, shared=AUTOTP),
+    "3 AutoTP, zero.Init": cell(3, zero_init=True, shared=AUTOTP),
+    "2 Ulysses": cell(2, shared=ULYSSES),
+    "1 Ulysses, two micro-batches": cell(1, accumulation=2, shared=ULYSSES),
+    "2 Ulysses, long sequences": cell(2, shared=ULYSSES, **LONG),
+    "3 zero.Init, Ulysses, checkpointing": cell(
+        3, zero_init=True, activation_checkpointing=True, shared=ULYSSES, save=True
     ),
     "2 lora": cell(2, lora=LORA, save=True),
     "3 lora, zero.Init": cell(3, lora=LORA, zero_init=True, save=True),

@@ -77,7 +77,10 @@ def initialize(workload: dict[str, Any], seen: dict[str, Any], phase: Phase) -> 
     seen["parameters"] = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
     with phase("initialize"):
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        engine, *_ = deepspeed.initialize(model=model, config=ds_config, model_parameters=parameters)
+        groups = share_sequences(model, workload) if is_shared(workload) else None
+        engine, *_ = deepspeed.initialize(
+            model=model, config=ds_config, model_parameters=parameters, mpu=groups
+        )
     seen["optimizer"] = type(engine.optimizer).__name__
     return engine
 
@@ -96,12 +99,42 @@ def train(workload: dict[str, Any], seen: dict[str, Any], phase: Phase, checkpoi
 def micro_step(engine: Any, workload: dict[str, Any], names: tuple[str, str, str], phase: Phase) -> None:
     """Train on one micro-batch."""
     with phase(names[0]):
-        loss = engine(**batch(workload)).loss
+        loss = loss_of(engine, batch(workload))
     with phase(names[1]):
         engine.backward(loss)
         del loss
     with phase(names[2]):
         engine.step()
+
+
+def is_shared(workload: dict[str, Any]) -> bool:
+    """Say whether the ranks share each sequence."""
+    return "sequence_parallel_size" in workload["ds_config"]
+
+
+def share_sequences(model: Any, workload: dict[str, Any]) -> Any:
+    """Let the ranks share sequences, as accelerate does."""
+    import deepspeed
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    return UlyssesSPAttentionHF.register_with_transformers(
+        model,
+        workload["attention"],
+        workload["ds_config"]["sequence_parallel_size"],
+        workload["ds_config"]["train_micro_batch_size_per_gpu"],
+        seq_length_is_variable=True,
+    )
+
+
+def loss_of(engine: Any, inputs: dict[str, Any]) -> Any:
+    """Compute the loss, of shared sequences as the Trainer does."""
+    if "shift_labels" not in inputs:
+        return engine(**inputs).loss
+    from transformers.integrations.deepspeed import deepspeed_sp_compute_loss
+
+    sharing = SimpleNamespace(sp_backend="deepspeed", sp_size=2)
+    return deepspeed_sp_compute_loss(None, engine, inputs, False, sharing)
 
 
 def save(engine: Any, folder: Path, phase: Phase) -> None:
@@ -171,6 +204,12 @@ def batch(workload: dict[str, Any]) -> dict[str, Any]:
     count = workload["ds_config"]["train_micro_batch_size_per_gpu"]
     shape = (count, workload["seq_len"])
     ids, labels = (torch.zeros(shape, dtype=torch.long) for _ in range(2))
+    if is_shared(workload):
+        half = workload["seq_len"] // 2
+        first = half * (int(os.environ["RANK"]) % 2)
+        ids, labels = (torch.zeros((count, half), dtype=torch.long) for _ in range(2))
+        positions = torch.arange(first, first + half).expand(count, half).contiguous()
+        return {"input_ids": ids, "position_ids": positions, "shift_labels": labels, "use_cache": False}
     dtype = torch.bfloat16 if "bf16" in workload["ds_config"] else torch.float32
     if model["model_type"] == "whisper":
         return {"input_features": torch.zeros((count, 80, 200), dtype=dtype), "labels": labels}

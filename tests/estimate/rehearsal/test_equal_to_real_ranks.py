@@ -31,6 +31,9 @@ ONE_OF_EACH = (
     "3 zero.Init, both on host, checkpointing, two micro-batches",
     "3 zero.Init, both on NVMe",
     "3 mixtral, zero.Init",
+    "3 zero.Init, hpZ, two micro-batches",
+    "2 AutoTP, two micro-batches",
+    "3 zero.Init, Ulysses, checkpointing",
 )
 """A cell for each mechanism, which `make test` trains."""
 
@@ -40,7 +43,7 @@ def marked(names: Iterable[str]) -> list[ParameterSet]:
     return [pytest.param(name, marks=() if name in ONE_OF_EACH else pytest.mark.full) for name in names]
 
 
-TOGETHER = 11
+TOGETHER = 12
 """Cells that are done at once: each time the packages are imported, which takes as long as one cell."""
 
 Levels = dict[tuple[str, str], tuple[int, int]]

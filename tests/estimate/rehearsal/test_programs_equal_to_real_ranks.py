@@ -57,6 +57,31 @@ while True:
         print(f"loss {loss.item():.3f}")
 """
 """A loop of its own with the engine: a student, whose weights are in a file, learns from a frozen teacher."""
+SHARING = """\
+import deepspeed
+import torch
+from accelerate import ParallelismConfig
+from accelerate.utils import DeepSpeedSequenceParallelConfig
+from transformers import AutoModelForCausalLM, HfArgumentParser, LlamaConfig, Trainer, TrainingArguments
+
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "vocab_size": 500}
+
+deepspeed.init_distributed(verbose=False)  # as accelerate does on a GPU
+(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+if SEQUENCES:
+    handler = DeepSpeedSequenceParallelConfig(sp_attn_implementation="sdpa")
+    args.parallelism_config = ParallelismConfig(
+        sp_backend="deepspeed", sp_size=2, dp_replicate_size=1, sp_handler=handler
+    )
+ids = torch.arange(32)
+row = {"input_ids": ids, "labels": ids}
+if SEQUENCES:
+    row["position_ids"] = ids
+config = LlamaConfig(**SIZES, num_hidden_layers=2, use_cache=False)
+model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+Trainer(model=model, args=args, train_dataset=[row] * 64).train()
+"""
+"""A Trainer whose ranks share layers, as the ds_config says, or sequences."""
 LAYER = {
     **{f"self_attn.{name}_proj": (128, 128) for name in "qkvo"},
     "mlp.gate_proj": (256, 128),
@@ -105,7 +130,14 @@ def command(name: str, folder: Path) -> list[str]:
         script.write_text(DISTIL)
         write_student(folder / "student")
         return [str(script), "--deepspeed_config", file, "--student", str(folder / "student")]
-    file = ds_config(folder, stage, train_micro_batch_size_per_gpu="auto", train_batch_size="auto")
+    auto = {"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto"}
+    if program in ("layers", "sequences"):
+        shared = {"tensor_parallel": {"autotp_size": NUM_RANKS}} if program == "layers" else {}
+        script = folder / f"{program}.py"
+        script.write_text(SHARING.replace("SEQUENCES", str(program == "sequences")))
+        file = ds_config(folder, stage, **auto, **shared)
+        return [str(script), "--deepspeed", file, *TRAINED, "--output_dir", str(folder / "never")]
+    file = ds_config(folder, stage, **auto)
     return [TRAINER, "--deepspeed", file, *TRAINED, "--output_dir", str(folder / "never")]
 
 
@@ -175,6 +207,8 @@ def table(real: Levels, rehearsed: Levels) -> str:
     [
         "causal_lm at stage 3",
         "distil at stage 3",
+        pytest.param("layers at stage 2", marks=pytest.mark.full),
+        pytest.param("sequences at stage 3", marks=pytest.mark.full),
         pytest.param("causal_lm at stage 2", marks=pytest.mark.full),
         pytest.param("distil at stage 2", marks=pytest.mark.full),
     ],

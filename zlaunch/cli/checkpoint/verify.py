@@ -19,7 +19,9 @@ from zlaunch.errors import ExitStatus
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A checkpoint, or a directory of several.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A checkpoint, or a directory of several.")
+    ] = Path(),
     full: Annotated[bool, typer.Option("--full", help="Also read all bytes and compare checksums.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -78,7 +78,7 @@ def _named(key: str) -> str:
             raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
         case names:
             listed = "".join(f"\n  {name}" for name in names)
-            raise WrongUsage(f"`{key}` is the name of {len(names)} keys:{listed}", "write more of the path")
+            raise WrongUsage(f"`{key}` can mean {len(names)} keys:{listed}", "write more of the path")
 
 
 def _explanation_lines(explanation: Explanation) -> Iterator[str]:

@@ -1,53 +1,93 @@
 """A check as text: the answer, what differs, and what was not checked."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, get_args
 
 from zlaunch import console
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.parity.check import CheckedTrial
 from zlaunch.parity.small_model import deepest
-from zlaunch.parity.verdict import UNTOLD, Judged, ParityAnswer
+from zlaunch.parity.verdict import UNTOLD, Comparison, Judged, ParityAnswer, ParityVerdict, Quantity
 from zlaunch.units import count, plural
+
+if TYPE_CHECKING:  # what checks a script is rarely needed
+    from zlaunch.launch.checked_script import CheckedScript
 
 MOST_ROWS: Final = 16
 """Parameters in the table; `--json` has all."""
 
-_QUANTITIES: Final = ("loss", "gradient norm", "gradient", "momentum", "update", "weights")
+_QUANTITIES: Final = get_args(Quantity)
 
 
-def lines_of(checked: CheckedTrial, query: EstimateQuery) -> Iterator[str]:
-    """Write the answer in the first line, then the evidence."""
-    yield from console.paragraph(_answer(checked))
-    yield from console.table(_trained(checked, query))
+Rows = Sequence[tuple[str, str]]
+
+
+class CheckedTraining(Protocol):
+    """What was compared, and the verdict."""
+
+    @property
+    def comparison(self) -> Comparison: ...  # noqa: D102
+    @property
+    def verdict(self) -> ParityVerdict: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def unchecked(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def lines_of(checked: CheckedTraining, trained: Rows) -> Iterator[str]:
+    """Write the answer in the first line, then what was trained, and the evidence."""
+    yield from console.paragraph(answer_of(checked))
+    yield from console.table(trained)
     if checked.verdict.differing:
         yield from ["", *_differing(checked)]
     yield from ["", *_largest(checked)]
-    notes = list(_unchecked(checked))
-    if notes:
-        yield from ["", "not checked"]
-        for note in notes:
-            bullet, *rest = console.paragraph(note, "    ")
-            yield from [f"  - {bullet.strip()}", *rest]
+    yield from unchecked_lines(_unchecked(checked))
 
 
-def _answer(checked: CheckedTrial) -> str:
-    verdict, steps = checked.verdict, plural(checked.trial.steps, "step")
+def unchecked_lines(notes: Iterable[str]) -> Iterator[str]:
+    """List what was not checked."""
+    for number, note in enumerate(notes):
+        if not number:
+            yield from ["", "not checked"]
+        bullet, *rest = console.paragraph(note, "    ")
+        yield from [f"  - {bullet.strip()}", *rest]
+
+
+def answer_of(checked: CheckedTraining) -> str:
+    """Say in one sentence what was found."""
+    verdict, steps = checked.verdict, plural(checked.steps, "step")
     if verdict.answer is ParityAnswer.SAME:
         return f"the same: {steps} train like plain torch, up to rounding"
     if verdict.answer is ParityAnswer.CANNOT_TELL:
         return f"cannot tell here: rounding alone may change most numbers by more than {UNTOLD:.0%}"
-    parts = []
+    quantities = ", ".join(differing_quantities(verdict))
+    return f"differs from plain torch by more than rounding: {quantities}"
+
+
+def differing_quantities(verdict: ParityVerdict) -> Iterator[str]:
+    """Name the quantities that differ, and of how many parameters."""
     for quantity in _QUANTITIES:
         names = [item.distance.parameter for item in verdict.differing if item.distance.quantity == quantity]
         if names == [""]:
-            parts.append(quantity)
+            yield quantity
         elif names:
-            parts.append(f"{quantity} of {plural(len(names), 'parameter')}")
-    return f"differs from plain torch by more than rounding: {', '.join(parts)}"
+            yield f"{quantity} of {plural(len(names), 'parameter')}"
 
 
-def _trained(checked: CheckedTrial, query: EstimateQuery) -> list[tuple[str, str]]:
+def rows_of_script(checked: "CheckedScript") -> Rows:
+    """Say what a script trained."""
+    engine, comparison = checked.measured.engine, checked.comparison
+    assert engine is not None
+    return [
+        ("script", f"{checked.name}: {engine.model}, {count(comparison.parameters)} parameters"),
+        ("engine", f"{comparison.optimizer}, stage {engine.stage}, {engine.precision}, 2 ranks"),
+        ("a step", f"micro-batches on each rank: {engine.accumulated}"),
+    ]
+
+
+def rows_of_model(checked: CheckedTrial, query: EstimateQuery) -> Rows:
+    """Say what was trained of a model."""
     trial, comparison = checked.trial, checked.comparison
     config = trial.workload.ds_config
     layers = plural(comparison.layers, "layer")
@@ -62,7 +102,7 @@ def _trained(checked: CheckedTrial, query: EstimateQuery) -> list[tuple[str, str
     ]
 
 
-def _differing(checked: CheckedTrial) -> Iterator[str]:
+def _differing(checked: CheckedTraining) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("differs", "", "step", "by", "allowed", "length")]
     differing = sorted(checked.verdict.differing, key=lambda item: _QUANTITIES.index(item.distance.quantity))
     rows += map(_row, differing[:MOST_ROWS])
@@ -94,7 +134,7 @@ def _row(item: Judged) -> tuple[str, ...]:
     )
 
 
-def _largest(checked: CheckedTrial) -> Iterator[str]:
+def _largest(checked: CheckedTraining) -> Iterator[str]:
     rows = [("largest difference", "by", "allowed", "step")]
     for quantity in _QUANTITIES:
         item = checked.verdict.largest.get(quantity)
@@ -104,13 +144,14 @@ def _largest(checked: CheckedTrial) -> Iterator[str]:
     yield from console.figures(rows)
 
 
-def _unchecked(checked: CheckedTrial) -> Iterator[str]:
-    yield from checked.trial.unchecked
+def _unchecked(checked: CheckedTraining) -> Iterator[str]:
+    yield from checked.unchecked
     if "gradient norm" not in checked.verdict.largest:
         yield "the gradient norm: this engine computes none, or not that of the gradients"
     if checked.comparison.unreached:
         first, number = checked.comparison.unreached[0], len(checked.comparison.unreached)
         yield f"{plural(number, 'parameter')} that the data does not reach, such as {first}"
+    yield from checked.comparison.unsaved
     if untold := checked.verdict.untold:
         names = ", ".join(untold[:2])
         if len(untold) > 2:

@@ -5,12 +5,13 @@ from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, is_offloaded, precision_words, zero_words
+from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.errors import Finding
 from zlaunch.estimate.changes import BUCKET
 from zlaunch.estimate.effects import ChangeEffect, fitting, most_reduced, state_of
 from zlaunch.estimate.fit import Cluster, Fit
 from zlaunch.estimate.forecast import Forecast, Phase, Pool
-from zlaunch.estimate.memory.communication import paper_volume
+from zlaunch.estimate.memory.communication import Collective, paper_volume
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
@@ -128,7 +129,19 @@ def job_rows(estimate: Estimate) -> list[tuple[str, str]]:
     rows = [("model", _model_text(query, estimate.forecast))]
     if query.model.is_bundled:
         rows.append(("", "config.json as bundled with zlaunch"))
-    return [*rows, ("ranks", _ranks_text(query.cluster)), _length_row(query)]
+    rows.append(("ranks", _ranks_text(query.cluster)))
+    rows += [("", text) for text in _sharing(estimate.workload.groups)]
+    return [*rows, _length_row(query)]
+
+
+def _sharing(groups: RankGroups) -> Iterator[str]:
+    """Say what groups of ranks share beside ZeRO's partitions."""
+    if groups.layers > 1:
+        yield f"{groups.layers} ranks share each layer (AutoTP), and ZeRO partitions across {groups.zero}"
+    if groups.sequences > 1:
+        yield f"{groups.sequences} ranks share each sequence (Ulysses, as with accelerate's `sp_size`)"
+    if groups.secondary > 1:
+        yield f"{groups.secondary} ranks keep a second copy of the parameters together (hpZ)"
 
 
 def _length_row(query: EstimateQuery) -> tuple[str, str]:
@@ -273,8 +286,8 @@ def _traffic_lines(estimate: Estimate) -> Iterator[str]:
     yield "traffic of a rank in a step"
     rows = [
         (
-            f"{collective.kind} of {collective.of}",
-            decimal(collective.sent(traffic.world_size), "B"),
+            _name_of(collective, len({one.ranks for one in traffic.collectives}) > 1),
+            decimal(collective.sent, "B"),
             f"{collective.times} x",
         )
         for collective in traffic.collectives
@@ -290,14 +303,24 @@ def _traffic_lines(estimate: Estimate) -> Iterator[str]:
         yield "  none: there is one rank, and nothing is offloaded"
         return
     yield from (f"  {line}" for line in console.figures(rows))
-    if traffic.collectives:
-        settings = read_settings(estimate.workload)
-        paper = paper_volume(estimate.forecast.trainable, settings.stage, traffic.world_size, settings.item)
+    settings = read_settings(estimate.workload)
+    if traffic.collectives and settings.groups.are_split:
+        yield f"  {decimal(traffic.sent, 'B')} to other ranks"
+    elif traffic.collectives:
+        ranks = settings.groups.world_size
+        paper = paper_volume(estimate.forecast.trainable, settings.stage, ranks, settings.item)
         yield from console.paragraph(
             f"{decimal(traffic.sent, 'B')} to other ranks; the ZeRO paper counts {decimal(paper, 'B')} "
             "without accumulation",
             "  ",
         )
+
+
+def _name_of(collective: Collective, with_ranks: bool) -> str:
+    name = f"{collective.kind} of {collective.of}"
+    if with_ranks:
+        name += f", {plural(collective.ranks, 'rank')}"
+    return name
 
 
 def time_lines(speed: Speed | None) -> Iterator[str]:

@@ -20,9 +20,12 @@ _GITHUB = {
     Severity.ADVICE: "notice",
 }
 
+MOST_NAMED = 10
+"""Files that are each named, with or without findings."""
+
 
 def as_text(reports: Sequence[Report], strict: bool) -> None:
-    """Print the findings of each file, then a summary line.
+    """Print the findings of each file, then a summary line; of many files, valid ones are only counted.
 
     A diff that is only shown stands alone on stdout, for `patch`; what it does not mend goes to stderr.
     """
@@ -31,6 +34,8 @@ def as_text(reports: Sequence[Report], strict: bool) -> None:
             console.show_error(report.trouble)
             continue
         fixes = report.fixes
+        if len(reports) > MOST_NAMED and fixes is None and not report.findings:
+            continue
         if fixes is not None and fixes.diff:
             console.data(fixes.diff.removesuffix("\n"))
         if fixes is not None and not fixes.writes:

@@ -11,6 +11,7 @@ from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import host_text, job_rows, method, process_text, unchecked_host
 from zlaunch.cli.views.strategies import refused_lines
+from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.candidates import Candidate
@@ -78,11 +79,12 @@ def _tried(result: NothingFits) -> str:
 
 def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
     chosen, estimate = result.candidate, result.estimate
-    ranks = estimate.query.cluster.world_size
+    ranks = estimate.query.groups.batch
     yield "choice", f"`{chosen.options}`"
     total = chosen.micro_batch * chosen.accumulation * ranks
     equation = f"{chosen.micro_batch} per rank x {chosen.accumulation} accumulated"
-    yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}"
+    same = equal_samples(estimate.resolved.values, total)
+    yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}{same}"
     yield "process", process_text(estimate)
     yield "host", unchecked_host(estimate) or host_text(estimate)
     yield "because", "; ".join(_reasons(result)) or "nothing else that fits is as fast"

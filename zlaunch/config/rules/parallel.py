@@ -9,8 +9,13 @@ from zlaunch.units import plural
 
 @ignored({"sequence_parallel_size": 2}, {"data_parallel_size": 2}, Context(world_size=4))
 def half_a_device_mesh(subject: Subject) -> Iterator[Violation]:
-    """DeepSpeed builds a device mesh only if both sizes are set; one alone only reduces the batch."""
+    """DeepSpeed builds a device mesh only if both sizes are set; one alone only reduces the batch.
+
+    A script that groups the ranks itself, as with Ulysses for models of transformers, sets one alone.
+    """
     sizes = ("sequence_parallel_size", "data_parallel_size")
+    if subject.context.has_own_groups:
+        return
     given = [key for key in sizes if getattr(subject.config, key) is not None]
     if len(given) == 1 and getattr(subject.config, given[0]) > 1:
         other = sizes[given[0] == sizes[0]]

@@ -8,30 +8,35 @@ average_tensor), which makes 3ψ; stage 3 gathers parameters only once if they s
 passes; and from stage 2 on, gradients are reduced in every micro-step.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from zlaunch.estimate.forecast import CountedCollective
 from zlaunch.estimate.memory.settings import Settings, TrainingJob
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One kind of collective among all ranks."""
+    """One kind of collective among the ranks of a group."""
 
     kind: str
-    """`all-reduce`, `reduce`, `reduce-scatter` or `all-gather`."""
+    """`all-reduce`, `reduce`, `reduce-scatter`, `all-gather` or `all-to-all`."""
     of: str
-    """`gradients` or `parameters`."""
+    """`gradients`, `parameters` or `activations`."""
     nbytes: int
-    """The data of one call, summed over all ranks."""
+    """The data of one call, summed over all ranks; what a rank has, if all exchange with all."""
     times: int
     """Calls per step."""
+    ranks: int
+    """Ranks in the group."""
 
-    def sent(self, world_size: int) -> float:
+    @property
+    def sent(self) -> float:
         """Return the bytes sent by a rank per step, (N-1)/N of the data in each pass; it receives as many."""
         nbytes = self.nbytes * self.times
         if self.kind == "all-reduce":  # two passes through the ring
             nbytes *= 2
-        return nbytes * (world_size - 1) / world_size
+        return nbytes * (self.ranks - 1) / self.ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,6 @@ class Communication:
     """Bytes per rank and step, including gradient accumulation."""
 
     collectives: tuple[Collective, ...]
-    world_size: int
     to_host: int
     from_host: int
     nvme_read: int
@@ -48,18 +52,35 @@ class Communication:
     @property
     def sent(self) -> float:
         """Return the bytes sent to other ranks."""
-        return sum(collective.sent(self.world_size) for collective in self.collectives)
+        return sum(collective.sent for collective in self.collectives)
 
 
-def communication(job: TrainingJob) -> Communication:
-    """Compute the communication of a rank per step."""
+def communication(job: TrainingJob, counted: Sequence[CountedCollective] = ()) -> Communication:
+    """Compute the communication of a rank per step; `counted` are the collectives of a rehearsal."""
     settings = job.settings
     parameters = settings.item * job.weights.parameters
     gradients = settings.item * job.weights.total
-    collectives = _collectives(settings, parameters, gradients)
+    collectives = tuple(_of_rehearsal(counted, settings.accumulation))
+    if not collectives:
+        collectives = _collectives(settings, parameters, gradients)
     to_host, from_host = _over_pcie(settings, parameters, gradients)
     read, written = _to_nvme(settings, parameters, job.weights.total)
-    return Communication(collectives, settings.world_size, to_host, from_host, read, written)
+    return Communication(collectives, to_host, from_host, read, written)
+
+
+def _of_rehearsal(counted: Sequence[CountedCollective], accumulation: int) -> Iterator[Collective]:
+    """Add up what was counted in one of equal micro-steps, and in the last one."""
+    calls: dict[tuple[str, str, int], int] = {}
+    nbytes: dict[tuple[str, str, int], int] = {}
+    for collective in counted:
+        key, times = (collective.kind, collective.of, collective.ranks), 1
+        if not collective.is_last:
+            times = accumulation - 1
+        calls[key] = calls.get(key, 0) + times * collective.calls
+        nbytes[key] = nbytes.get(key, 0) + times * collective.nbytes
+    for (kind, of, ranks), total in nbytes.items():
+        if calls[kind, of, ranks]:
+            yield Collective(kind, of, total // calls[kind, of, ranks], calls[kind, of, ranks], ranks)
 
 
 def paper_volume(parameters: int, stage: int, world_size: int, item: int = 2) -> float:
@@ -77,30 +98,38 @@ def ring_bytes(kind: str, nbytes: int, world_size: int) -> float:
     """
     if kind == "all-gather":
         return nbytes * (world_size - 1)
-    return Collective(kind, "", nbytes, 1).sent(world_size)
+    return Collective(kind, "", nbytes, 1, world_size).sent
 
 
 def _collectives(settings: Settings, parameters: int, gradients: int) -> tuple[Collective, ...]:
-    if settings.world_size == 1:
+    ranks, times = settings.groups.zero, settings.accumulation
+    if ranks == 1:
         return ()
-    times = settings.accumulation
     if settings.stage == 3:
-        volume = _gathered_bytes(settings, parameters)
-        return (
-            Collective("all-gather", "parameters", volume, times),
-            Collective("reduce-scatter", "gradients", gradients, times),
-        )
+        reduced = Collective("reduce-scatter", "gradients", gradients, times, ranks)
+        return (*_gathers(settings, parameters), reduced)
     if settings.stage < 2:
         times = 1  # in the last micro-step only (not with `overlap_comm`, which is ignored here)
     if settings.stage == 0:
-        return (Collective("all-reduce", "gradients", gradients, times),)
+        return (Collective("all-reduce", "gradients", gradients, times, ranks),)
     reduce = "reduce"
     if settings.reduces_to_all:
         reduce = "all-reduce"
     return (
-        Collective(reduce, "gradients", gradients, times),
-        Collective("all-gather", "parameters", gradients, 1),
+        Collective(reduce, "gradients", gradients, times, ranks),
+        Collective("all-gather", "parameters", gradients, 1, ranks),
     )
+
+
+def _gathers(settings: Settings, parameters: int) -> Iterator[Collective]:
+    """Gather parameters for both passes; with hpZ, from all ranks only in the first pass after a step."""
+    ranks, secondary = settings.groups.zero, settings.groups.secondary
+    volume, times = _gathered_bytes(settings, parameters), settings.accumulation
+    if secondary == 1:
+        yield Collective("all-gather", "parameters", volume, times, ranks)
+        return
+    yield Collective("all-gather", "parameters", parameters, 1, ranks)
+    yield Collective("all-gather", "parameters", volume * times - parameters, 1, secondary)
 
 
 def _gathered_bytes(settings: Settings, parameters: int) -> int:

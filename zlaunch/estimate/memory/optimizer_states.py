@@ -144,6 +144,9 @@ def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory
     shares: Breakdown = {}
     if settings.parameters_on == "gpu":
         shares = {"parameters": item * settings.share(weights.parameters)}
+        if settings.groups.secondary > 1:
+            second = -(-weights.parameters // settings.groups.secondary)
+            shares = {"parameters": shares["parameters"] + item * second}
     ready = add(shares, {"buckets": item * settings.reduce_bucket})
     trained, first, later = ready, ready, ready
     if settings.optimizer_on == "gpu":

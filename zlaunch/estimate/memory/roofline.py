@@ -6,12 +6,14 @@
 communication overlaps with computation; at worst, nothing does. docs/speed.md lists all runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
+from zlaunch.estimate.forecast import CountedCollective
 from zlaunch.estimate.memory.activations import saved_activations
-from zlaunch.estimate.memory.communication import Communication, communication
+from zlaunch.estimate.memory.communication import Collective, Communication, communication
 from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import GpuModel
@@ -131,13 +133,15 @@ class Speed:
     roofline: Roofline
 
 
-def step_speed(workload: Workload, machine: DeviceSpeed, flops: float) -> Speed:
+def step_speed(
+    workload: Workload, machine: DeviceSpeed, flops: float, counted: Sequence[CountedCollective] = ()
+) -> Speed:
     """Compute communication and time of a step with `flops` operations per rank.
 
-    Raise Refused if config.json has no sizes.
+    `counted` are the collectives of a rehearsal. Raise Refused if config.json has no sizes.
     """
     job = read_job(workload)
-    traffic = communication(job)
+    traffic = communication(job, counted)
     return Speed(traffic, _roofline(job, traffic, machine, flops))
 
 
@@ -155,7 +159,8 @@ def _roofline(job: TrainingJob, volume: Communication, machine: DeviceSpeed, flo
         max(best, *(term.likely[0] for term in links)) + _sum(after, 0),
         worst + _sum(links, 1) + _sum(after, 1),
     )
-    tokens = job.batch.tokens * settings.accumulation * settings.world_size
+    groups = settings.groups
+    tokens = job.batch.tokens * settings.accumulation * groups.data * groups.sequences
     return Roofline(terms, least, likely, tokens / least, machine.gpu.name in _CALIBRATED)
 
 
@@ -208,14 +213,28 @@ def _network_term(workload: Workload, volume: Communication, machine: DeviceSpee
     local = min(workload.ranks_per_host, workload.world_size)
     inside = machine.gpu.nvlink_bandwidth or machine.gpu.host_bandwidth
     amount = decimal(volume.sent, "B")
-    if workload.world_size <= local:
-        return Term("network", volume.sent / inside, True, amount, _likely(volume.sent / inside, LINKS))
+    near = sum(collective.sent for collective in volume.collectives if _is_local(collective, workload))
+    far = volume.sent - near
+    likely = _likely(near / inside, LINKS)
+    if not far:
+        return Term("network", near / inside, True, amount, likely)
     outside = machine.network(local)
     reached = tuple(min(inside * LINKS[end], outside[end] * NETWORK[end]) for end in (0, 1))
     if outside[0] != outside[1]:
         amount += f", {outside[1] / 1e9:g} to {outside[0] / 1e9:g} GB/s of a host"
-    least = volume.sent / min(inside, outside[0])
-    return Term("network", least, True, amount, (volume.sent / reached[0], volume.sent / reached[1]))
+    if near:
+        amount += f", {decimal(near, 'B')} of it within a host"
+    least = near / inside + far / min(inside, outside[0])
+    return Term("network", least, True, amount, (likely[0] + far / reached[0], likely[1] + far / reached[1]))
+
+
+def _is_local(collective: Collective, workload: Workload) -> bool:
+    """Whether a group has its ranks on one host: neighbours share layers, sequences and second partitions."""
+    if workload.world_size <= workload.ranks_per_host:
+        return True
+    groups = workload.groups
+    is_among_neighbours = collective.of == "activations" or collective.ranks == groups.secondary < groups.zero
+    return is_among_neighbours and collective.ranks <= workload.ranks_per_host
 
 
 def _pcie_term(volume: Communication, gpu: GpuModel) -> Term:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.dsconfig.schema.section import Section
 from zlaunch.dsconfig.schema.zero import OffloadOptimizer, OffloadParam, Zero
 from zlaunch.estimate.memory.activations import Batch
@@ -39,7 +40,7 @@ class Settings:
     is_bf16: bool
     zero_init: bool
     """Whether the model is sharded while it is created."""
-    world_size: int
+    groups: RankGroups
     rank: int
     micro_batch: int
     accumulation: int
@@ -94,7 +95,7 @@ class Settings:
 
     def share(self, numel: int) -> int:
         """Elements of a rank's share, padding included."""
-        return -(-numel // self.world_size)
+        return -(-numel // self.groups.zero)
 
 
 def read_settings(workload: Workload) -> Settings:
@@ -118,7 +119,7 @@ def read_settings(workload: Workload) -> Settings:
         gradient_item=_ITEM_BYTES.get(str(accumulated), item),
         is_bf16=bf16,
         zero_init=workload.zero_init and stage == 3,
-        world_size=workload.world_size,
+        groups=workload.groups,
         rank=workload.rank,
         micro_batch=whole(config.get("train_micro_batch_size_per_gpu")) or 1,
         accumulation=whole(config.get("gradient_accumulation_steps")) or 1,
@@ -152,7 +153,10 @@ class TrainingJob:
 def read_job(workload: Workload) -> TrainingJob:
     """Read a workload; raise Refused if its config.json has no sizes."""
     model, settings = read_transformer(workload.model), read_settings(workload)
-    batch = Batch(settings.micro_batch, workload.seq_len, settings.item, workload.attention)
+    if settings.groups.layers > 1:
+        model = model.shared_by(settings.groups.layers)
+    seq_len = -(-workload.seq_len // settings.groups.sequences)
+    batch = Batch(settings.micro_batch, seq_len, settings.item, workload.attention)
     return TrainingJob(workload, model, settings, weights_of(model, workload.lora), batch)
 
 

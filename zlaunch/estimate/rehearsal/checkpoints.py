@@ -3,7 +3,7 @@
 import contextlib
 import os
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,10 +35,16 @@ def link_files_of_other_ranks(engine: deepspeed.DeepSpeedEngine, directory: Path
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
         tag=tag,
-        mp_rank=0,
-        dp_world_size=engine.dp_world_size,
+        mp_rank=engine.checkpoint_mp_rank,
+        dp_world_size=getattr(engine, "seq_dp_world_size", engine.dp_world_size),
         bf16_mode=engine.bfloat16_enabled(),
     )
+    sharing = (f"{number:02d}" for number in range(engine.mp_world_size))
+    _link(names)
+    _link([engine._get_ckpt_name(str(directory), tag, mp_placeholder=number) for number in sharing])
+
+
+def _link(names: Sequence[str]) -> None:
     saved = next((name for name in names if Path(name).exists()), None)
     for name in names:
         if saved is not None and name != saved:

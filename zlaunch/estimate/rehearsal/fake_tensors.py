@@ -18,10 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 from zlaunch.estimate.rehearsal import op_results
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog, Block
 from zlaunch.estimate.rehearsal.device import NAME, current_stream
+from zlaunch.estimate.rehearsal.traffic import TrafficCounter
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 _MOST_ZEROS = 1 << 20
+_WITH_COLLECTIVES = ("c10d", "deepspeed")
+"""Namespaces of operators that exchange data with other ranks."""
 _POOLS = {NAME: "gpu", "cpu": "pageable"}
 
 # torch's own functions: inside `zero.Init`, DeepSpeed replaces them by functions that cast.
@@ -78,6 +81,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._works: dict[int, torch.distributed.Work] = {}
         self._is_tracing = False
         self._host_pool = "pageable"
+        self.traffic = TrafficCounter()
         self.genuine_error: Exception | None = None
         """The last error of an operator that real tensors raise, too."""
 
@@ -101,7 +105,10 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Run an operator that was called by the job, not by FakeTensorMode while it traces."""
         if func is aten.slice.Tensor and self.fast and type(args[0]) is FakeTensor:
             return self._slice(*args, **kwargs)
-        if func.namespace == "c10d":
+        namespace = func.namespace
+        if namespace in _WITH_COLLECTIVES:
+            self.traffic.note(func, args)
+        if namespace == "c10d":
             return self._run_collective(func, args, kwargs)
         if id(func) in self._uses_cublas and args[0].device.type == NAME:
             self._create_handle()
@@ -158,9 +165,11 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Let FakeTensorMode find the result; the operators that it runs for this are not logged."""
         self._is_tracing = True
         try:
+            if (together := _ONE_TYPE.get(id(func))) is not None:
+                _check_types(func, args, kwargs, together)
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception as error:
-            if type(error) is _error_on_zeros(func, args, kwargs):
+            if id(func) in _ONE_TYPE or type(error) is _error_on_zeros(func, args, kwargs):
                 self.genuine_error = error
             raise
         finally:
@@ -296,6 +305,43 @@ def _error_on_zeros(
         except Exception as error:  # noqa: BLE001 - its type is what is asked
             return type(error)
     return None
+
+
+_ONE_TYPE: dict[int, tuple[int, ...]] = {
+    id(aten.mm.default): (0, 1),
+    id(aten.mv.default): (0, 1),
+    id(aten.addmm.default): (0, 1, 2),
+    id(aten.addmv.default): (0, 1, 2),
+    id(aten.convolution.default): (0, 1, 2),
+    id(aten.nll_loss_forward.default): (0, 2),
+    id(aten.nll_loss2d_forward.default): (0, 2),
+    id(aten._embedding_bag.default): (0, 6),
+    id(aten._embedding_bag_forward_only.default): (0, 6),
+    id(aten.index_put.default): (0, 2),
+    id(aten.index_put_.default): (0, 2),
+    id(aten.index_add.default): (0, 3),
+    id(aten.index_add_.default): (0, 3),
+}
+"""Operators, by identity → arguments of one type; fake tensors may differ where real ones may not."""
+
+
+def _check_types(
+    func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], together: Sequence[int]
+) -> None:
+    """Raise what an operator raises for real tensors of these types, unless autocast converts them."""
+    given = [args[place] for place in together if place < len(args)]
+    types = {tensor.dtype for tensor in given if isinstance(tensor, torch.Tensor)}
+    devices = ("cpu", "cuda", torch._C._get_privateuse1_backend_name())
+    if len(types) < 2 or any(map(torch.is_autocast_enabled, devices)):
+        return
+
+    def smallest(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return _empty([1] * value.dim(), dtype=value.dtype, device="cpu").zero_()
+        return value
+
+    with _disable_current_modes():
+        func(*tree_map(smallest, tuple(args)), **tree_map(smallest, dict(kwargs)))
 
 
 def _item(tensor: torch.Tensor) -> float | None:

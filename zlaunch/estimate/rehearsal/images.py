@@ -20,6 +20,11 @@ _MOST_TILES: Final = 12
 """Tiles of an image with the processor of InternVL, besides one of the whole image."""
 _TILES_OF_LONGEST_EDGE: Final = 4
 """Tiles along the longest edge of an image with the processors of Idefics 3 and SmolVLM."""
+_REDUCED_FROM: Final = 1.1
+"""How many times its most tokens an image has along a side from which LLaVA-OneVision reduces it."""
+_SHORTEST, _LONGEST = 378, 980
+"""Edges of an image with the processor of Idefics 2."""
+_WITH_QUARTERS: Final = 5
 _AROUND_IMAGE: Final = 2
 """Tokens that begin and end an image."""
 
@@ -36,6 +41,8 @@ class ImageInputs:
     """Tokens of one image in its sequence, if known."""
     token: int | None = None
     """The number that stands for an image in a sequence."""
+    missing: tuple[str, ...] = ()
+    """What may be there besides."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class _Job:
     """Arguments of the model's `forward`."""
     batch: Shape
     """Sequences in a micro-batch, and tokens in each."""
+    processor: Mapping[str, Any] = field(default_factory=dict)
+    """The model's preprocessor_config.json, if it is known."""
 
     @property
     def vision(self) -> Any:
@@ -66,13 +75,18 @@ class _Job:
 
 
 def image_inputs(
-    images: Images, config: transformers.PretrainedConfig, arguments: Mapping[str, Any], batch: Shape
+    images: Images,
+    config: transformers.PretrainedConfig,
+    arguments: Mapping[str, Any],
+    batch: Shape,
+    *,
+    processor: Mapping[str, Any] | None = None,
 ) -> ImageInputs:
     """Return the inputs for so many images in each sequence, of which their tokens are a part.
 
-    `batch` is (sequences, tokens).
+    `batch` is (sequences, tokens), `processor` the model's preprocessor_config.json, if it is known.
     """
-    job = _Job(images, config, arguments, batch)
+    job = _Job(images, config, arguments, batch, processor or {})
     takes_images = "pixel_values" in arguments and hasattr(config, "vision_config")
     if not takes_images and images.count and images != ONE_IMAGE:
         return ImageInputs(notes=(f"`--images {images}` has no effect: the model takes no images",))
@@ -91,7 +105,10 @@ def image_inputs(
     token = getattr(config, "image_token_id", None)
     if token is None:
         token = getattr(config, "image_token_index", None)
-    return ImageInputs(shapes, (_note(images, tokens, of_size),), data, tokens, token)
+    missing: tuple[str, ...] = ()
+    if prepare is _resampled and "do_image_splitting" not in job.processor:
+        missing = ("the four parts of each image, which its processor may add",)
+    return ImageInputs(shapes, (_note(images, tokens, of_size),), data, tokens, token, missing)
 
 
 _Prepared = tuple[Mapping[str, Shape], int | None, Mapping[str, torch.Tensor], tuple[int, int]]
@@ -103,6 +120,10 @@ def _processor_of(job: _Job) -> _Processor:
     """Choose a way to prepare images by what the model's `forward` takes."""
     if "image_grid_thw" in job.arguments:
         return _as_grids
+    if getattr(job.vision, "model_type", None) == "pixtral":
+        return _at_own_size
+    if hasattr(job.config, "perceiver_config"):
+        return _resampled
     if hasattr(job.config, "image_grid_pinpoints"):
         return _at_any_resolution
     if "pixel_attention_mask" in job.arguments:
@@ -169,7 +190,7 @@ def _as_grids(job: _Job) -> _Prepared | None:
         return None
     depth = _whole_number(job.vision, "temporal_patch_size") or 1
     channels = _whole_number(job.vision, "in_channels") or _whole_number(job.vision, "in_chans") or 3
-    height, width = _rounded(job.size, patch * merge)
+    height, width = _rounded(job.size, patch * merge, _pixels(job.processor))
     rows, columns = height // patch, width // patch
     shapes = {
         "pixel_values": (job.num_images * rows * columns, channels * depth * patch * patch),
@@ -179,11 +200,22 @@ def _as_grids(job: _Job) -> _Prepared | None:
     return shapes, rows * columns // merge**2, data, (height, width)
 
 
-def _rounded(size: tuple[int, int], factor: int) -> tuple[int, int]:
-    """Round the sides of an image to multiples of a factor; enlarge small ones."""
-    sides = [round(side / factor) * factor for side in size]
-    if math.prod(sides) < _FEWEST_PIXELS:
-        scale = math.sqrt(_FEWEST_PIXELS / math.prod(size))
+def _pixels(processor: Mapping[str, Any]) -> tuple[int, int | None]:
+    """Return the fewest and the most pixels of an image; None if it is not known how many."""
+    size = processor.get("size") or {}
+    fewest = processor.get("min_pixels") or size.get("shortest_edge") or _FEWEST_PIXELS
+    return fewest, processor.get("max_pixels") or size.get("longest_edge")
+
+
+def _rounded(size: tuple[int, int], factor: int, pixels: tuple[int, int | None]) -> tuple[int, int]:
+    """Round the sides of an image to multiples of a factor; enlarge small ones, and reduce large ones."""
+    fewest, most = pixels
+    sides = [max(factor, round(side / factor) * factor) for side in size]
+    if most is not None and math.prod(sides) > most:
+        scale = math.sqrt(most / math.prod(size))
+        sides = [max(factor, math.floor(side * scale / factor) * factor) for side in size]
+    elif math.prod(sides) < fewest:
+        scale = math.sqrt(fewest / math.prod(size))
         sides = [math.ceil(side * scale / factor) * factor for side in size]
     return sides[0], sides[1]
 
@@ -195,18 +227,16 @@ def _in_tiles(job: _Job) -> _Prepared | None:
         return None
     if job.size is None or tokens is None:
         return _of_one_size(job)
-    tiles = _num_tiles(job.size, image[1:])
+    if job.processor.get("crop_to_patches") is False:
+        return _of_one_size(job)
+    tiles = _num_tiles(job.size, image[1:], job.processor.get("max_patches", _MOST_TILES))
     return {"pixel_values": (job.num_images * tiles, *image)}, tiles * tokens, {}, job.size
 
 
-def _num_tiles(size: tuple[int, int], tile: tuple[int, int]) -> int:
+def _num_tiles(size: tuple[int, int], tile: tuple[int, int], most: int) -> int:
     """Return the tiles of the canvas of the closest shape, and one of the whole image if they are several."""
     ratio, area = size[1] / size[0], math.prod(size)
-    shapes = [
-        (columns, rows)
-        for columns in range(1, _MOST_TILES + 1)
-        for rows in range(1, _MOST_TILES // columns + 1)
-    ]
+    shapes = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)]
     best, least = (1, 1), math.inf
     for columns, rows in sorted(shapes, key=math.prod):
         difference = abs(ratio - columns / rows)
@@ -220,19 +250,29 @@ def _num_tiles(size: tuple[int, int], tile: tuple[int, int]) -> int:
 
 
 def _at_any_resolution(job: _Job) -> _Prepared | None:
-    """Cut images into tiles of one of the model's resolutions, as LLaVA-NeXT does, and leave out padding."""
-    image, size = image_shape(job.vision), job.size
-    if image is None or size is None or job.config.model_type != "llava_next":
+    """Cut images into tiles of one of the model's resolutions, as LLaVA-NeXT does, and leave out padding.
+
+    LLaVA-OneVision cuts only one image of a sequence, and has fewer tokens of large ones.
+    """
+    image, size, kind = image_shape(job.vision), job.size, job.config.model_type
+    if image is None or size is None or kind not in ("llava_next", "llava_onevision"):
         return None
     best = _best_resolution(size, job.config.image_grid_pinpoints)
     rows, columns = best[0] // image[1], best[1] // image[2]
     side = image[1] // job.vision.patch_size
-    shapes = {
-        "pixel_values": (job.num_images, rows * columns + 1, *image),
-        "image_sizes": (job.num_images, 2),
-    }
+    tiles, (height, width) = rows * columns + 1, _unpadded(size, rows * side, columns * side)
     data = {"image_sizes": torch.tensor([list(size)] * job.num_images)}
-    return shapes, side * side + _unpadded(size, rows * side, columns * side), data, size
+    tokens = side * side + height * (width + 1)
+    if kind == "llava_onevision":
+        data["batch_num_images"] = torch.tensor([job.images.count] * job.batch[0])
+        most = int(job.config.vision_aspect_ratio.removeprefix("anyres_max_"))
+        ratio = math.sqrt(height * width / (most * side * side))
+        if ratio > _REDUCED_FROM:
+            tokens = side * side + int(height // ratio) * (int(width // ratio) + 1)
+        if job.images.count > 1:
+            tiles, tokens = 1, side * side + 1
+    shapes = {name: tuple(values.shape) for name, values in data.items()}
+    return {**shapes, "pixel_values": (job.num_images, tiles, *image)}, tokens, data, size
 
 
 def _best_resolution(size: tuple[int, int], resolutions: list[list[int]]) -> tuple[int, int]:
@@ -247,14 +287,14 @@ def _best_resolution(size: tuple[int, int], resolutions: list[list[int]]) -> tup
     return height, width
 
 
-def _unpadded(size: tuple[int, int], rows: int, columns: int) -> int:
-    """Return the patches that are no padding, and one at the end of each row."""
+def _unpadded(size: tuple[int, int], rows: int, columns: int) -> tuple[int, int]:
+    """Return the rows and columns of patches that are no padding."""
     height, width = size
     if width / height > columns / rows:
         rows -= (rows - int(round(height * (columns / width), 7))) // 2 * 2
     else:
         columns -= (columns - int(round(width * (rows / height), 7))) // 2 * 2
-    return rows * columns + rows
+    return rows, columns
 
 
 def _split(job: _Job) -> _Prepared | None:
@@ -272,6 +312,48 @@ def _split(job: _Job) -> _Prepared | None:
         "pixel_attention_mask": torch.ones(shapes["pixel_attention_mask"], dtype=torch.long),
     }
     return shapes, tiles * (edge // job.vision.patch_size) ** 2 // scale**2, data, job.size
+
+
+def _at_own_size(job: _Job) -> _Prepared | None:
+    """Fit images into the largest size of the model and round them to whole patches, as Pixtral does."""
+    patch, longest = _whole_number(job.vision, "patch_size"), _whole_number(job.vision, "image_size")
+    longest = (job.processor.get("size") or {}).get("longest_edge", longest)
+    if job.size is None or patch is None or longest is None:
+        return None
+    merged = patch * getattr(job.config, "spatial_merge_size", 1)
+    ratio = max(1.0, max(job.size) / longest)
+    rows, columns = (math.ceil(int(side / ratio) / merged) for side in job.size)
+    size = (rows * merged, columns * merged)
+    data = {"image_sizes": torch.tensor([list(size)] * job.num_images)}
+    shapes = {"pixel_values": (job.num_images, 3, *size), "image_sizes": (job.num_images, 2)}
+    return shapes, rows * columns, data, size
+
+
+def _resampled(job: _Job) -> _Prepared | None:
+    """Fit images between a shortest and a longest edge, as Idefics 2 does, which resamples each of them.
+
+    Whether it cuts them into four parts beside the whole, its processor alone knows.
+    """
+    if job.size is None:
+        return None
+    sides = job.processor.get("size") or {}
+    shortest, longest = sides.get("shortest_edge", _SHORTEST), sides.get("longest_edge", _LONGEST)
+    tiles, (height, width) = 1, job.size
+    if job.processor.get("do_image_splitting"):
+        # The parts are as large as the whole once they are fitted, unless an image is small.
+        tiles = _WITH_QUARTERS
+    if width >= height and width > longest:
+        width, height = longest, int(longest / (width / height))
+    elif height > longest:
+        height, width = longest, int(longest * (width / height))
+    size = (max(shortest, height), max(shortest, width))
+    shape = (job.batch[0], job.images.count * tiles)
+    shapes = {"pixel_values": (*shape, 3, *size), "pixel_attention_mask": (*shape, *size)}
+    data = {
+        "pixel_values": torch.ones(()).expand(shapes["pixel_values"]),  # an image of zeros is skipped
+        "pixel_attention_mask": torch.ones(shapes["pixel_attention_mask"], dtype=torch.long),
+    }
+    return shapes, tiles * job.config.perceiver_config.resampler_n_latents, data, size
 
 
 def _on_canvas(job: _Job) -> _Prepared | None:

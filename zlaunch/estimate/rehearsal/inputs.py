@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import transformers
@@ -12,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers.models.auto import modeling_auto
 
 from zlaunch.estimate.rehearsal.images import ImageInputs, image_inputs, image_shape, tokens_with_images
-from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal.model import CannotTell, base_of
 from zlaunch.estimate.workload import Workload
 
 Shapes = dict[str, tuple[int, ...]]
@@ -67,13 +66,6 @@ def _modalities(config: transformers.PretrainedConfig) -> list[str]:
     return [what for name, what in _MODALITIES.items() if hasattr(config, name)]
 
 
-def base_of(model: torch.nn.Module) -> Any:
-    """Return the model below its adapters."""
-    if hasattr(model, "get_base_model"):
-        return model.get_base_model()
-    return model
-
-
 def inputs_of(
     workload: Workload, model: torch.nn.Module, config: transformers.PretrainedConfig
 ) -> ModelInputs:
@@ -90,12 +82,14 @@ def inputs_of(
         if _is_for_task(name, ("MULTIPLE_CHOICE",)):
             shapes = {"input_ids": (count, _NUM_CHOICES, workload.seq_len)}
         with _disable_current_modes():
-            images = image_inputs(workload.images, config, arguments, (count, workload.seq_len))
+            size = (count, workload.seq_len)
+            images = image_inputs(workload.images, config, arguments, size, processor=workload.processor)
         missing = _modalities(config)
         notes = (*notes, *images.notes)
         if images.shapes:
             shapes = {**shapes, **images.shapes}
             missing.remove(_MODALITIES["vision_config"])
+            missing += images.missing
     if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected
     shapes |= _labels(name, arguments, (count, workload.seq_len))
@@ -104,11 +98,24 @@ def inputs_of(
         flags["return_loss"] = True
     if "use_cache" in arguments and not config.is_encoder_decoder:
         flags["use_cache"] = False
+    if workload.groups.sequences > 1:
+        shapes = _shared(shapes, workload, name)
     data = dict(images.data)
     if images.token is not None and workload.images.width is not None:
         with _disable_current_modes():
             data |= tokens_with_images(images, workload.images.count, shapes["input_ids"], shapes)
     return ModelInputs(shapes, flags, notes, tuple(missing), bool(images.shapes), data)
+
+
+def _shared(shapes: Shapes, workload: Workload, name: str) -> Shapes:
+    """Return a rank's part of sequences, as `UlyssesSPDataLoaderAdapter` cuts them for the Trainer."""
+    if set(shapes) != {"input_ids", "labels"}:
+        raise CannotTell(f"zlaunch shares sequences only of language models, not of `{name}`")
+    sharing = workload.groups.sequences
+    if workload.seq_len % sharing:
+        raise CannotTell(f"{sharing} ranks cannot share sequences of {workload.seq_len} tokens")
+    part = (*shapes["input_ids"][:-1], workload.seq_len // sharing)
+    return dict.fromkeys(("input_ids", "position_ids", "shift_labels"), part)
 
 
 def _tokens(workload: Workload, config: transformers.PretrainedConfig, count: int) -> Inputs:

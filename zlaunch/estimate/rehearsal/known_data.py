@@ -67,7 +67,7 @@ def is_known_to_fail(condition: torch.Tensor) -> bool:
 def keep(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Remember the data of what an operator made of known ones, on the host."""
     if func.namespace == "c10d":
-        _forget_all(args)
+        _keep_exchanged(func, args)
         return
     first = args[0] if args else None
     if func in _MADE_OF_NUMBERS:
@@ -127,6 +127,32 @@ def _keep_numbers(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     """Remember positions and other integers, which are made of no tensors."""
     if type(out) is FakeTensor and not out.is_floating_point() and out.numel() <= _MOST_ELEMENTS:
         out._known = func(*args, **_on_host(kwargs))
+
+
+def _keep_exchanged(func: OpOverload, args: Sequence[Any]) -> None:
+    """Take what others bring to a gathering to be like this data, such as the lengths of their batches."""
+    if not func.__name__.startswith(("allgather_.", "_allgather_base_")):
+        _forget_all(args)
+        return
+    for outputs, own in zip(_listed(args[0]), _listed(args[1]), strict=True):
+        for output in _listed(outputs):
+            if type(output) is FakeTensor:
+                _keep_gathered(output, known(own))
+
+
+def _keep_gathered(output: FakeTensor, own: torch.Tensor | None) -> None:
+    if own is None or own.is_floating_point() or output.numel() > _MOST_ELEMENTS or not own.numel():
+        _forget(output)
+        return
+    data = own.reshape(-1).repeat(output.numel() // own.numel()).view(output.shape)
+    if output._known is None:
+        output._known = data
+    else:
+        output._known.copy_(data)  # views share its memory
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else [value]
 
 
 def _forget_all(args: Sequence[Any]) -> None:

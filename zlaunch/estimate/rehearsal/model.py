@@ -176,6 +176,13 @@ def build(workload: Workload, config: transformers.PretrainedConfig, chosen: Cho
     return model
 
 
+def base_of(model: torch.nn.Module) -> Any:
+    """Return the model below its adapters."""
+    if hasattr(model, "get_base_model"):
+        return model.get_base_model()
+    return model
+
+
 def _freeze(model: torch.nn.Module, pattern: str) -> None:
     names = dict(model.named_parameters())
     frozen = [name for name in names if re.search(pattern, name)]

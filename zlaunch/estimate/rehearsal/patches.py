@@ -29,6 +29,7 @@ def apply(fast: bool = True) -> None:
     _replace_functions()
     _move_modules_in_place()
     _trust_other_ranks()
+    _group_ranks_that_share_layers()
     _know_norms()
     _log_rng_states()
     _allow_experts_of_any_dtype()
@@ -126,6 +127,46 @@ def _trust_other_ranks() -> None:
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
+def _group_ranks_that_share_layers() -> None:
+    """A mesh of torch needs a real device; AutoTP compares the batches of ranks, which needs data."""
+    from deepspeed import comm
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    for module in (comm, comm.comm):
+        module.initialize_mesh_device = _Mesh
+    configure = getattr(DeepSpeedEngine, "_configure_tensor_parallel_states", None)
+    if configure is None:  # before DeepSpeed 0.16.4
+        return
+
+    def configure_unchecked(self: Any, model: torch.nn.Module) -> None:
+        configure(self, model)
+        self.first_dataloader_check.remove()
+
+    DeepSpeedEngine._configure_tensor_parallel_states = configure_unchecked
+
+
+class _Mesh:
+    """The process groups of a mesh with two dimensions."""
+
+    def __init__(self, shape: tuple[int, int], names: tuple[str, str]) -> None:
+        """Number the ranks row by row."""
+        rows, columns = shape
+        rank = torch.distributed.get_rank()
+        self._groups: dict[str, torch.distributed.ProcessGroup] = {}
+        for name, sizes in zip(names, ((columns, rows), (rows, columns)), strict=True):
+            for number in range(sizes[0]):
+                ranks = range(number, rows * columns, columns)
+                if name == names[1]:
+                    ranks = range(number * columns, (number + 1) * columns)
+                group = torch.distributed.new_group(list(ranks))
+                if rank in ranks:
+                    self._groups[name] = group
+
+    def get_group(self, mesh_dim: str) -> torch.distributed.ProcessGroup:
+        """Return this rank's group along a dimension."""
+        return self._groups[mesh_dim]
+
+
 def _know_norms() -> None:
     """Before 0.19, DeepSpeed asserts at stage 0 that the norm of bf16 gradients is positive."""
     if not is_before(deepspeed.__version__, "0.19"):
@@ -214,6 +255,8 @@ def _reduce_without_loops() -> None:
         world_size, rank = dist.get_world_size(group), dist.get_rank(group)
         sizes = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
         total = sum(sizes)
+        nbytes = total * world_size * tensors[0].element_size()
+        tensors[0].fake_mode.traffic.add("reduce-scatter", nbytes, group)
         if len(tensors) == 1 and tensors[0].numel() % world_size == 0:
             flat = tensors[0].view(-1)
         else:

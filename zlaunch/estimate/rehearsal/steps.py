@@ -30,7 +30,7 @@ from zlaunch.estimate.rehearsal import (
 )
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of, is_text
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of, is_text
 from zlaunch.estimate.rehearsal.model import ChosenModel
 from zlaunch.estimate.rehearsal.quantized import num_parameters
 from zlaunch.estimate.workload import Accelerator, Workload
@@ -161,6 +161,8 @@ def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
             rank.mode.flops = 0.0
             rank.take_step(number)
         rehearsal.add(flops=rank.mode.flops)
+        if workload.has_other_traffic:
+            rehearsal.add(collectives=tuple(rank.mode.traffic.counted()))
         if workload.save:
             with rank.phase("save"):
                 checkpoints.save(rank.engine, rank.model, checkpoint)
@@ -189,6 +191,8 @@ class _Rank:
     def phase(self, name: str, part: str | None = None) -> Iterator[None]:
         """Attribute all allocations inside to a phase, or to a part of it."""
         self.attribution.phase = part or name
+        if part == "forward":
+            self.mode.traffic.begin()
         with self.rehearsal.log.in_phase(name):
             yield
             gc.collect()
@@ -209,7 +213,7 @@ class _Rank:
             self.attribution.set_model(self.model)
             parameters, trainable = num_parameters(self.model)
             kind = config.model_type
-            has_all_kernels = not self.workload.liger or liger.apply(base_of(self.model), kind)
+            has_all_kernels = not self.workload.liger or liger.apply(model.base_of(self.model), kind)
             self.rehearsal.add(
                 parameters=parameters,
                 trainable=trainable,
@@ -226,6 +230,8 @@ class _Rank:
             yield "weights of four bits at stage 3"
 
     def initialize(self) -> None:
+        if self.workload.groups.layers > 1:
+            gc.unfreeze()  # AutoTP collects the whole weights that it has replaced
         with self.phase("initialize"):
             self.engine = training.initialize(self.workload, self.model)
             self.rehearsal.add(optimizer=type(self.engine.optimizer).__name__)

@@ -7,13 +7,14 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
 import torch
 from torch import distributed, optim
 
-from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed
+from zlaunch.estimate.rehearsal.model import CannotTell, NotRehearsed, base_of
 from zlaunch.estimate.workload import Workload
 
 Batch = dict[str, "torch.Tensor | bool"]
@@ -61,6 +62,8 @@ def join_process_group(workload: Workload) -> None:
 def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpeedEngine:
     """Call `deepspeed.initialize` as the script would; raise NotRehearsed if that is not possible."""
     options: dict[str, Any] = {"model": model, "config": dict(workload.ds_config)}
+    if workload.groups.sequences > 1:
+        options["mpu"] = share_sequences(workload, model)
     if workload.optimizer is None:
         options["model_parameters"] = [p for p in model.parameters() if p.requires_grad]
     elif "optimizer" in workload.ds_config:
@@ -70,6 +73,26 @@ def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpee
         optimizer = optimizer_of(workload, parameter_groups(model))
         options["optimizer"] = with_host_optimizer(workload, optimizer)
     return deepspeed.initialize(**options)[0]
+
+
+def share_sequences(workload: Workload, model: torch.nn.Module) -> Any:
+    """Let ranks share sequences by DeepSpeed's Ulysses as accelerate does; return their groups.
+
+    Raise CannotTell for a model that it refuses.
+    """
+    from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
+    base = base_of(model)
+    try:
+        return UlyssesSPAttentionHF.register_with_transformers(
+            model_name_or_path=base,
+            core_attn_implementation=base.config._attn_implementation,
+            sequence_parallel_size=workload.groups.sequences,
+            micro_batch_size=int(workload.ds_config["train_micro_batch_size_per_gpu"]),
+            seq_length_is_variable=True,
+        )
+    except (ValueError, AttributeError) as error:
+        raise CannotTell(f"its sequences cannot be shared by DeepSpeed's Ulysses: {error}") from None
 
 
 def parameter_groups(model: torch.nn.Module, weight_decay: float = 0.0) -> Groups:
@@ -130,12 +153,23 @@ def take_step(
     """
     for _ in range(num_micro_batches):
         with phase("forward"):
-            loss = loss_of(engine(**make_batch()))
+            loss = _loss(engine, make_batch())
         with phase("backward"):
             engine.backward(loss)
             del loss
         with phase("step"):
             engine.step()
+
+
+def _loss(engine: deepspeed.DeepSpeedEngine, batch: Batch) -> torch.Tensor:
+    """Compute the loss as the Trainer does: a mean over all ranks that share the sequences."""
+    if "shift_labels" not in batch:
+        return loss_of(engine(**batch))
+    from transformers.integrations.deepspeed import deepspeed_sp_compute_loss
+
+    sharing = SimpleNamespace(sp_backend="deepspeed", sp_size=engine.sequence_parallel_size)
+    loss: torch.Tensor = deepspeed_sp_compute_loss(None, engine, batch, False, sharing)
+    return loss
 
 
 def loss_of(output: object) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""`python -m zlaunch.parity.program`: reads a trial from stdin, writes a `Comparison` to stdout as JSON."""
+"""`python -m zlaunch.parity.program`: reads trials from stdin, and writes the `Comparison` of each to stdout.
+
+Each is a line of JSON. The packages are imported once: that takes longer than a trial.
+"""
 
 import json
 import os
@@ -15,13 +18,14 @@ def main() -> None:
     """Train and compare."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # prints of the packages go to stderr
-    trial: Trial = adapter_of(Trial).validate_python(json.loads(sys.stdin.readline()))
     import_packages()
     from zlaunch.parity.program.trial_run import compare  # which imports torch
 
-    with tempfile.TemporaryDirectory() as directory:
-        result = compare(trial, Path(directory))
-    print(json.dumps(result), file=out, flush=True)
+    for line in sys.stdin:
+        trial: Trial = adapter_of(Trial).validate_python(json.loads(line))
+        with tempfile.TemporaryDirectory() as directory:
+            result = compare(trial, Path(directory))
+        print(json.dumps(result), file=out, flush=True)
     os._exit(0)  # a regular exit would take half a second to unload torch
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +15,79 @@ from torch import distributed
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
 from zlaunch.estimate.rehearsal.training import loss_of, optimizer_of, with_host_optimizer
 from zlaunch.parity.program.measured import MOMENTA, Measured, Tensors, momentum
+from zlaunch.parity.program.optimizers import reference_of
 from zlaunch.parity.program.small import SmallModel, micro_batches
-from zlaunch.parity.trial import Trial
+from zlaunch.parity.trial import Trial, has_stand_in
+
+CHECKPOINT, TAG = "checkpoint", "saved"
+"""Where the ranks save, and under which name."""
 
 
 def train(trial: Trial, rank: int, dtype: torch.dtype, directory: Path) -> Measured:
-    """Train as one of the ranks; `directory` is shared by them."""
-    _join(trial, rank, directory)
-    small = SmallModel(trial, dtype)
-    engine = _initialize(trial, small, directory / "nvme")
-    names = small.trained()
-    inside = _Engine(engine)
-    measured = Measured(optimizer=type(engine.optimizer).__name__)
-    measured.masters.append({name: inside.master(weight) for name, weight in names.items()})
+    """Train as one of the ranks, and save before the last step; `directory` is shared by them."""
+    _join(trial, rank, directory / "store")
+    run = _Run(trial, rank, dtype, directory)
+    run.measure_weights()
     for step in range(trial.steps):
+        if trial.saves and step == trial.steps - 1:
+            run.engine.save_checkpoint(str(directory / CHECKPOINT), tag=TAG)
+        run.take_step(step)
+    distributed.barrier()
+    return run.measured
+
+
+def resume(trial: Trial, rank: int, dtype: torch.dtype, directory: Path, tag: str) -> Measured:
+    """Load what `train` has saved, and train the last step."""
+    _join(trial, rank, directory / f"store of {trial.workload.world_size} for {tag}")
+    run = _Run(trial, rank, dtype, directory)
+    loaded, _ = run.engine.load_checkpoint(str(directory / CHECKPOINT), tag=tag)
+    if loaded is None:
+        raise RuntimeError("the engine loads nothing from its checkpoint")
+    run.measure_weights()
+    run.take_step(trial.steps - 1)
+    distributed.barrier()
+    return run.measured
+
+
+class _Run:
+    """A training on one rank, and what it measures."""
+
+    def __init__(self, trial: Trial, rank: int, dtype: torch.dtype, directory: Path) -> None:
+        self._trial, self._rank, self._dtype = trial, rank, dtype
+        self._small = SmallModel(trial, dtype)
+        self.engine = _initialize(trial, self._small, directory / "nvme")
+        self._names = self._small.trained()
+        self._inside = EngineReader(self.engine)
+        clipping = float(self.engine.gradient_clipping())
+        self.measured = Measured(optimizer=type(self.engine.optimizer).__name__, clipping=clipping)
+
+    def measure_weights(self) -> None:
+        weights = {name: self._inside.master(weight) for name, weight in self._names.items()}
+        self.measured.masters.append(weights)
+
+    def take_step(self, step: int) -> None:
+        engine, inside, measured = self.engine, self._inside, self.measured
         losses = []
-        for number in micro_batches(trial, step, rank):
-            loss = loss_of(engine(**small.batch(number, dtype)))
+        for number in micro_batches(self._trial, step, self._rank):
+            loss = loss_of(engine(**self._small.batch(number, self._dtype)))
             losses.append(float(loss.detach()))
             engine.backward(loss)
             if engine.is_gradient_accumulation_boundary():
-                measured.gradients.append(inside.gradients(names))
+                measured.gradients.append(inside.gradients(self._names))
             engine.step()
         measured.losses.append(sum(losses) / len(losses))
         norm = engine.get_global_grad_norm()
-        measured.norms.append(None if norm is None or inside.has_scaled_norm else float(norm))
-        measured.masters.append({name: inside.master(weight) for name, weight in names.items()})
+        measured.norms.append(None if norm is None or inside.has_other_norm else float(norm))
+        self.measure_weights()
         inside.link_states()
-        states = {name: inside.momentum(weight) for name, weight in names.items()}
+        states = {name: inside.momentum(weight) for name, weight in self._names.items()}
         measured.momenta.append({name: state for name, state in states.items() if state is not None})
-        measured.stale.append(inside.stale(names, measured.masters[-1]))
-    distributed.barrier()
-    return measured
+        masters = measured.masters[-1]
+        stale = {name: inside.stale(weight, masters[name]) for name, weight in self._names.items()}
+        measured.stale.append(stale)
 
 
-def _join(trial: Trial, rank: int, directory: Path) -> None:
+def _join(trial: Trial, rank: int, file: Path) -> None:
     ranks = trial.workload.world_size
     os.environ.update(
         RANK=str(rank),
@@ -62,7 +101,7 @@ def _join(trial: Trial, rank: int, directory: Path) -> None:
     get_accelerator().is_fp16_supported = lambda: True  # slowly, on all CPUs
     backend: Any = importlib.import_module("deepspeed.comm.torch")
     backend.build_shm_op = lambda: None  # a short cut between ranks on CPUs, which GPUs do not take
-    store = distributed.FileStore(str(directory / "store"), ranks)
+    store = distributed.FileStore(str(file), ranks)
     distributed.init_process_group("gloo", rank=rank, world_size=ranks, store=store)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 
@@ -70,7 +109,11 @@ def _join(trial: Trial, rank: int, directory: Path) -> None:
 def _initialize(trial: Trial, small: SmallModel, nvme: Path) -> deepspeed.DeepSpeedEngine:
     config = _with_buckets(dict(with_nvme_path(str(nvme), trial.workload.ds_config)), small)
     options: dict[str, Any] = {"model": small.module, "config": config}
-    if "optimizer" in config:
+    if has_stand_in(config):
+        section, groups = config.pop("optimizer"), small.groups()
+        config["zero_allow_untested_optimizer"] = True
+        options["optimizer"] = reference_of(section, groups, {}, torch.float32)
+    elif "optimizer" in config:
         options["model_parameters"] = small.groups()
     else:
         config["zero_allow_untested_optimizer"] = True  # as accelerate does
@@ -98,20 +141,38 @@ def _with_buckets(config: dict[str, Any], small: SmallModel) -> dict[str, Any]:
     return {**config, "zero_optimization": zero}
 
 
-class _Engine:
+class EngineReader:
     """Reads numbers out of an engine, whatever its stage; all ranks have to ask for the same."""
 
     def __init__(self, engine: deepspeed.DeepSpeedEngine) -> None:
+        """Find where the engine keeps what is read."""
         self._engine = engine
-        self._scale = 1.0
-        if engine.fp16_enabled():
-            self._scale = float(engine.optimizer.loss_scale)
         self._wrapped: dict[int, tuple[torch.Tensor, int]] = {}
         self._is_plain = not engine.zero_optimization()
-        self.has_scaled_norm = self._is_plain and self._scale != 1.0
-        """Whether the engine's norm is that of scaled gradients."""
+        self._muon: dict[int, torch.Tensor] | None = None
+        """This rank's gradients of matrices, where the engine gives out Muon's updates in their place."""
+        self._is_muon = "Muon" in type(engine.basic_optimizer).__name__
         if self._is_plain:
             self._find_masters(engine.optimizer)
+        elif (
+            self._is_muon
+            and hasattr(engine.optimizer, "all_grad_tensors")
+            and not engine.optimizer.cpu_offload
+        ):
+            self._keep_gradients(engine.optimizer)
+
+    def _keep_gradients(self, optimizer: Any) -> None:
+        """Keep gradients of this rank's matrices, which stages 1 and 2 overwrite by Muon's updates."""
+        kept: dict[int, torch.Tensor] = {}
+        self._muon, original = kept, optimizer.get_flat_partition
+
+        def get_flat_partition(weights: Any, *others: Any, param_group_idx: int, **options: Any) -> Any:
+            for weight, gradient in zip(weights, optimizer.all_grad_tensors[param_group_idx], strict=False):
+                if getattr(weight, "use_muon", False):
+                    kept[id(weight)] = gradient.detach().float().clone()
+            return original(weights, *others, param_group_idx=param_group_idx, **options)
+
+        optimizer.get_flat_partition = get_flat_partition
 
     def _find_masters(self, optimizer: Any) -> None:
         """Find the master weights of an optimizer for 16 bits: one for each weight, or flat for a group."""
@@ -124,17 +185,35 @@ class _Engine:
                 else:
                     self._wrapped[id(weight)] = optimizer.fp32_groups[number][index], 0
 
-    def gradients(self, names: dict[str, torch.nn.Parameter]) -> Tensors:
-        found = {name: safe_get_full_grad(weight) for name, weight in names.items()}
-        return {
-            name: gradient.detach().float().clone() / self._scale
-            for name, gradient in found.items()
-            if gradient is not None
-        }
+    @property
+    def _scale(self) -> float:
+        if self._engine.fp16_enabled():
+            return float(self._engine.optimizer.loss_scale)
+        return 1.0
+
+    @property
+    def has_other_norm(self) -> bool:
+        """Whether the engine's norm is that of scaled gradients, or of Muon's updates."""
+        return self._is_muon or (self._is_plain and self._scale != 1.0)
+
+    def gradients(self, names: Mapping[str, torch.nn.Parameter]) -> Tensors:
+        """Return the gradients of all these weights that have one."""
+        found = {name: self.gradient(weight) for name, weight in names.items()}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+    def gradient(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the gradient of a weight before it is clipped."""
+        gradient = safe_get_full_grad(weight)
+        if self._muon is not None and getattr(weight, "use_muon", False):
+            gradient = self._muon.get(id(weight))  # the other rank has those of the other matrices
+        if gradient is None:
+            return None
+        return gradient.detach().float().clone() / self._scale
 
     def master(self, weight: torch.nn.Parameter) -> torch.Tensor:
-        if not self._is_plain:
-            return safe_get_full_fp32_param(weight).detach().float().clone()
+        """Return the master weight."""
+        if not self._is_plain and (full := safe_get_full_fp32_param(weight)) is not None:
+            return full.detach().float().clone()
         if id(weight) in self._wrapped:
             master, offset = self._wrapped[id(weight)]
             part = master.detach().reshape(-1)[offset : offset + weight.numel()]
@@ -142,8 +221,9 @@ class _Engine:
         return weight.detach().float().clone()
 
     def momentum(self, weight: torch.nn.Parameter) -> torch.Tensor | None:
+        """Return the state of the optimizer that is compared."""
         if not self._is_plain:
-            if (name := self._momentum_name()) is None:
+            if getattr(weight, "use_muon", False) or (name := self._momentum_name()) is None:
                 return None
             part = getattr(weight, "_hp_mapping", None)
             if part is not None and name not in part.optim_fragment:  # it has not been stepped
@@ -171,12 +251,9 @@ class _Engine:
         distributed.all_gather_object(of_ranks, held)
         return next((name for name in MOMENTA if any(name in names for names in of_ranks)), None)
 
-    def stale(self, names: dict[str, torch.nn.Parameter], masters: Tensors) -> dict[str, float]:
-        """Compare the weights that this rank computes with to the master weights."""
-        apart = {}
-        for name, weight in names.items():
-            with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
-                held = weight.detach().float()
-                rounded = masters[name].to(weight.dtype).float()
-                apart[name] = float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))
-        return apart
+    def stale(self, weight: torch.nn.Parameter, master: torch.Tensor) -> float:
+        """Compare a weight that this rank computes with to its master weight."""
+        with deepspeed.zero.GatheredParameters([weight], enabled=hasattr(weight, "ds_id")):
+            held = weight.detach().float()
+            rounded = master.to(weight.dtype).float()
+            return float((held - rounded).norm() / rounded.norm().clamp_min(1e-30))

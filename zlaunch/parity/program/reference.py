@@ -1,13 +1,13 @@
 """Plain torch: one process, the whole batch, gradients added up in fp32."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import optim
 
 from zlaunch.estimate.rehearsal.training import loss_of, optimizer_of
-from zlaunch.parity.program.measured import Measured, momentum
+from zlaunch.parity.program.measured import Measured
+from zlaunch.parity.program.optimizers import reference_of
+from zlaunch.parity.program.plain_optimizer import norm_of, take_step
 from zlaunch.parity.program.small import SmallModel, micro_batches
 from zlaunch.parity.trial import Trial
 
@@ -32,7 +32,7 @@ def gradients(
         if reorder:
             numbers.reverse()
         sums = {name: torch.zeros(weight.shape) for name, weight in weights.items()}
-        losses = []
+        losses, summands = [], dict.fromkeys(weights, 0.0)
         for number in numbers:
             loss = loss_of(module(**small.batch(number, dtype, reorder=reorder)))
             (loss.float() * scale).backward()
@@ -40,14 +40,17 @@ def gradients(
             for name, weight in weights.items():
                 if weight.grad is not None:
                     measured.reached.add(name)
-                    sums[name] += weight.grad.float() / scale
+                    gradient = weight.grad.float() / scale
+                    sums[name] += gradient
+                    summands[name] += float(gradient.norm())
                     weight.grad = None
         shares = len(numbers)
         if trial.workload.ds_config.get("gradient_allreduce_op") == "sum":
             shares //= trial.workload.world_size
         measured.losses.append(sum(losses) / len(losses))
         measured.gradients.append({name: total / shares for name, total in sums.items()})
-        measured.norms.append(_norm(measured.gradients[-1].values()))
+        measured.summands.append({name: length / shares for name, length in summands.items()})
+        measured.norms.append(norm_of(measured.gradients[-1].values()))
     measured.parameters = sum(weight.numel() for weight in module.parameters())
     return measured
 
@@ -61,37 +64,16 @@ def updates(trial: Trial, engine: Measured, wanted: torch.dtype) -> Measured:
     for group in small.groups():
         members: Any = group["params"]
         groups.append({**group, "params": [weights[names[id(weight)]] for weight in members]})
-    optimizer = _optimizer(trial, groups)
-    clipping = float(trial.workload.ds_config.get("gradient_clipping", 1.0))
-    for step, found in enumerate(engine.gradients):
-        norm = _norm(found.values())
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(engine.masters[step][name])
-                weight.grad = found[name].clone() if name in found else torch.zeros_like(weight)
-                if 0 < clipping < norm:
-                    weight.grad *= clipping / (norm + 1e-6)
-        optimizer.step()
-        measured.masters.append({name: weight.clone() for name, weight in weights.items()})
-        states = {name: momentum(optimizer.state[weight]) for name, weight in weights.items()}
-        measured.momenta.append({name: state for name, state in states.items() if state is not None})
-    return measured
-
-
-def _norm(gradients: Iterable[torch.Tensor]) -> float:
-    return float(torch.stack([gradient.double().norm() for gradient in gradients]).norm())
-
-
-def _optimizer(trial: Trial, groups: Any) -> optim.Optimizer:
     section = trial.workload.ds_config.get("optimizer")
     if section is None:
-        return optimizer_of(trial.workload, groups)
-    options = dict(section.get("params", {}))
-    is_decoupled = options.pop("adam_w_mode", True)
-    for name in ("torch_adam", "fused", "foreach", "fp32_optimizer_states"):
-        options.pop(name, None)
-    kind = section["type"].lower()
-    if kind == "adamw" or (kind == "adam" and is_decoupled):
-        return optim.AdamW(groups, **options)
-    plain: dict[str, type[optim.Optimizer]] = {"adam": optim.Adam, "sgd": optim.SGD}
-    return plain[kind](groups, **options)
+        optimizer: Any = optimizer_of(trial.workload, groups)
+    else:
+        of_copies = {id(weight): name for name, weight in weights.items()}
+        optimizer = reference_of(section, groups, of_copies, wanted)
+    for step, found in enumerate(engine.gradients):
+        taken = take_step(optimizer, weights, engine.masters[step], found, engine.clipping)
+        measured.momentum_rounding = taken.momentum_rounding
+        measured.masters += taken.masters
+        measured.momenta += taken.momenta
+        measured.unsure += taken.unsure
+    return measured

@@ -1,16 +1,20 @@
 """The small model of a trial and its data, the same in every process."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
+import transformers
 
 from zlaunch.estimate.rehearsal import model as models
-from zlaunch.estimate.rehearsal.inputs import ModelInputs, base_of, inputs_of
+from zlaunch.estimate.rehearsal.inputs import ModelInputs, inputs_of
+from zlaunch.estimate.rehearsal.model import base_of
 from zlaunch.estimate.rehearsal.training import Groups, parameter_groups
 from zlaunch.estimate.workload import Workload
+from zlaunch.job.trainer_releases import is_before
 from zlaunch.parity.small_model import deepest, with_depth
 from zlaunch.parity.trial import Trial
 
@@ -19,20 +23,31 @@ _NOISE = 0.02
 _FEWEST_LAYERS = 2
 
 
+_shallow: dict[str, Mapping[str, Any]] = {}
+"""A model's config → the same with few layers: trials of a program often have one model."""
+
+
 def shallow(workload: Workload) -> Workload:
-    """Keep the first layers that have every kind of module; the model is built on no device to find them."""
-    depth = deepest(workload.model)
-    if depth <= _FEWEST_LAYERS:
-        return workload
+    """Keep the first layers that have every kind of module; the model is built on no device to find them.
+
+    So its code is imported before any fork.
+    """
+    key = json.dumps(workload.model, sort_keys=True)
+    if key not in _shallow:
+        _shallow[key] = _cut(workload)
+    return replace(workload, model=_shallow[key])
+
+
+def _cut(workload: Workload) -> Mapping[str, Any]:
     kinds = _kinds(workload, workload.model)
-    for fewer in range(_FEWEST_LAYERS, depth):
+    for fewer in range(_FEWEST_LAYERS, deepest(workload.model)):
         cut = with_depth(workload.model, fewer)
         try:
             if _kinds(workload, cut) >= kinds:
-                return replace(workload, model=cut)
+                return cut
         except Exception:  # noqa: BLE001, S112 - this architecture needs more layers
             continue
-    return workload
+    return workload.model
 
 
 def _kinds(workload: Workload, config: Mapping[str, Any]) -> set[tuple[str, str, tuple[int, ...]]]:
@@ -58,6 +73,8 @@ class SmallModel:
         config = models.read_config(trial.workload)
         chosen = models.choose_class(config, None)
         self.module = models.build(trial.workload, config, chosen)
+        if is_before(transformers.__version__, "5.0"):  # a rehearsal does without
+            base_of(self.module).init_weights()
         self.inputs: ModelInputs = inputs_of(trial.workload, self.module, config)
         self._vocabulary = getattr(config.get_text_config(), "vocab_size", None) or 2
         self._labels = getattr(config, "num_labels", 2) or 2
@@ -83,6 +100,8 @@ class SmallModel:
 
     def groups(self) -> Groups:
         """Return the groups of an optimizer, as the Trainer makes them."""
+        if not self._trial.has_groups:
+            return [{"params": [*self.trained().values()], "weight_decay": self._trial.weight_decay}]
         return parameter_groups(self.module, self._trial.weight_decay)
 
     def batch(self, number: int, dtype: torch.dtype, *, reorder: bool = False) -> dict[str, Any]:

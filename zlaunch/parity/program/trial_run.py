@@ -5,22 +5,29 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.accelerator import get_accelerator
 
+from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.estimate.rehearsal.model import DTYPES, NotRehearsed
-from zlaunch.parity.program import rank, reference
+from zlaunch.parity.program import rank, reference, saved
 from zlaunch.parity.program.measured import Measured, of_gradients, of_steps
 from zlaunch.parity.program.small import shallow
 from zlaunch.parity.small_model import deepest
 from zlaunch.parity.trial import Trial
+from zlaunch.parity.verdict import Distance
 from zlaunch.process import die_with_parent
 
+Works = Mapping[str, Callable[[], object]]
+"""Name → what a fork does under it, and whose result it writes."""
+
+_ALONE, _EXPORT = "resuming on 1 rank", "export"
 _TIMEOUT = 240
 """Seconds after which a process counts as one that hangs."""
 
@@ -35,65 +42,123 @@ def compare(trial: Trial, directory: Path) -> dict[str, Any]:
         return {"failure": str(error)}
     except Exception as error:  # noqa: BLE001 - a narrow model may be wrong in any way
         return {"failure": f"transformers cannot build a narrow model of this type: {_one_line(error)}"}
+    if (failure := _load_ops(trial.ops)) is not None:
+        return {"failure": failure}
     wanted = DTYPES[trial.precision]
     other = torch.float32
-    ranks = {f"rank {number}": partial(rank.train, trial, number, wanted, directory) for number in (0, 1)}
-    if (failure := _train(ranks, directory)) is not None:
-        return {"failure": failure}
+    ranks: Works = {
+        f"rank {number}": partial(rank.train, trial, number, wanted, directory) for number in (0, 1)
+    }
+    if failures := _train(directory, ranks):
+        return {"failure": failures[0]}
     engine = _engine(directory)
-    works: dict[str, Callable[[], object]] = {
+    works: Works = {
         "expected": partial(reference.gradients, trial, engine, wanted, wanted),
         "other": partial(reference.gradients, trial, engine, wanted, other, reorder=wanted is other),
         "steps": partial(reference.updates, trial, engine, wanted),
     }
-    if (failure := _train(works, directory)) is not None:
-        return {"failure": failure}
+    if failures := _train(directory, works):
+        return {"failure": failures[0]}
     expected, another, steps = (_read(directory, name) for name in works)
     found = [*of_gradients(engine, expected, another), *of_steps(engine, steps)]
+    unsaved: list[str] = []
+    if trial.saves:
+        found += _saved(trial, engine, directory, unsaved)
     return {
         "distances": [asdict(distance) for distance in found],
         "parameters": expected.parameters,
         "layers": deepest(trial.workload.model),
         "optimizer": engine.optimizer,
         "unreached": sorted({*expected.gradients[0]} - expected.reached),
+        "unsaved": unsaved,
         "seconds": time.monotonic() - began,
     }
 
 
-def _read(directory: Path, name: str) -> Measured:
+def _load_ops(names: Sequence[str]) -> str | None:
+    """Load native ops before the forks; return why one cannot be.
+
+    Each process that loads one starts ninja, under a lock, which stays if the process is killed meanwhile.
+    """
+    try:
+        for name in names:
+            get_accelerator().create_op_builder(OPS[name].builder).load()
+    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way
+        return _one_line(error)
+    return None
+
+
+def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) -> Iterator[Distance]:
+    """Compare what comes of the checkpoint; `unsaved` gets why something of it could not be compared."""
+    wanted = DTYPES[trial.precision]
+    again: Works = {
+        f"resuming on rank {number}": partial(rank.resume, trial, number, wanted, directory, rank.TAG)
+        for number in (0, 1)
+    }
+    alone: Works = {_ALONE: partial(saved.resumed_on_one_rank, trial, engine, wanted, directory)}
+    export: Works = {_EXPORT: partial(saved.exported, trial, engine.masters[-2], wanted, directory)}
+    if trial.workload.lora is not None:
+        export = {}
+        unsaved.append("export of the adapter")
+    if trial.stands_in and trial.workload.ds_config["zero_optimization"]["stage"] == 3:
+        # Stage 3 loads the step of torch's Adam into one tensor, which each sub-group increments.
+        alone = {}
+        unsaved.append(f"{_ALONE}: DeepSpeed's FusedAdam counts steps otherwise than torch's AdamW")
+    failed = _train(directory, again, alone, export)
+    unsaved += failed.values()
+    if 0 not in failed:
+        yield from saved.of_resumed(trial, engine, _read(directory, "resuming on rank 0"))
+    if alone and 1 not in failed:
+        yield from _read(directory, _ALONE)
+    if export and 2 not in failed:
+        yield from _read(directory, _EXPORT)
+
+
+def _read(directory: Path, name: str) -> Any:
     """Read what a fork of this very program wrote."""
-    measured: Measured = torch.load(directory / name, weights_only=False)
-    return measured
+    return torch.load(directory / name, weights_only=False)
 
 
 def _engine(directory: Path) -> Measured:
-    """Return what the first rank measured, with the loss of both and the worse weights."""
-    engine, second = _read(directory, "rank 0"), _read(directory, "rank 1")
+    """Return what the first rank measured, with the other's gradients, both losses, and the worse weights."""
+    engine: Measured = _read(directory, "rank 0")
+    second: Measured = _read(directory, "rank 1")
     for step, loss in enumerate(second.losses):
         engine.losses[step] = (engine.losses[step] + loss) / 2
+        engine.gradients[step] = {**second.gradients[step], **engine.gradients[step]}
         for name, apart in second.stale[step].items():
             engine.stale[step][name] = max(engine.stale[step][name], apart)
     return engine
 
 
-def _train(works: Mapping[str, Callable[[], object]], directory: Path) -> str | None:
-    """Do all works at once, in forks that write what they return; return why one of them failed."""
-    running = {_fork(work, directory / name): name for name, work in works.items()}
-    deadline, failure = time.monotonic() + _TIMEOUT, None
-    while running and failure is None:
+def _train(directory: Path, *groups: Works) -> dict[int, str]:
+    """Do all works at once, in forks that write what they return; return why groups of them failed.
+
+    With one of a group, the others end.
+    """
+    running = {
+        _fork(work, directory / name): (name, number)
+        for number, works in enumerate(groups)
+        for name, work in works.items()
+    }
+    deadline, failures = time.monotonic() + _TIMEOUT, dict[int, str]()
+    while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
-        if not pid:
-            if time.monotonic() > deadline:
-                failure = f"{', '.join(running.values())} took more than {_TIMEOUT} s"
-            time.sleep(0.01)
-        elif status:
-            failure = _why(running.pop(pid), os.waitstatus_to_exitcode(status), directory)
+        if pid:
+            name, number = running.pop(pid)
+            if status and number not in failures:
+                failures[number] = _why(name, os.waitstatus_to_exitcode(status), directory)
+        elif time.monotonic() > deadline:
+            for name, number in running.values():
+                failures.setdefault(number, f"{name} took more than {_TIMEOUT} s")
         else:
-            running.pop(pid)
-    for pid in running:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    return failure
+            time.sleep(0.01)
+        for other, (_, number) in list(running.items()):
+            if number in failures:
+                os.kill(other, signal.SIGKILL)
+                os.waitpid(other, 0)
+                del running[other]
+    return failures
 
 
 def _fork(work: Callable[[], object], file: Path) -> int:
@@ -108,7 +173,7 @@ def _fork(work: Callable[[], object], file: Path) -> int:
             status = 0
         except BaseException as error:  # noqa: BLE001 - any exception ends only this process
             traceback.print_exc()
-            file.write_text(_one_line(error))
+            file.write_text(_one_line(error).removeprefix("RuntimeError: "))
     finally:
         os._exit(status)
 

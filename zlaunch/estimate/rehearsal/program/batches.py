@@ -53,7 +53,7 @@ class BatchReader:
             first += itertools.islice(source, self._most - 1)
             if not first:
                 return
-            longest = _copied(max(first, key=_num_elements))
+            longest = copied(max(first, key=_num_elements))
         count = len(first)
         del first
         if self._is_training():
@@ -68,7 +68,7 @@ class BatchReader:
     def _another(self, batch: Any, made: Container[str]) -> Any:
         """Copy a batch, of which torch has made these tensors, and numpy the others."""
         with self._mode.reading_data(peeks=True):
-            another = _copied(batch)
+            another = copied(batch)
         for name, tensor in _named([another], ""):
             if name in made:
                 self._mode.log_real(tensor)
@@ -82,7 +82,7 @@ class BatchReader:
             self.longest = Batches(count, shapes)
 
 
-def _copied(batch: Any) -> Any:
+def copied(batch: Any) -> Any:
     """Copy a batch as a program would read another one of its size."""
     copies = {id(tensor): tensor.clone() for tensor in _tensors(batch)}
     return copy.deepcopy(batch, copies)

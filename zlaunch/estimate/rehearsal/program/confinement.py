@@ -1,4 +1,4 @@
-"""Keep a program from what a rehearsal must not do: write files, connect to other machines, delete anything.
+"""Keep a program from what a rehearsal or check must not do: write files, connect elsewhere, delete anything.
 
 Files that it opens to write outside of temporary directories and caches are other, temporary ones; it reads
 there what it wrote. Nothing outside may be deleted or renamed, and no other machine is connected to.
@@ -9,6 +9,7 @@ import io
 import os
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +27,14 @@ _LOCAL: Final = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - nothing 
 class Confinement:
     """What a program may change: temporary files, caches, and what it made itself."""
 
-    def __init__(self, folder: Path) -> None:
-        """Put files that it writes elsewhere into a temporary directory."""
+    def __init__(self, folder: Path, by: str = "a rehearsal") -> None:
+        """Put files that it writes elsewhere into a temporary directory; `by` is named in errors."""
+        self._by = by
         caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
         roots = [*caches, str(folder), tempfile.gettempdir(), os.path.expanduser("~/.cache")]  # noqa: PTH111
         roots += ["/dev", "/proc"]
         self._free = tuple(os.path.realpath(root) for root in roots)
         self._folder = folder
-        self._written: dict[str, str] = {}
         self._made: list[str] = []
         self._is_on = True
 
@@ -68,26 +69,34 @@ class Confinement:
         if not self._is_on or not isinstance(file, (str, os.PathLike)) or isinstance(os.fspath(file), bytes):
             return file
         path = os.path.realpath(os.fspath(file))
-        if path in self._written:
-            return self._written[path]
-        if not writes or self._is_free(path):
+        if self._is_free(path):
             return file
-        self._written[path] = str(self._folder / f"{len(self._written)}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
-        return self._written[path]
+        other = self._other(path)
+        if writes or os.path.exists(other):  # noqa: PTH110 - in each call
+            return other
+        return file
+
+    def _other(self, path: Any) -> str:
+        """Return the file that is written in place of another one; all ranks with this directory find it."""
+        path = os.path.realpath(path)
+        return str(self._folder / f"{zlib.crc32(path.encode()):x}-{os.path.basename(path)[-64:]}")  # noqa: PTH119
 
     def _moving(self, move: Callable[..., None]) -> Callable[..., None]:
         def moved(source: Any, target: Any, **kwargs: Any) -> None:
-            written = self._written.pop(os.path.realpath(source), None)
-            if written is None:
-                move(source, target, **kwargs)
+            other = self._other(source)
+            if os.path.exists(other):  # noqa: PTH110
+                move(other, self._other(target), **kwargs)
             else:
-                self._written[os.path.realpath(target)] = written
+                move(source, target, **kwargs)
 
         return moved
 
     def _removing(self, remove: Callable[..., None]) -> Callable[..., None]:
         def removed(path: Any, **kwargs: Any) -> None:
-            if self._written.pop(os.path.realpath(path), None) is None:
+            other = self._other(path)
+            if os.path.exists(other):  # noqa: PTH110
+                remove(other)
+            else:
                 remove(path, **kwargs)
 
         return removed
@@ -103,14 +112,14 @@ class Confinement:
             for changed in args[: _CHANGES[event]]:
                 self._refuse_change(changed)
         elif event == "socket.connect" and not _is_local(args[1]):
-            raise ConnectionRefusedError("a rehearsal connects to no other machine")
+            raise ConnectionRefusedError(f"{self._by} connects to no other machine")
 
     def _refuse_change(self, changed: Any) -> None:
         if not isinstance(changed, (str, os.PathLike)):
             return
         path = os.path.realpath(changed)
         if not self._is_free(path) and path not in self._made and os.path.lexists(path):
-            raise PermissionError(f"a rehearsal changes nothing: {path}")
+            raise PermissionError(f"{self._by} changes nothing: {path}")
 
 
 def _is_local(address: Any) -> bool:

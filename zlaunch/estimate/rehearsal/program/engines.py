@@ -77,7 +77,7 @@ class EngineWatch:
         def initialized(*args: Any, **kwargs: Any) -> Any:
             self.phases.enter("initialize")
             given = signature.bind(*args, **kwargs)
-            self._replace_config(given.arguments)
+            self.settings.replace_config(given.arguments)
             engine, *rest = initialize(*given.args, **given.kwargs)
             self._add(engine)
             return (engine, *rest)
@@ -85,16 +85,6 @@ class EngineWatch:
         deepspeed.initialize = initialized
         for name in ("forward", "backward", "step"):
             setattr(DeepSpeedEngine, name, self._watched(name, getattr(DeepSpeedEngine, name)))
-
-    def _replace_config(self, given: dict[str, Any]) -> None:
-        args = given.get("args")
-        for name in ("config", "config_params"):
-            if given.get(name) is not None:
-                given[name] = self.settings.ds_config(given[name])
-                return
-        if args is not None and (file := getattr(args, "deepspeed_config", None)) is not None:
-            args.deepspeed_config = None
-            given["config"] = self.settings.ds_config(file)
 
     def is_training(self) -> bool:
         """Whether an engine would train on what is read now."""
@@ -136,6 +126,8 @@ class EngineWatch:
             known.trains_in_eval = True
         if any(engine.steps for engine in self.engines.values()):
             self.phases.enter("second step", name)
+            if name == "forward":
+                self.phases.mode.traffic.begin()
         else:
             self.phases.enter(name)
 

@@ -18,12 +18,17 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zlaunch.estimate.rehearsal.allocation_log import Block
 from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.known_data import DataMode
+from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.program import values
 
 aten = torch.ops.aten
 _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "/torchao/")
 """Packages whose new tensors belong to a model or an engine."""
 _CPU: Final = torch.device("cpu")
+_NO_GPU: Final = (
+    "it puts a tensor on `cuda`, but the job has no GPU; write `engine.device` or `accelerator.device` "
+    "instead, or `zlaunch estimate SCRIPT --on GPUS` for GPUs"
+)
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
 _MOST_FILE_BYTES: Final = 1 << 30
@@ -47,6 +52,8 @@ class ProgramMode(DataMode):
             device = _CPU  # which torch takes `cpu:0` for
             kwargs = {**kwargs, "device": device}
         if device is not None and device.type == "cuda":
+            if self._keys_device.type == "cpu":
+                raise CannotTell(_NO_GPU)
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
         elif not self._is_tracing and FakeTensor not in types and self._is_real(args, kwargs):
             out = func(*args, **kwargs)

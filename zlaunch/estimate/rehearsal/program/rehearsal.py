@@ -2,29 +2,30 @@
 
 import contextlib
 import gc
+import importlib
 import json
 import os
-import runpy
 import signal
 import sys
-import textwrap
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from deepspeed.accelerator import real_accelerator
 from torch._subclasses import fake_tensor
 
-from zlaunch.estimate.forecast import EVALUATION, Forecast, parts_at_peak
+from zlaunch.dsconfig.batch import rank_groups
+from zlaunch.estimate.forecast import EVALUATION, CountedCollective, Forecast, parts_at_peak
 from zlaunch.estimate.program import ENDED_EARLY, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
+from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.model import NotRehearsed
 from zlaunch.estimate.rehearsal.program import cuda, evaluation, generation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
@@ -37,11 +38,17 @@ from zlaunch.estimate.rehearsal.program.mode import (
     share_arrays,
     without_inference_tensors,
 )
+from zlaunch.estimate.rehearsal.program.run_program import (
+    is_of_engine,
+    is_status,
+    one_line,
+    place_in_program,
+    run_as_python,
+)
 from zlaunch.estimate.rehearsal.program.settings import ProgramSettings
 from zlaunch.files import write_whole
 from zlaunch.json_lines import plain
 from zlaunch.worker.hook import accelerate_cpu
-from zlaunch.worker.hook.frames import is_the_users
 
 _NO_DATA = (
     fake_tensor.DataDependentOutputException,
@@ -53,8 +60,8 @@ _NO_DATA = (
 """Exceptions of code that needs the data of tensors."""
 
 
-_MOST_CHARACTERS = 300
-"""How much of an error is shown."""
+_NO_DRIVER: Final = "libcuda.so cannot found"
+"""What Triton says where there is no GPU that it could compile for."""
 
 
 class OutOfTime(BaseException):
@@ -71,6 +78,7 @@ class ProgramRehearsal:
         """
         self._order, self._file, self._folder, self._others = order, file, folder, others
         self._began = time.monotonic()
+        importlib.import_module("transformers.trainer")  # which may look for a real GPU
         log, attribution = AllocationLog(), Attribution(None, is_half=False)
         with known_data.masks_of_data():
             steps.prepare_for(order.accelerator)
@@ -83,6 +91,7 @@ class ProgramRehearsal:
         self._reader = BatchReader(self._mode, order.most_batches, self._engines.is_training)
         self._confinement = Confinement(folder)
         self._uncounted: dict[str, str] = {}
+        self._collectives_of_steps: tuple[CountedCollective, ...] = ()
         accelerator.replace_builders(self._mode)
         groups.apply()
         pretrained.apply(self._mode)
@@ -103,20 +112,11 @@ class ProgramRehearsal:
 
     def run(self) -> NoReturn:
         """Run the program as Python would, and write why there is no forecast if it ends by itself."""
-        program, *args = self._order.argv
         with torch.autograd.set_multithreading_enabled(False), self._mode:
             self._phases.enter("load")
             self._confinement.install()
-            sys.dont_write_bytecode = True  # `__pycache__` beside the user's modules, past the confinement
             try:
-                if program == "-m":
-                    sys.argv = args
-                    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `python -m` does
-                    runpy.run_module(args[0], run_name="__main__", alter_sys=True)
-                else:
-                    sys.argv = [program, *args]
-                    sys.path.insert(0, os.path.dirname(os.path.abspath(program)))  # noqa: PTH100, PTH120
-                    runpy.run_path(program, run_name="__main__")
+                run_as_python(self._order.argv)
                 self._end(self._without_forecast(None))
             except BaseException as error:  # noqa: BLE001 - SystemExit, too, is how a program may end
                 self._end(self._without_forecast(error))
@@ -124,6 +124,7 @@ class ProgramRehearsal:
     def leave(self) -> NoReturn:
         """Save as the Trainer does, and end the program."""
         engine = self._engines.trained[0]
+        self._collectives_of_steps = tuple(self._mode.traffic.counted())
         self._evaluate()
         self._phases.enter("save")
         checkpoint = self._folder / "checkpoint"
@@ -160,19 +161,24 @@ class ProgramRehearsal:
             type(engine.engine.optimizer).__name__,
             curve=log.curve(),
             flops=self._engines.flops * self._settings.shortened,
+            collectives=self._collectives(engine),
             seconds=time.monotonic() - self._began,
         )
         return replace(self._known(engine), forecast=forecast, uncounted=self._uncounted)
+
+    def _collectives(self, engine: Engine) -> tuple[CountedCollective, ...]:
+        if not rank_groups(_config_of_engine(engine), self._order.world_size).are_split:
+            return ()
+        return self._collectives_of_steps
 
     def _known(self, engine: Engine | None) -> RehearsedProgram:
         facts = tuple(known.facts for known in self._engines.engines.values())
         result = RehearsedProgram(engines=facts, batches=self._reader.longest, values=values.read_values())
         if engine is None:
             return result
-        config = engine.engine._config._param_dict
         return replace(
             result,
-            ds_config=plain(config),
+            ds_config=plain(_config_of_engine(engine)),
             model=plain(config_of(engine.engine.module)),
             accumulated=self._settings.asked,
         )
@@ -183,23 +189,20 @@ class ProgramRehearsal:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             return replace(known, error=ENDED_EARLY, is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
-        own = [
-            frame for frame in frames if is_the_users(frame.filename) or frame.filename == self._order.argv[0]
-        ]
-        place = None
-        if own:
-            place = f"{os.path.relpath(own[-1].filename)}:{own[-1].lineno}"
         message = _one_line(error)
-        needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
-            _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
+        is_of_device = NAME in str(error) or _NO_DRIVER in str(error)
+        needs_data = (
+            isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime))
+            or is_of_device
+            or (_is_in_fake_tensors(frames) and error is not self._mode.genuine_error)
         )
         return replace(
             known,
             error=message,
-            exited=isinstance(error, SystemExit) and not isinstance(error.code, str),
-            place=place,
+            place=place_in_program(frames, self._order.argv[0]),
+            exited=is_status(error),
             is_own_error=not needs_data,
-            is_refusal=not needs_data and _is_of_engine(frames),
+            is_refusal=not needs_data and is_of_engine(frames),
         )
 
     def _end(self, result: RehearsedProgram) -> NoReturn:
@@ -211,16 +214,17 @@ class ProgramRehearsal:
         os._exit(0)
 
 
+def _config_of_engine(engine: Engine) -> dict[str, Any]:
+    """Return the ds_config of an engine, with the ranks that share a sequence, wherever that was set."""
+    config = dict(engine.engine._config._param_dict)
+    if (sharing := getattr(engine.engine, "sequence_parallel_size", 1)) > 1:
+        config["sequence_parallel_size"] = sharing
+    return config
+
+
 def _is_in_fake_tensors(frames: traceback.StackSummary) -> bool:
     places = ("/torch/_subclasses/", "/zlaunch/estimate/rehearsal/")
     return bool(frames) and any(place in frames[-1].filename for place in places)
-
-
-def _is_of_engine(frames: traceback.StackSummary) -> bool:
-    """Whether the innermost line raises, or asserts, in what DeepSpeed's engine consists of."""
-    if not frames or "/deepspeed/runtime/" not in frames[-1].filename:
-        return False
-    return (frames[-1].line or "").startswith(("raise ", "assert ", "assert("))
 
 
 def _one_line(error: BaseException) -> str:
@@ -228,12 +232,15 @@ def _one_line(error: BaseException) -> str:
         return "it did not take two steps in time"
     if isinstance(error, _NO_DATA[:2]):
         return f"`{error}` needs the values of tensors"
-    if isinstance(error, SystemExit) and isinstance(error.code, str):
-        return error.code
-    if isinstance(error, SystemExit):
-        return f"it exited with {error.code}"
-    words = "".join(traceback.format_exception_only(error))
-    return textwrap.shorten(words, _MOST_CHARACTERS, placeholder=" …")
+    while isinstance(error, ImportError) and error.__cause__ is not None:
+        error = error.__cause__  # which a package hides that imports its modules only when they are used
+    if isinstance(error, NotRehearsed):
+        return str(error)
+    if NAME in str(error):
+        return f"a kernel for GPUs cannot be rehearsed: {one_line(error).replace(NAME, 'the GPU')}"
+    if _NO_DRIVER in str(error):
+        return "a kernel of Triton cannot be rehearsed: it is compiled for a GPU"
+    return one_line(error)
 
 
 def out_of_time(_: int, __: FrameType | None) -> None:

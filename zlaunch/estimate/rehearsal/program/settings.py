@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
 
 MOST_ACCUMULATED: Final = 2
@@ -44,6 +43,17 @@ class ProgramSettings:
         self.asked = max(self.asked, number)
         return min(number, MOST_ACCUMULATED)
 
+    def replace_config(self, given: dict[str, Any]) -> None:
+        """Replace the ds_config among the arguments of `deepspeed.initialize`."""
+        args = given.get("args")
+        for name in ("config", "config_params"):
+            if given.get(name) is not None:
+                given[name] = self.ds_config(given[name])
+                return
+        if args is not None and (file := getattr(args, "deepspeed_config", None)) is not None:
+            args.deepspeed_config = None
+            given["config"] = self.ds_config(file)
+
     def ds_config(self, given: Any) -> Any:
         """Return a ds_config as it is rehearsed."""
         if isinstance(given, (str, Path)) and Path(given).is_file():
@@ -51,9 +61,6 @@ class ProgramSettings:
         if not isinstance(given, Mapping):
             return given
         config = dict(with_nvme_path(self._swap, given))
-        groups = config.get("tensor_parallel") or {}
-        if groups.get("autotp_size", 0) > 1 or config.get("sequence_parallel_size", 1) > 1:
-            raise CannotTell("its ds_config splits the model or its sequences in other ways than ZeRO")
         if isinstance(accumulated := config.get("gradient_accumulation_steps"), int):
             config["gradient_accumulation_steps"] = self.shorten(accumulated)
             if accumulated > MOST_ACCUMULATED and "train_micro_batch_size_per_gpu" in config:

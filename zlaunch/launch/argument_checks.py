@@ -1,44 +1,13 @@
 """Checks that a script understands its arguments."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 
+from zlaunch.config.translate.other_options import other_option, trainer_argument
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_releases import DEFAULTS
-
-INSTEAD: Mapping[str, str] = {
-    "num_gpus": "--gpus N",
-    "num_accelerators": "--gpus N",
-    "nproc_per_node": "--gpus N",
-    "num_processes": "--gpus N",
-    "gpu_ids": "--gpus 0,1",
-    "include": "--include HOST:0,1",
-    "exclude": "--exclude HOST:0",
-    "hostfile": "--hostfile FILE",
-    "deepspeed_hostfile": "--hostfile FILE",
-    "launcher": "--launcher torchrun",
-    "zero_stage": "--stage 3",
-    "stage": "--stage 3",
-    "offload": "--offload cpu",
-    "nvme": "--nvme DIR",
-    "offload_optimizer_device": "--offload cpu",
-    "offload_param_device": "--offload cpu",
-    "use_deepspeed": "--stage 2",
-    "ds_config": "--ds-config FILE",
-    "deepspeed_config_file": "--ds-config FILE",
-    "mixed_precision": "--precision bf16",
-    "dry_run": "--dry-run",
-    "run_dir": "--run-dir DIR",
-    "standalone": "",
-    "master_port": "",
-    "main_process_port": "",
-    "nnodes": "--hostfile FILE",
-    "num_nodes": "--hostfile FILE",
-    "num_machines": "--hostfile FILE",
-}
-"""Flags of deepspeed, torchrun, accelerate and zlaunch → what to type; empty if nothing is needed."""
 
 OWN = (
     *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),
@@ -46,12 +15,8 @@ OWN = (
     *("max_restarts", "on_oom", "on_nan", "resume"),
 )
 """Options of zlaunch that are often misspelled, and then passed to the script."""
-
-OF_THE_TRAINER: Mapping[str, str] = {
-    "micro_batch": "--per_device_train_batch_size",
-    "grad_accum": "--gradient_accumulation_steps",
-}
-"""Options of `estimate` and `plan` → Trainer arguments."""
+_OF_ESTIMATES = ("per_device_train_batch_size", "gradient_accumulation_steps")
+"""What `estimate` and `plan` call `--micro-batch` and `--grad-accum`."""
 
 
 def check_script_args(script: Script, args: ScriptArgs) -> None:
@@ -78,16 +43,24 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",
             )
-        if name in OF_THE_TRAINER:
-            raise WrongUsage(
-                f"`--{name.replace('_', '-')}` is an option of `zlaunch estimate` and `plan`",
-                f"Trainer scripts use `{OF_THE_TRAINER[name]}`",
-            )
-        if name in INSTEAD:
-            raise WrongUsage(
-                f"unrecognized argument `--{name}`: {script.path.name} does not define it",
-                f"put `{INSTEAD[name]}` before the script" if INSTEAD[name] else "remove it",
-            )
+        if name not in DEFAULTS and (hint := hint_for(name, _OF_ESTIMATES)) is not None:
+            message = f"unrecognized argument `--{name}`: {script.path.name} does not define it"
+            raise WrongUsage(message, hint)
+
+
+def hint_for(name: str, trainer_names: Collection[str]) -> str | None:
+    """Say what to type for an argument of another program, or slang, that a script does not define.
+
+    Of the Trainer's arguments, only those are proposed that are given here.
+    """
+    argument = trainer_argument(name)
+    if argument in trainer_names:
+        return f"did you mean `--{argument}`?"
+    if (other := other_option(name)) is None:
+        return None
+    if other.option is None:
+        return f"leave it out: {other.why}"
+    return f"put `{other.option}` before the script"
 
 
 def _refuse_misspelled(script: Script, names: Iterable[str]) -> None:

@@ -1,0 +1,55 @@
+"""What other programs call an option is answered with one that exists."""
+
+import pytest
+
+from tests.each import each
+from tests.running import ROOT
+from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
+from zlaunch.config.translate.other_options import (
+    SLANG,
+    TRAINER_SLANG,
+    OtherOption,
+    other_option,
+    trainer_argument,
+)
+from zlaunch.job.trainer_releases import DEFAULTS
+
+SURFACE = (ROOT / "tests" / "surface.txt").read_text().splitlines()
+OPTIONS = {option for line in SURFACE if line.startswith("zlaunch train ") for option in line.split()[2:]}
+OTHERS = ("output_dir", "num_train_epochs")
+"""Arguments of the Trainer whose defaults zlaunch does not need."""
+FLAGS = sorted(
+    {
+        name
+        for launcher in (DEEPSPEED, TORCHRUN, ACCELERATE)
+        for flag in syntax_of(launcher).flags
+        for name in flag.names
+        if name.startswith("--")
+    }
+)
+
+
+@each("name", [*FLAGS, *SLANG])
+def test_an_option_that_is_proposed_is_one_of_train(name: str) -> None:
+    found = other_option(name)
+    assert found is not None
+    if found.option is None:
+        assert found.why
+    else:
+        assert found.option.split()[0] in OPTIONS
+
+
+@each("name", TRAINER_SLANG)
+def test_slang_for_an_argument_of_the_trainer_is_no_name_of_one(name: str) -> None:
+    assert name not in DEFAULTS
+    assert trainer_argument(f"--{name}") in {*DEFAULTS, *OTHERS}
+
+
+@pytest.mark.parametrize("written", ["--zero_stage", "zero-stage", "--zero"])
+def test_dashes_make_no_difference(written: str) -> None:
+    assert other_option(written) == OtherOption("--stage 3")
+
+
+def test_an_option_of_nobody_is_not_answered() -> None:
+    assert other_option("--colour") is None
+    assert trainer_argument("--colour") is None

@@ -1,0 +1,116 @@
+"""The option of zlaunch, or the Trainer's argument, that is meant by an option of another program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zlaunch.config.translate.flags import (
+    BecomesOption,
+    BecomesVariable,
+    Flag,
+    NoEquivalent,
+    NotNeeded,
+    Role,
+    Untranslatable,
+)
+from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
+
+_OF_ROLES: Mapping[Role, str] = {
+    **dict.fromkeys((Role.RANKS, Role.ALL_RANKS), "--gpus N"),
+    Role.DEVICES: "--gpus 0,1",
+    **dict.fromkeys((Role.HOSTS, Role.HOSTFILE), "--hostfile FILE"),
+    Role.INCLUDE: "--include HOST:0,1",
+    Role.EXCLUDE: "--exclude HOST:0",
+    Role.NO_SSH: "--no-ssh",
+    Role.HOST_STARTER: "--launcher deepspeed",
+    Role.NODE_RANK: "--node-rank N",
+    Role.DS_CONFIG: "--ds-config FILE",
+    Role.STAGE: "--stage 3",
+    **dict.fromkeys((Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE), "--offload cpu"),
+    **dict.fromkeys((Role.OPTIMIZER_PATH, Role.PARAM_PATH), "--nvme DIR"),
+    Role.PRECISION: "--precision bf16",
+    Role.ACCUMULATION: "--set gradient_accumulation_steps=N",
+    Role.CLIPPING: "--set gradient_clipping=1.0",
+    Role.SAVE_16BIT: "--set zero_optimization.stage3_gather_16bit_weights_on_model_save=true",
+    Role.SHARDED_INIT: "--env ACCELERATE_DEEPSPEED_ZERO3_INIT=true",
+    Role.USE_DEEPSPEED: "--stage 2",
+    Role.MODULE: "--module NAME",
+}
+_NOT_NEEDED: Mapping[Role, str] = {
+    **dict.fromkeys(
+        (Role.MASTER_ADDR, Role.MASTER_PORT, Role.ENDPOINT), "zlaunch does the rendezvous itself"
+    ),
+    Role.DISTRIBUTED_TYPE: "zlaunch always uses DeepSpeed",
+    Role.CONFIG_FILE: "`zlaunch config translate FILE` writes the command for a config of accelerate",
+}
+_PRECISIONS = "zlaunch supports bf16, fp16 and fp32"
+
+SLANG: Mapping[str, str] = {
+    **dict.fromkeys(("zero", "zero3", "stage"), "--stage 3"),
+    "zero2": "--stage 2",
+    **dict.fromkeys(("offload", "offload_optimizer", "offload_param", "cpu_offload"), "--offload cpu"),
+    **dict.fromkeys(("nvme", "nvme_path", "offload_nvme"), "--nvme DIR"),
+    **dict.fromkeys(("gpu", "ngpus", "n_gpus", "devices", "nproc", "world_size"), "--gpus N"),
+    **dict.fromkeys(("deepspeed", "config", "ds", "ds_config", "deepspeed_config"), "--ds-config FILE"),
+    **dict.fromkeys(("dtype", "amp"), "--precision bf16"),
+    **dict.fromkeys(("nodes", "hosts"), "--hosts NODE1,NODE2"),
+    "run_dir": "--run-dir DIR",
+    "dry_run": "--dry-run",
+}
+"""What people call an option of zlaunch, beside the names that launchers have for it."""
+TRAINER_SLANG: Mapping[str, str] = {
+    **dict.fromkeys(("batch_size", "bs", "batch", "micro_batch_size"), "per_device_train_batch_size"),
+    **dict.fromkeys(("micro_batch", "train_micro_batch_size_per_gpu"), "per_device_train_batch_size"),
+    **dict.fromkeys(("grad_accum", "gradient_accumulation", "accumulation"), "gradient_accumulation_steps"),
+    "lr": "learning_rate",
+    **dict.fromkeys(("epochs", "epoch", "num_epochs", "n_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("steps", "num_steps"), "max_steps"),
+    "wd": "weight_decay",
+    **dict.fromkeys(("grad_clip", "clip", "clip_grad"), "max_grad_norm"),
+    **dict.fromkeys(("scheduler", "lr_scheduler"), "lr_scheduler_type"),
+    **dict.fromkeys(("optimizer", "optimiser"), "optim"),
+    **dict.fromkeys(("output", "out_dir", "save_dir"), "output_dir"),
+}
+"""What people call an argument of the Trainer."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherOption:
+    """What an option of another program is here."""
+
+    option: str | None
+    """That of zlaunch, with a value as an example; None if there is none."""
+    why: str = ""
+    """Why there is none."""
+
+
+def other_option(name: str) -> OtherOption | None:
+    """Find what an option is here, by its name without dashes; None for one of no launcher, or slang."""
+    name = _plain(name)
+    for launcher in (DEEPSPEED, TORCHRUN, ACCELERATE):
+        for flag in syntax_of(launcher).flags:
+            if name in map(_plain, flag.names) and len(name) > 1:
+                return _becomes(flag)
+    if name in SLANG:
+        return OtherOption(SLANG[name])
+    return OtherOption(None, _PRECISIONS) if name == "fp8" else None
+
+
+def trainer_argument(name: str) -> str | None:
+    """Find the Trainer's argument, without dashes, that people mean by another name."""
+    return TRAINER_SLANG.get(_plain(name))
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+def _becomes(flag: Flag) -> OtherOption:
+    match flag.becomes:
+        case Role() as role:
+            return OtherOption(_OF_ROLES.get(role), _NOT_NEEDED.get(role, ""))
+        case BecomesOption(name):
+            return OtherOption(f"{name} …")
+        case BecomesVariable(name, value):
+            return OtherOption(f"--env {name}={value or '…'}")
+        case NotNeeded(why) | NoEquivalent(why) | Untranslatable(why):
+            return OtherOption(None, why)

@@ -18,7 +18,7 @@ def test_the_leaf_modules_are_those_of_deepspeed() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["albert", "deepseek_v3", "mixtral", "nllb-moe", "switch_transformers", "t5"]
+    "kind", ["albert", "deepseek_v3", "switch_transformers", "t5"]
 )
 def test_a_model_type_is_as_recorded(kind: str) -> None:
     """`python -m tools.record_model_types` compares all of them."""

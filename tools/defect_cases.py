@@ -1,7 +1,7 @@
 """Show known defects of an installed release: `python tools/defect_cases.py NAME…`, once for each rank.
 
-`tools/known_defects` starts it with other releases on `PYTHONPATH`. It uses nothing of zlaunch. Rank 0 prints
-a line of JSON for each: whether the defect shows, and by what. Models are small enough for a CPU; SGD with a
+`tools/known_defects` starts it with other releases on `PYTHONPATH`. It uses nothing of zlaunch. It prints a
+line of JSON for each: whether the defect shows, and by what. Models are small enough for a CPU; SGD with a
 learning rate of 1 makes the change of a weight its gradient.
 """
 
@@ -196,11 +196,6 @@ def _() -> tuple[bool, str]:
     return off(config(2, 3, zero={"offload_optimizer": {"device": "cpu"}}), steps=2)
 
 
-@case("offloaded-first-steps", ranks=1)
-def _() -> tuple[bool, str]:
-    return off(config(2, 3, zero={"offload_optimizer": {"device": "cpu"}}), steps=3)
-
-
 @case("last-micro-batch-not-reduced")
 def _() -> tuple[bool, str]:
     return off(config(1, 2, data_types={"grad_accum_dtype": "fp32"}, **BF16))
@@ -220,7 +215,7 @@ def _() -> tuple[bool, str]:
 def _() -> tuple[bool, str]:
     autocast = {"enabled": True, "dtype": "bfloat16"}
     settings = config(2, torch_autocast=autocast, zero={"reduce_bucket_size": 20})
-    return fails(settings, "KeyError")
+    return fails(settings, "Error")
 
 
 @case("flat-buffer-on-cpu")
@@ -233,16 +228,6 @@ def _() -> tuple[bool, str]:
     autocast = {"enabled": True, "dtype": "bfloat16"}
     zero = {"stage3_param_persistence_threshold": 0}
     return fails(config(3, torch_autocast=autocast, zero=zero), "Error")
-
-
-@case("autocast-hooks")
-def _() -> tuple[bool, str]:
-    autocast = {"enabled": True, "dtype": "bfloat16"}
-    zero = {"stage3_param_persistence_threshold": 0}
-    try:
-        return off(config(3, torch_autocast=autocast, zero=zero), tied=True)
-    except Exception as error:  # noqa: BLE001 - of any kind
-        return True, str(error).splitlines()[0]
 
 
 @case("padding-added")
@@ -331,8 +316,8 @@ def _() -> tuple[bool, str]:
 
 @case("muon-partitioned-gradients")
 def _() -> tuple[bool, str]:
-    scattered = trained(config(2, optimizer=MUON, zero={"reduce_scatter": True}))
-    reduced = trained(config(2, optimizer=MUON, zero={"reduce_scatter": False}))
+    scattered = trained(config(2, optimizer=MUON, zero={"reduce_scatter": True}), width=7)
+    reduced = trained(config(2, optimizer=MUON, zero={"reduce_scatter": False}), width=7)
     distance = float((scattered - reduced).norm() / reduced.norm())
     return distance > 0.1, f"updates differ by {distance:.0%} between `reduce_scatter` true and false"
 
@@ -459,8 +444,7 @@ def main(names: Sequence[str]) -> None:
         except Exception as error:  # noqa: BLE001 - it is reported
             traceback.print_exc()
             shows, how = False, f"the case itself fails: {type(error).__name__}: {error}"
-        if rank() == 0:
-            print(f"\n{json.dumps({'name': name, 'shows': shows, 'how': how})}", flush=True)
+        print(f"\n{json.dumps({'name': name, 'shows': shows, 'how': how})}", flush=True)
     os._exit(0)  # some of the failures leave threads that wait
 
 

@@ -1,11 +1,11 @@
 """Train small mixtures of experts at stage 3 on two ranks that need different experts.
 
-    python -m tools.expert_routing [TYPE…]     write docs/experts.md; with types, only print what they do
+    python -m tools.expert_routing           write docs/experts.md
+    python -m tools.expert_routing TYPE…     only print how these types train
 
-Each type that the installed transformers can build trains on the CPU for two steps, without leaf modules
-and, if its experts are modules of their own, with those that `train` sets. Ranks have one token each, for
-which they need different experts. What the model returns is compared with plain torch. DeepSpeed's own list
-of leaf modules is emptied.
+Each type with separate experts that the installed transformers can build trains on the CPU for two steps,
+without leaf modules and with those that `train` sets. Ranks have one token each, for which they need other
+experts. What the model returns is compared with plain torch. DeepSpeed's own list of leaf modules is emptied.
 """
 
 import json
@@ -13,13 +13,14 @@ import os
 import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "experts.md"
-SECONDS = 60
+SECONDS = 120
 """Time for the two steps of one model; a hang takes all of it."""
 START = 600
 RANKS = 2
@@ -34,11 +35,12 @@ three classes of them by default, those of Mixtral, Qwen2-MoE and Qwen3-MoE in t
 others, `train` writes `zero_optimization.leaf_module` with DeepSpeed 0.18 or newer, and says so in the
 plan; `zlaunch config validate --model` warns.
 
-Transformers 5 keeps all experts of a block in one parameter, with few exceptions, and its models need no
-leaf module. In transformers 4, the experts of the types in the second table are modules of their own.
+Transformers 5 keeps all experts of a block in one parameter, with two exceptions, and its models need no
+leaf module. In transformers 4, the experts of more types are modules of their own.
 
-`python -m tools.expert_routing` has written the first table: two ranks on the CPU with a token each, two
-steps at stage 3, and the loss beside that of plain torch.
+`python -m tools.expert_routing` writes this page. It trains the types of the installed transformers whose
+experts are separate for two steps at stage 3, on two ranks of the CPU with a token each that needs other
+experts.
 """
 
 
@@ -79,10 +81,12 @@ def _trained(kind: str, number: int, leaves: Sequence[str]) -> str:
     import deepspeed
     import torch
 
-    from tools.record_model_types import small_model
+    from tools.record_model_types import blocks_of, small_model
 
     model: Any = small_model(kind)
     own, other = _tokens(model)
+    if own == other and any(is_separate for _, is_separate in blocks_of(model)):
+        return "not shown: all tokens need the same experts"
     inputs = _inputs(model, (own, other)[number])
     with torch.no_grad():
         logits = model(**inputs).logits.float()
@@ -117,7 +121,7 @@ def _inputs(model: Any, token: int) -> dict[str, Any]:
 
 
 def _tokens(model: Any) -> tuple[int, int]:
-    """Find two tokens for which the model runs different modules; any two if there are none."""
+    """Find two tokens for which the model runs different modules; the same one twice if there are none."""
     import torch
 
     called: list[int] = []
@@ -126,17 +130,18 @@ def _tokens(model: Any) -> tuple[int, int]:
         for module in model.modules()
     ]
     first: list[int] = []
-    token = _FIRST
-    for token in range(_FIRST, _FIRST + 20):
+    other = _FIRST
+    for token in range(_FIRST, _FIRST + 200):
         called.clear()
         with torch.no_grad():
             model(**_inputs(model, token))
         first = first or [*called]
         if called != first:
+            other = token
             break
     for hook in hooks:
         hook.remove()
-    return _FIRST, token
+    return _FIRST, other
 
 
 def train(kinds: Sequence[str], leaves: Sequence[str] = ()) -> list[Trained]:
@@ -193,14 +198,18 @@ def train(kinds: Sequence[str], leaves: Sequence[str] = ()) -> list[Trained]:
     return done
 
 
-def page(
-    rows: Sequence[tuple[str, str, str, str]], older: Sequence[tuple[str, str, str]], release: str
-) -> str:
-    """Write the page: type, block, without and with leaf modules; and types of transformers 4."""
+Row = tuple[str, ...]
+
+
+def page(rows: Sequence[Row], older: Sequence[Row], fused: Sequence[str], release: str) -> str:
+    """Write the page: how types of the installed release train, and the types of transformers 4."""
     lines = [HEAD, f"## transformers {release}\n", "| type | block | without leaf module | with it |"]
     lines.append("|---|---|---|---|")
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    lines += ["\n## Separate experts in transformers 4\n", "| type | block | leaf module |", "|---|---|---|"]
+    names = ", ".join(f"`{kind}`" for kind in fused)
+    lines += ["\nThe experts of these types are one parameter, or all ranks run all of them:\n"]
+    lines += textwrap.wrap(f"{names}.", 110, break_long_words=False, break_on_hyphens=False)
+    lines += ["\n## transformers 4\n", "| type | block | leaf module |", "|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in older]
     return "\n".join(lines) + "\n"
 
@@ -215,27 +224,27 @@ def main(kinds: Sequence[str]) -> None:
     recorded = json.loads(FILE.read_text())
     major = transformers.__version__.partition(".")[0]
     types = {kind: facts for kind, facts in recorded[major].items() if facts.get("experts")}
-    chosen = [kind for kind in types if kind in (kinds or types)]
-    separate = [kind for kind in chosen if types[kind].get("separate")]
-    without = dict(train(chosen))
-    for kind, how in without.items():
-        print(f"{kind}: {how}", flush=True)
-    with_leaf = {}
-    for kind in separate:
-        ((_, with_leaf[kind]),) = train([kind], types[kind]["separate"])
-        print(f"{kind} with leaf module: {with_leaf[kind]}", flush=True)
+    separate = [kind for kind, facts in types.items() if facts.get("separate")]
+    rows: list[Row] = []
+    for kind in kinds or separate:
+        leaves = types[kind].get("separate", ())
+        without = dict(train([kind]))[kind]
+        with_leaf = dict(train([kind], leaves))[kind] if leaves else "not needed"
+        rows.append((kind, f"`{_class_of(types[kind]['experts'][0])}`", without, with_leaf))
+        print(*rows[-1], sep=" | ", flush=True)
     if kinds:
         return
-    rows = []
-    for kind in chosen:
-        block = types[kind]["experts"][0].rpartition(".")[2]
-        rows.append((kind, f"`{block}`", without[kind], with_leaf.get(kind, "not needed")))
-    older = []
+    older: list[Row] = []
     for kind, facts in recorded["4"].items():
         for block in facts.get("separate", ()):
             by = "DeepSpeed's default" if block in DEFAULT_LEAVES else "set by `train`"
-            older.append((kind, f"`{block.rpartition('.')[2]}`", by))
-    PAGE.write_text(page(rows, older, transformers.__version__), "utf-8")
+            older.append((kind, f"`{_class_of(block)}`", by))
+    fused = [kind for kind in types if kind not in separate]
+    PAGE.write_text(page(rows, older, fused, transformers.__version__), "utf-8")
+
+
+def _class_of(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def facts_of(kind: str) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     blocks: dict[str, bool] = {}
     if model is not None:
-        blocks = dict(_blocks(model))
+        blocks = dict(blocks_of(model))
     blocks = blocks or dict(_blocks_in_source(kind))
     if blocks:
         facts["experts"] = sorted(blocks)
@@ -98,7 +98,7 @@ def small_model(kind: str) -> Any:
     return None
 
 
-def _blocks(model: Any) -> Iterator[tuple[str, bool]]:
+def blocks_of(model: Any) -> Iterator[tuple[str, bool]]:
     """List the classes of modules with experts, and whether each expert is one that not all tokens need."""
     import torch
 

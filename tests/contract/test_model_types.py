@@ -17,9 +17,7 @@ def test_the_leaf_modules_are_those_of_deepspeed() -> None:
     assert list(DEFAULT_LEAVES) == DEFAULT_LEAF_MODULE_CLASSES
 
 
-@pytest.mark.parametrize(
-    "kind", ["albert", "deepseek_v3", "mixtral", "nllb-moe", "switch_transformers", "t5"]
-)
+@pytest.mark.parametrize("kind", ["albert", "deepseek_v3", "switch_transformers", "t5"])
 def test_a_model_type_is_as_recorded(kind: str) -> None:
     """`python -m tools.record_model_types` compares all of them."""
     assert facts_of(kind) == RECORDED[kind]

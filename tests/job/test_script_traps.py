@@ -165,3 +165,11 @@ def test_nothing_is_found_where_nothing_is_wrong(name: str, stage: int, tmp_path
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
 def test_recipes_have_no_traps(path: Path) -> None:
     assert [*script_traps(read_script(path), ZeroSettings(stage=3, accumulation=4))] == []
+
+
+def test_a_class_of_arguments_may_have_the_name_of_its_base(tmp_path: Path) -> None:
+    source = trainer("model = None").replace(
+        "(args,)",
+        "import transformers\nclass TrainingArguments(transformers.TrainingArguments):\n    pass\n(args,)",
+    )
+    assert found(tmp_path, source) == []

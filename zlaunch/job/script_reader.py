@@ -236,7 +236,7 @@ def _parses_trainer_args(code: _Code) -> bool:
         return False
     classes = {node.name: node for node in code.nodes if isinstance(node, ast.ClassDef)}
     names = [last_name(node) for node in chain.from_iterable(map(_parsed_classes, calls))]
-    bases = chain.from_iterable(classes[name].bases for name in names if name in classes)
+    bases = [*chain.from_iterable(classes[name].bases for name in names if name in classes)]
     names += map(last_name, bases)
     elsewhere = [name for name in names if name not in classes and name not in _OF_TRANSFORMERS]
     has_them = any(name in _OF_TRANSFORMERS for name in names)

@@ -17,7 +17,7 @@ help:
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
-	@echo "make matrix    run jobs with the oldest to the newest packages, and regenerate docs/versions.md"
+	@echo "make matrix    run jobs with the oldest to the newest packages, regenerate docs/versions.md, and reproduce known defects"
 	@echo "make parity    check all configurations against plain torch, and regenerate the table in docs/parity.md"
 	@echo "make programs  run programs of other projects, and regenerate docs/programs.md"
 	@echo "make program-memory  compare their estimated memory with real ranks"
@@ -120,6 +120,7 @@ newest: .venv/installed
 
 matrix: .venv/installed
 	$(BIN)/python -m tools.matrix
+	$(BIN)/python -m tools.known_defects
 
 parity: .venv/installed
 	$(BIN)/python -m tools.write_parity

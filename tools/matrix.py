@@ -366,8 +366,9 @@ zlaunch changes nothing about these; each job fails without zlaunch, too.
 - DeepSpeed 0.15 cannot load its own checkpoints with torch 2.6 or newer, which loads only weights by default.
   Use DeepSpeed 0.16, or set `TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1` if you trust the checkpoint.
 - DeepSpeed 0.17 fails at stage 2 if a rank has no parameters, as in models of a few numbers.
-- DeepSpeed 0.18.9 fails at stage 2 on more than one rank with torch 2.13: "Output 0 of Split is a view and is
-  being modified inplace". 0.18.5 and 0.19.8 train.
+
+[Known defects](known-defects.md) lists what older releases do wrong, such as DeepSpeed 0.18.9 at stage 2 on
+more than one rank of a CPU.
 
 ## Estimates with older releases
 

@@ -8,7 +8,10 @@ parameter, which 4 does not. A small model of each type is built on the CPU, and
 them.
 """
 
+import importlib
+import inspect
 import json
+import re
 import sys
 import warnings
 from collections import Counter
@@ -21,6 +24,9 @@ from zlaunch.parity.small_model import narrow, with_depth
 
 FILE = Path(__file__).parents[1] / "zlaunch" / "job" / "model_types.json"
 _DEPTH = 4
+_MADE = re.compile(r"self\.experts = (nn\.Module(?:List|Dict)\b|\w*Experts\()")
+_SKIPS = re.compile(r"expert_hit|numel\(\) > 0|\.nonzero\(|== 0:\s*continue")
+"""How the source of a block leaves out experts that no token needs; otherwise all ranks run all of them."""
 _KEPT = {"fp32": "_keep_in_fp32_modules_strict", "fp32_beside_fp16": "_keep_in_fp32_modules"}
 _CLASSES = (
     *("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM"),
@@ -43,13 +49,21 @@ def record() -> dict[str, Any]:
 def facts_of(kind: str) -> dict[str, Any]:
     """Describe a model type."""
     model = small_model(kind)
-    if model is None:
-        return {}
     facts: dict[str, Any] = {}
-    blocks = dict(_blocks(model))
+    blocks: dict[str, bool] = {}
+    if model is not None:
+        blocks = dict(blocks_of(model))
+    blocks = blocks or dict(_blocks_in_source(kind))
     if blocks:
         facts["experts"] = sorted(blocks)
         facts["separate"] = sorted(name for name, is_separate in blocks.items() if is_separate)
+    if model is not None:
+        facts |= _about_parameters(model)
+    return {name: value for name, value in facts.items() if value}
+
+
+def _about_parameters(model: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
     for key, names in (
         ("fp32", "_keep_in_fp32_modules_strict"),
         ("fp32_beside_fp16", "_keep_in_fp32_modules"),
@@ -61,7 +75,7 @@ def facts_of(kind: str) -> dict[str, Any]:
         facts["tied"] = True
     if reused := _reused(model):
         facts["reused"] = reused
-    return {name: value for name, value in facts.items() if value}
+    return facts
 
 
 def small_model(kind: str) -> Any:
@@ -84,17 +98,38 @@ def small_model(kind: str) -> Any:
     return None
 
 
-def _blocks(model: Any) -> Iterator[tuple[str, bool]]:
-    """List the classes of modules that contain experts, and whether each expert is a module of its own."""
+def blocks_of(model: Any) -> Iterator[tuple[str, bool]]:
+    """List the classes of modules with experts, and whether each expert is one that not all tokens need."""
     import torch
 
     for module in model.modules():
         experts = getattr(module, "_modules", {}).get("experts")
         if experts is None:
             continue
-        is_list = isinstance(experts, torch.nn.ModuleList | torch.nn.ModuleDict)
-        kind = type(module)
-        yield f"{kind.__module__}.{kind.__qualname__}", is_list and len(experts) > 1
+        kind, source = type(module), inspect.getsource(type(module))
+        is_list = isinstance(experts, torch.nn.ModuleList | torch.nn.ModuleDict) and len(experts) > 1
+        if not type(experts).__module__.startswith("torch."):
+            source += inspect.getsource(type(experts))
+        yield f"{kind.__module__}.{kind.__qualname__}", is_list and _SKIPS.search(source) is not None
+
+
+def _blocks_in_source(kind: str) -> Iterator[tuple[str, bool]]:
+    """List the same by the source of the type, whose default config may have no experts."""
+    import torch
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    folder = model_type_to_module_name(kind)
+    module = None
+    with suppress(Exception):
+        module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    for name, value in vars(module).items() if module else ():
+        is_here = isinstance(value, type) and value.__module__ == getattr(module, "__name__", "")
+        if is_here and issubclass(value, torch.nn.Module):
+            made = re.search(
+                r"self\.experts = (nn\.Module(?:List|Dict)\b|\w*Experts\()", inspect.getsource(value)
+            )
+            if made is not None:
+                yield f"{value.__module__}.{name}", made[1].startswith("nn.")
 
 
 def _has(model: Any, part: str) -> bool:

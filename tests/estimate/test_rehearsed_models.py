@@ -132,11 +132,10 @@ def test_infinity_in_a_config_is_read_as_python_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        (of(SPEECH, "Wav2Vec2ForCTC"), "_ctc_loss"),
         (of({"model_type": "no_such_type"}), "no_such_type"),
         (of({"model_type": "resnet", "architectures": ["ResNetForImageClassification"]}), "image_size"),
     ],
-    ids=["speech", "unknown", "images of unknown size"],
+    ids=["unknown", "images of unknown size"],
 )
 def test_of_a_model_that_cannot_be_rehearsed_nobody_can_tell(asked: Workload, why: str) -> None:
     with pytest.raises(Unavailable, match=f"cannot tell how much memory this model takes: .*{why}"):

@@ -53,6 +53,11 @@ QUANTIZED = {
     "nested": below_adapters("nf4 nested"),
 }
 FROZEN = replace(of("4 layers", liger=False), frozen="embed_tokens|lm_head")
+OF_ZERO_PLUS_PLUS = {
+    "hpZ": workload(3, {"zero_hpz_partition_size": 2}, save=False),
+    "weights": workload(3, {"zero_quantized_weights": True}, save=False),
+    "gradients": workload(3, {"zero_quantized_gradients": True}, save=False, ranks_per_host=2),
+}
 NOTHING_FROZEN = replace(FROZEN, frozen="vision")
 AT_STAGE_3 = below_adapters("nf4", stage=3)
 
@@ -65,6 +70,7 @@ def told() -> Told:
     asked |= {("adapters", name): one for name, one in QUANTIZED.items()}
     asked["adapters", "stage 3"] = AT_STAGE_3
     asked["frozen", "ends"] = FROZEN
+    asked |= {("quantized", name): one for name, one in OF_ZERO_PLUS_PLUS.items()}
     return dict(zip(asked, rehearse([*asked.values()]), strict=True))
 
 
@@ -134,6 +140,29 @@ def test_frozen_parameters_have_neither_gradients_nor_an_optimizer(told: Told) -
     assert (whole.trainable - frozen.trainable, whole.parameters) == (ends, frozen.parameters)
     of_ranks = [one.parts["gpu"]["master weights"] for one in (whole, frozen)]
     assert of_ranks[0] - of_ranks[1] == 4 * ends // 4  # bytes each, shared by four ranks
+
+
+def sent(told: Told, name: str, kind: str) -> int:
+    collectives = told["quantized", name].collectives
+    return sum(one.nbytes for one in collectives if one.kind == kind)
+
+
+def test_quantized_weights_are_gathered_in_one_byte(told: Told) -> None:
+    one = told["quantized", "weights"]
+    assert one.late_error is None
+    small = 1_000  # elements of what stays whole on each rank
+    assert sent(told, "weights", "all-gather") < 1.1 * 2 * one.parameters + small
+
+
+def test_quantized_gradients_are_exchanged_in_half_a_byte(told: Told) -> None:
+    one = told["quantized", "gradients"]
+    assert one.late_error is None
+    # A half between the ranks of a host, and as much of half of it between hosts.
+    assert sent(told, "gradients", "all-to-all") == pytest.approx(0.75 * one.parameters, rel=0.1)
+
+
+def test_the_traffic_of_whole_parameters_is_left_to_the_formula(told: Told) -> None:
+    assert told["quantized", "hpZ"].collectives == ()
 
 
 def test_a_pattern_that_matches_nothing_is_told_with_a_name() -> None:

@@ -12,7 +12,7 @@ from tests.running import ROOT, start, zlaunch
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import EstimateRequest, resolve_request
-from zlaunch.job.spec import JobSpec
+from zlaunch.job.spec import JobSpec, Offload
 from zlaunch.parity.matrix import CheckedCell, Pinned, cells, planned, status_of
 from zlaunch.parity.trial import Trial, TrialOptions
 from zlaunch.parity.verdict import ParityAnswer, ParityVerdict
@@ -42,6 +42,16 @@ def test_each_pair_of_precision_accumulation_and_clipping_occurs(query: Estimate
 def test_what_is_pinned_is_the_same_in_all_cells(query: EstimateQuery) -> None:
     found = cells(query, Pinned(stage=3, optimizer="Lion", precision="bf16"))
     assert {(cell.strategy.stage, cell.optimizer, cell.precision) for cell in found} == {(3, "Lion", "bf16")}
+
+
+def test_the_optimizer_of_a_ds_config_keeps_its_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.8, 0.9]}}}))
+    named = resolve_request(EstimateRequest(SMALL, JobSpec(Path(), ds_config=file), gpus=2))
+    first = cells(named, Pinned(stage=1, offload=Offload("none", "none"), precision="bf16"))[:1]
+    ((_, trial),) = planned(first, named, TrialOptions(), Pinned())
+    assert isinstance(trial, Trial)
+    assert trial.workload.ds_config["optimizer"]["params"]["betas"] == [0.8, 0.9]
 
 
 def test_every_cell_can_be_tried(query: EstimateQuery) -> None:

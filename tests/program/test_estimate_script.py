@@ -54,6 +54,23 @@ torch.save(model.state_dict(), "out/model.pt")
 """
 """It writes files, connects to others, and decides by its loss."""
 
+MIXED = """\
+import argparse
+
+import deepspeed
+import torch
+
+args = deepspeed.add_config_arguments(argparse.ArgumentParser()).parse_args()
+model = torch.nn.Conv2d(3, 8, 3)
+optimizer = torch.optim.AdamW(model.parameters())
+engine, *_ = deepspeed.initialize(args=args, model=model, optimizer=optimizer)
+for _ in range(3):
+    loss = engine(torch.randn(4, 3, 8, 8, device=engine.device)).mean()
+    engine.backward(loss)
+    engine.step()
+"""
+"""It gives inputs of 32 bits to a model of 16."""
+
 ON = ("--on", "8xH100-80GB", "--stage", "2")
 
 
@@ -117,6 +134,24 @@ def test_what_deepspeed_refuses_in_a_rehearsal_is_refused_with_its_cause(
     assert "DeepSpeed cannot run the script's optimizer on the CPU (messy.py:32)" in done.err
     assert "create `deepspeed.ops.adam.DeepSpeedCPUAdam`" in done.err
     assert done.status == 65
+
+
+def test_a_script_that_needs_a_gpu_is_told_what_to_change_where_there_is_none(
+    folder: Path, library: dict[str, str]
+) -> None:
+    job = ("--gpus", "2", "--stage", "2", "--set", "train_micro_batch_size_per_gpu=4")
+    env = {"COLUMNS": "300", **library}
+    done = zlaunch("train", "messy.py", *job, "--rehearse", "--dry-run", cwd=folder, env=env)
+    assert "it puts a tensor on `cuda`, but the job has no GPU; write `engine.device`" in done.err
+    assert "(messy.py:35)" in done.err
+    assert done.status == 69
+
+
+def test_types_that_a_real_run_would_refuse_are_the_error_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED)
+    done = zlaunch("estimate", "mixed.py", *ON, cwd=tmp_path, env={"COLUMNS": "300"})
+    assert "mixed.py cannot be rehearsed: RuntimeError: Input type" in done.err
+    assert done.status == 69
 
 
 def test_an_option_about_the_training_of_a_model_has_no_place_beside_a_script(folder: Path) -> None:

@@ -27,9 +27,9 @@ from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.job.args import ds_config_of
 from zlaunch.job.spec import STAGES
-from zlaunch.launch.op_build import environment_with
+from zlaunch.launch.op_build import NotBuilt, environment_with
 from zlaunch.parity.check import TrialProgram
-from zlaunch.parity.matrix import CheckedCell, Pinned, cells, check_cell, planned, status_of
+from zlaunch.parity.matrix import CheckedCell, Pinned, cells, check_cell, planned, status_of, without_ops
 from zlaunch.parity.script import STEPS
 from zlaunch.parity.trial import RANKS, Trial, TrialOptions, trial_of
 from zlaunch.process import Stopped, heed_signals, signals_as_exceptions
@@ -138,7 +138,11 @@ def _check_matrix(
     wanted = cells(query, pinned)
     described = list(planned(wanted, query, asked, pinned))
     trials = [trial for _, trial in described if isinstance(trial, Trial)]
-    environment = _environment(sorted({op for trial in trials for op in trial.ops}), python, view)
+    try:
+        environment = _environment(sorted({op for trial in trials for op in trial.ops}), python, view)
+    except NotBuilt as error:
+        environment = dict(os.environ)
+        described = [(cell, without_ops(cell, trial, error.message)) for cell, trial in described]
     done: list[CheckedCell] = []
     stopped = None
     try:

@@ -97,7 +97,7 @@ def script_traps(script: Script, zero: ZeroSettings) -> Iterator[Finding]:
     if script.interface is ConfigInterface.NONE:
         return
     for trap in script.traps:
-        effect = _effect(trap, script, zero)
+        effect = _effect(trap, zero)
         if effect is not None and zero.stage in effect.stages:
             severity = Severity.WARNING
             if trap.kind is TrapKind.DEVICE_MAP and trap.is_reached and _is_trainers(script):
@@ -110,15 +110,13 @@ def _is_trainers(script: Script) -> bool:
     return script.interface is ConfigInterface.TRAINER and script.is_sure
 
 
-def _effect(trap: Trap, script: Script, zero: ZeroSettings) -> _Effect | None:
+def _effect(trap: Trap, zero: ZeroSettings) -> _Effect | None:
     match trap.kind:
         case TrapKind.OWN_ACCUMULATION:
             return _own_accumulation(zero)
         case TrapKind.LOSS_DIVIDED:
             return _loss_divided(zero)
         case TrapKind.LOW_MEMORY if not is_before(zero.transformers or "5.0", "4.51"):
-            return None
-        case TrapKind.EARLY_MODEL if script.interface is not ConfigInterface.TRAINER:
             return None
     return _EFFECTS[trap.kind]
 

@@ -122,11 +122,14 @@ def check_fit(forecast: Forecast, cluster: Cluster, uncounted: Iterable[Uncounte
     against = {Fit.YES: Effect.MORE, Fit.NO: Effect.LESS}.get(result.fit)
     if against is None:
         return result
-    doubts = [str(one) for one in left_out(forecast, uncounted) if against in one.effect]
+    doubts = [one for one in left_out(forecast, uncounted) if against in one.effect]
     if not doubts:
         return result
-    counted = result.reasons or (f"it takes at least {_of_each(forecast, need)}",)
-    return FitResult(Fit.UNKNOWN, (*counted, *doubts))
+    takes = "it takes at least"
+    if any(Effect.LESS in one.effect for one in doubts):
+        takes = "what is counted takes"
+    counted = result.reasons or (f"{takes} {_of_each(forecast, need)}",)
+    return FitResult(Fit.UNKNOWN, (*counted, *map(str, doubts)))
 
 
 def left_out(forecast: Forecast, uncounted: Iterable[Uncounted]) -> Iterator[Uncounted]:

@@ -51,6 +51,7 @@ RECOMPUTES: Final = "changes what is kept"
 GENERATES: Final = "generates with a second copy of the model"
 _REFERENCE = "keeps a second model to compare with"
 
+_ATTENTION, _OTHER_KERNELS = "attn_implementation", r"(paged\|)?flex_attention|sage\w*|xformers"
 _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
     (Effect.LESS, "computes the loss in parts", {"loss_type": "chunked_nll"}),
     (
@@ -78,6 +79,7 @@ _ARGUMENTS: Final[Sequence[tuple[Effect, str, Mapping[str, str]]]] = (
     ),
     (Effect.LESS, ADAPTED, {r"\w*(lora|peft|adapter)\w*": _ON, r"(finetuning|train|tuner|sft)_type": "lora"}),
     (Effect.LESS, "keeps less of the training", {r"use_(galore|badam|apollo|unsloth)\w*": _ON}),
+    (Effect.EITHER, "computes attention with kernels that are not counted", {_ATTENTION: _OTHER_KERNELS}),
     (Effect.EITHER, RECOMPUTES, {r"activation_offloading|torch_compile|compile": _ON}),
     (Effect.MORE, GENERATES, {"use_vllm|vllm": _ON}),
     (

@@ -125,6 +125,13 @@ class Workload:
         """The ranks by what they share."""
         return rank_groups(self.ds_config, self.world_size)
 
+    @property
+    def has_other_traffic(self) -> bool:
+        """Whether ranks exchange something else than whole parameters and gradients."""
+        zero = self.ds_config.get("zero_optimization", {})
+        quantized = zero.get("zero_quantized_weights"), zero.get("zero_quantized_gradients")
+        return self.groups.are_split or (zero.get("stage") == 3 and True in quantized)
+
 
 def to_json(workload: Workload) -> str:
     """Write a workload in one line; a model's config may have Infinity, which pydantic would make null."""

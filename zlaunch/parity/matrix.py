@@ -1,6 +1,6 @@
 """All that a configuration can become: the cells of `check --matrix`."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final
@@ -110,23 +110,24 @@ def _strategies(query: EstimateQuery, pinned: Pinned) -> list[Strategy]:
 def _optimizers(query: EstimateQuery, pinned: Pinned) -> Sequence[str]:
     if pinned.optimizer is not None:
         return (pinned.optimizer,)
-    if "optimizer" in _base(query):
-        return tuple(name for name in _OPTIMIZERS if name != CLIENT)
-    return _OPTIMIZERS
+    if (named := _named(query)) is None:
+        return _OPTIMIZERS
+    others = [name for name in _OPTIMIZERS if name.lower() != named.lower() and name != CLIENT]
+    return (named, *others)
 
 
-def _base(query: EstimateQuery) -> Mapping[str, Any]:
-    if query.given.base is None:
-        return {}
-    content: Mapping[str, Any] = query.given.base.value
-    return content
+def _named(query: EstimateQuery) -> str | None:
+    """Return the optimizer of the ds_config, whose parameters are kept."""
+    if query.given.base is None or "optimizer" not in query.given.base.value:
+        return None
+    return str(query.given.base.value["optimizer"].get("type", ""))
 
 
 def trial_in(cell: MatrixCell, query: EstimateQuery, options: TrialOptions, pinned: Pinned) -> Trial:
     """Describe the trial of a cell; raise Refused if it cannot work, Unavailable if nothing can be told."""
     overrides: dict[str, object] = {"gradient_clipping": cell.clipping}
     overrides["gradient_accumulation_steps"] = cell.accumulation
-    if pinned.optimizer is None and cell.optimizer != CLIENT:
+    if pinned.optimizer is None and cell.optimizer not in (CLIENT, _named(query)):
         overrides["optimizer"] = _section(cell.optimizer)
         if cell.optimizer == "Muon":
             overrides[f"{ZERO}.reduce_scatter"] = False
@@ -159,6 +160,13 @@ def planned(
             yield cell, CheckedCell(cell, refused=error.findings[0].message)
         except ZlaunchError as error:
             yield cell, CheckedCell(cell, untold=error.message)
+
+
+def without_ops(cell: MatrixCell, trial: Trial | CheckedCell, why: str) -> Trial | CheckedCell:
+    """Leave out a cell whose native ops cannot be compiled."""
+    if isinstance(trial, Trial) and trial.ops:
+        return CheckedCell(cell, untold=why)
+    return trial
 
 
 def check_cell(cell: MatrixCell, trial: Trial, program: TrialProgram) -> CheckedCell:

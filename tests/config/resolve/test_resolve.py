@@ -24,6 +24,7 @@ from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, JobSpec, Offload, Stage
+from zlaunch.job.stack import SoftwareStack
 from zlaunch.job.trainer_args import TrainerArgs
 
 NVME: dict[str, Any] = {"offload": Offload("nvme"), "nvme_dir": Path("/nvme")}
@@ -315,3 +316,19 @@ def test_train_refuses_a_file_exactly_if_validate_and_doctor_do(file: dict[str, 
     assert config is not None
     assert (not config.findings) == trains
     assert (inspect_config(str(path), ReportOptions()).status(strict=False) == ExitStatus.OK) == trains
+
+
+OLD = SoftwareStack({"deepspeed": "0.18.2"})
+
+
+def test_a_known_defect_is_a_warning_in_train_even_of_a_preset_and_in_doctor(tmp_path: Path) -> None:
+    job = JobSpec(script=Path("train.py"), stage=2, overrides=(("gradient_accumulation_steps", 4),))
+    given = ResolveContext(None, TrainerArgs({}), model(), TWO_GPUS, 2, ConfigInterface.DEEPSPEED, stack=OLD)
+    in_train = [finding.code for finding in resolve_config(job, given).warnings]
+    (path := tmp_path / "ds_config.json").write_text(
+        '{"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 2}}'
+    )
+    config = find_at_hand(path, None, None, OLD).needs.config
+    assert config is not None
+    assert [finding.code for finding in config.warnings] == ["known-defect"]
+    assert "known-defect" in in_train

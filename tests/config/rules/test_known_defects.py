@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from tests.config.rules.test_rules import CORPUS, FINE, interface_of
 from tests.each import each
+from tests.running import ROOT
 from zlaunch.config.asked_release import packages_of
 from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.config.rules.rule import Context
@@ -83,12 +85,11 @@ def test_a_default_is_that_of_the_release() -> None:
     assert names_in(clipped, packages=packages, release=release) == ["infinite-norm"]
 
 
-def test_a_defect_can_be_about_the_type_of_the_model() -> None:
-    albert = ModelConfig({"model_type": "albert"}, "{}", "config.json")
+def test_a_defect_can_be_about_the_model() -> None:
     llama = ModelConfig({"model_type": "llama"}, "{}", "config.json")
-    config, packages = stage(2, bf16={"enabled": True}), {"deepspeed": "0.19.3"}
-    assert names_in(config, packages=packages, model=albert) == ["reused-module"]
-    assert names_in(config, packages=packages, model=llama) == []
+    config, packages = stage(2, gradient_accumulation_steps=4), {"deepspeed": "0.19.3"}
+    assert names_in(config, packages=packages, model=llama, interface=RAW) == ["divided-twice"]
+    assert names_in(config, packages=packages, interface=RAW) == []
 
 
 def test_an_unknown_release_has_no_defects() -> None:
@@ -181,3 +182,11 @@ def test_no_defect_refuses_a_job() -> None:
         )
     }
     assert not severities & FATAL
+
+
+def test_what_is_reproduced_has_a_case() -> None:
+    """`python -m tools.known_defects` runs them."""
+    source = (ROOT / "tools" / "defect_cases.py").read_text()
+    named = set(re.findall(r'^@case\("([^"]+)"', source, re.MULTILINE))
+    assert {defect.name for defect in defects() if defect.is_reproduced} <= named
+    assert named <= {defect.name for defect in defects()}

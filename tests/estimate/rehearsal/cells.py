@@ -241,6 +241,20 @@ WHISPER: dict[str, Any] = {
     "eos_token_id": 2,
     "decoder_start_token_id": 1,
 }
+CTC: dict[str, Any] = {
+    "model_type": "wav2vec2",
+    "architectures": ["Wav2Vec2ForCTC"],
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 128,
+    "conv_dim": [32] * 7,
+    "vocab_size": 32,
+    "num_conv_pos_embedding_groups": 4,
+    "num_conv_pos_embeddings": 16,
+    "layerdrop": 0.0,
+    "mask_time_prob": 0.0,
+}
 LORA = Lora(8, ("q_proj", "v_proj"))
 WIDE: dict[str, Any] = {
     **LLAMA,
@@ -382,6 +396,7 @@ CELLS: dict[str, dict[str, Any]] = {
     ),
     "2 mllama, two images": cell(2, model=MLLAMA, **TWO_IMAGES),
     "2 whisper": cell(2, model=WHISPER),
+    "2 wav2vec2 for CTC": cell(2, precision="fp32", model=CTC, seq_len=40),
     "3": cell(3),
     "3 zero.Init": cell(3, zero_init=True, save=True),
     "3 zero.Init, fp32": cell(3, precision="fp32", zero_init=True),

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import timedelta
+from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ _MODELS = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
 )
-_AUTO = {"whisper": "AutoModelForSpeechSeq2Seq"}
+_AUTO = {"whisper": "AutoModelForSpeechSeq2Seq", "wav2vec2": "AutoModelForCTC"}
 """Type of a model → the class that makes it, if it is no causal language model."""
 PATIENCE = timedelta(seconds=120)
 """How long a rank waits for the other."""
@@ -213,6 +214,9 @@ def batch(workload: dict[str, Any]) -> dict[str, Any]:
     dtype = torch.bfloat16 if "bf16" in workload["ds_config"] else torch.float32
     if model["model_type"] == "whisper":
         return {"input_features": torch.zeros((count, 80, 200), dtype=dtype), "labels": labels}
+    if model["model_type"] == "wav2vec2":
+        samples = workload["seq_len"] * prod((5, 2, 2, 2, 2, 2, 2))
+        return {"input_values": torch.zeros((count, samples), dtype=dtype), "labels": labels}
     if workload.get("images"):
         images = real_images.prepared(workload).batch(ids, dtype)
         return {"input_ids": ids, "labels": labels, "use_cache": False, **images}

@@ -36,10 +36,12 @@ def answer(done: Sequence[CheckedCell], wanted: int) -> str:
     told = [found for found in answers if found is not None]
     differing = told.count(ParityAnswer.DIFFERS)
     text = f"the same: {plural(told.count(ParityAnswer.SAME), 'configuration')} train like plain torch"
-    if differing:
+    if differing == 1:
+        text = f"1 of {plural(len(told), 'configuration')} differs from plain torch"
+    elif differing:
         text = f"{differing} of {plural(len(told), 'configuration')} differ from plain torch"
     if untold := told.count(ParityAnswer.CANNOT_TELL):
-        text += f"; of {untold}, that cannot be told here"
+        text += f"; {untold} cannot be told here"
     if refused := answers.count(None):
         text += f"; {refused} more cannot work"
     if len(done) < wanted:

@@ -18,7 +18,8 @@ DEFAULT_LEAVES = (
 )
 """`DEFAULT_LEAF_MODULE_CLASSES` of `deepspeed/runtime/zero/leaf_module_config.py`, since 0.18."""
 
-_T5 = ModelConfig({"model_type": "t5"}, "{}", "config.json")
+_GEMMA = ModelConfig({"model_type": "gemma3_text"}, "{}", "config.json")
+_DEEPSEEK = ModelConfig({"model_type": "deepseek_v3"}, "{}", "config.json")
 _SWITCH = ModelConfig({"model_type": "switch_transformers"}, "{}", "config.json")
 
 
@@ -64,7 +65,7 @@ def experts_gathered_apart(subject: Subject) -> Iterator[Violation]:
     )
 
 
-@warning({"fp16": {"enabled": True}}, {"fp16.enabled": False}, Context(model=_T5))
+@warning({"fp16": {"enabled": True}}, {"fp16.enabled": False}, Context(model=_GEMMA))
 def fp16_overflows(subject: Subject) -> Iterator[Violation]:
     """Pretrained weights of some types of models, such as T5, compute numbers that fp16 cannot hold.
 
@@ -74,6 +75,27 @@ def fp16_overflows(subject: Subject) -> Iterator[Violation]:
     if model is not None and source and subject.format == "fp16":
         message = f"pretrained weights of type `{model.kind}` are known to overflow in fp16: losses of NaN"
         yield Violation("fp16", message, f"use `bf16` instead, or fp32; see {source}")
+
+
+@warning({"bf16": {"enabled": True}}, {"bf16.enabled": False}, Context(model=_DEEPSEEK))
+def fp32_parts_are_cast(subject: Subject) -> Iterator[Violation]:
+    """Some models have parts that transformers keeps in fp32, such as the routers of experts.
+
+    With `bf16` or `fp16`, DeepSpeed casts all parameters of the model, these too.
+    """
+    model, known, precision = subject.context.model, _type_of(subject), subject.format
+    parts: tuple[str, ...] = ()
+    if precision in ("bf16", "fp16"):
+        parts = known.fp32
+    if precision == "fp16":
+        parts += known.fp32_beside_fp16
+    if model is not None and parts:
+        names = ", ".join(f"`{part}`" for part in parts)
+        message = (
+            f"transformers keeps {names} of `{model.kind}` in fp32, and DeepSpeed casts it to {precision}"
+        )
+        hint = "`torch_autocast` instead keeps all parameters in fp32, with more memory"
+        yield Violation(str(precision), message, hint)
 
 
 def _type_of(subject: Subject) -> ModelType:

@@ -166,6 +166,45 @@ class AioHandle(NoOp):
         return 0
 
 
+class Quantizer(NoOp):
+    """The op of ZeRO++, with the sizes of `csrc/quantization/pt_binding.cpp`.
+
+    It stands for all other ops, too, because a CPU has one builder for those that it lacks.
+    """
+
+    Symmetric, Asymmetric = 0, 1
+
+    def quantize(
+        self, values: torch.Tensor, groups: int, bits: int, kind: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the values in so many bits, and the scales of groups of them."""
+        scales = values.new_empty((groups, 1 + kind), dtype=torch.float32)
+        shape = (*values.shape[:-1], values.shape[-1] * bits // 8)
+        return values.new_empty(shape, dtype=torch.int8), scales
+
+    def dequantize(
+        self, quantized: torch.Tensor, scales: torch.Tensor, groups: int, bits: int, kind: int
+    ) -> torch.Tensor:
+        """Return fp16."""
+        shape = (*quantized.shape[:-1], quantized.shape[-1] * 8 // bits)
+        return quantized.new_empty(shape, dtype=torch.half)
+
+    def swizzle_quant(
+        self, values: torch.Tensor, groups: int, bits: int, kind: int, *_: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize, in the order in which ranks exchange."""
+        scales = values.new_empty((groups, 1 + kind), dtype=torch.float32)
+        return values.new_empty(values.numel() * bits // 8, dtype=torch.int8), scales
+
+    def quantized_reduction(
+        self, values: torch.Tensor, scales: torch.Tensor, *settings: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add up what the ranks of a host have sent."""
+        _, groups, _, kind, ranks = settings
+        reduced = values.new_empty((groups, 1 + kind), dtype=torch.float32)
+        return values.new_empty((*values.shape[:-1], values.shape[-1] // ranks)), reduced
+
+
 def replace_builders(mode: FakeGpuMode) -> None:
     """Make every op builder of DeepSpeed load an op that computes nothing."""
 
@@ -175,7 +214,7 @@ def replace_builders(mode: FakeGpuMode) -> None:
 
     ops = {"async_io": AsyncIO()}
     for builder in _with_subclasses(OpBuilder):
-        builder.load = lambda self, verbose=True: ops.get(self.name, NoOp())
+        builder.load = lambda self, verbose=True: ops.get(self.name, Quantizer())
         builder.is_compatible = lambda self, verbose=False: True
 
 

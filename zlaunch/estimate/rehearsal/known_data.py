@@ -197,6 +197,10 @@ class DataMode(FakeGpuMode):
             return self._select(func, types, args)
         if func in _SIZED_BY_DATA and (data := _computed(func, args, kwargs)) is not None:
             return self._with_data(args[0], types, data)
+        if func is aten._ctc_loss.default:
+            return self._align(types, args[0], max(args[3]))
+        if func is aten._ctc_loss_backward.default:
+            return super().__torch_dispatch__(aten.empty_like.default, types, (args[1],), {})
         if self._is_tracing:
             return super().__torch_dispatch__(func, types, args, kwargs)
         if func in _READERS and (data := known(args[0])) is not None:
@@ -204,6 +208,16 @@ class DataMode(FakeGpuMode):
         out = super().__torch_dispatch__(func, types, args, kwargs)
         keep(func, args, kwargs, out)
         return out
+
+    def _align(self, types: Any, log_probs: torch.Tensor, longest: int) -> tuple[Any, Any]:
+        """Return the losses of CTC and its probabilities, for blanks before, between and after the labels."""
+        frames, batch, _ = log_probs.shape
+        sizes = [batch], [batch, frames, 2 * longest + 1]
+        losses, alphas = (
+            super(DataMode, self).__torch_dispatch__(aten.new_empty.default, types, (log_probs, size), {})
+            for size in sizes
+        )
+        return losses, alphas
 
     def note_selection(self) -> None:
         """Called before something is selected by a mask whose data are unknown."""
@@ -237,7 +251,7 @@ def let_data_be_read() -> None:
     """Let known data be read by `tolist` of a fake tensor, and by `torch.tensor` of a list of them."""
     from deepspeed.runtime.zero import partition_parameters
 
-    original, make = torch.Tensor.tolist, torch.tensor
+    original, make, align = torch.Tensor.tolist, torch.tensor, torch.ctc_loss
 
     def to_list(self: FakeTensor) -> Any:
         if (data := known(self)) is not None:
@@ -249,7 +263,15 @@ def let_data_be_read() -> None:
             data = [item.item() if type(item) is FakeTensor else item for item in data]
         return make(data, **kwargs)
 
-    FakeTensor.tolist, torch.tensor = to_list, tensor
+    def ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *lengths: Any) -> torch.Tensor:
+        of_inputs, of_targets, *rest = lengths
+        if type(of_inputs) is FakeTensor and (data := known(of_targets)) is not None:
+            # Torch reads both from real tensors; the sizes depend on the longest targets alone.
+            of_inputs, of_targets = [log_probs.shape[0]] * len(data), data.tolist()
+        loss: torch.Tensor = align(log_probs, targets, of_inputs, of_targets, *rest)
+        return loss
+
+    FakeTensor.tolist, torch.tensor, torch.ctc_loss = to_list, tensor, ctc_loss
     partition_parameters._orig_torch_tensor = tensor  # which `zero.Init` puts back
 
 

@@ -4,6 +4,7 @@ From liger-kernel 0.8.5, `ops/` and `transformers/monkey_patch.py`. The loss is 
 hidden states, so that never all logits exist; normalizations and activations save their inputs alone.
 """
 
+import inspect
 import math
 import re
 import sys
@@ -28,8 +29,8 @@ _MULTIPROCESSORS: Final = 132
 """Of an H100; gradients of a normalization's weight are added up from one row of each."""
 
 
-def apply(model: torch.nn.Module, kind: str) -> bool:
-    """Replace what Liger replaces in a model; return whether that is all of it."""
+def apply(model: torch.nn.Module, kind: str, *, fuses_loss: bool = True) -> bool:
+    """Replace what Liger replaces in a model, its loss only on demand; return whether that is all of it."""
     if kind not in APPLIED:
         return not _PARTLY.fullmatch(kind)  # others are left as they are, by Liger too
     for module in model.modules():
@@ -39,7 +40,10 @@ def apply(model: torch.nn.Module, kind: str) -> bool:
         elif name.endswith("MLP"):
             module.forward = partial(_activate, module)
     vars(sys.modules[type(model).__module__])["apply_rotary_pos_emb"] = _rotate
-    model.forward = partial(_forward, model)
+    if fuses_loss:
+        forward: Any = partial(_forward, model)
+        forward.__signature__ = inspect.signature(model.forward)  # by which the Trainer chooses columns
+        model.forward = forward
     return True
 
 

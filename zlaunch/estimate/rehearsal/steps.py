@@ -161,7 +161,7 @@ def train(workload: Workload, rehearsal: Rehearsal, checkpoint: Path) -> None:
             rank.mode.flops = 0.0
             rank.take_step(number)
         rehearsal.add(flops=rank.mode.flops)
-        if workload.groups.are_split:
+        if workload.has_other_traffic:
             rehearsal.add(collectives=tuple(rank.mode.traffic.counted()))
         if workload.save:
             with rank.phase("save"):

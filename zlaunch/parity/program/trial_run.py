@@ -5,14 +5,16 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from deepspeed.accelerator import get_accelerator
 
+from zlaunch.dsconfig.native_ops import OPS
 from zlaunch.estimate.rehearsal.model import DTYPES, NotRehearsed
 from zlaunch.parity.program import rank, reference, saved
 from zlaunch.parity.program.measured import Measured, of_gradients, of_steps
@@ -40,6 +42,8 @@ def compare(trial: Trial, directory: Path) -> dict[str, Any]:
         return {"failure": str(error)}
     except Exception as error:  # noqa: BLE001 - a narrow model may be wrong in any way
         return {"failure": f"transformers cannot build a narrow model of this type: {_one_line(error)}"}
+    if (failure := _load_ops(trial.ops)) is not None:
+        return {"failure": failure}
     wanted = DTYPES[trial.precision]
     other = torch.float32
     ranks: Works = {
@@ -69,6 +73,19 @@ def compare(trial: Trial, directory: Path) -> dict[str, Any]:
         "unsaved": unsaved,
         "seconds": time.monotonic() - began,
     }
+
+
+def _load_ops(names: Sequence[str]) -> str | None:
+    """Load native ops before the forks; return why one cannot be.
+
+    Each process that loads one starts ninja, under a lock, which stays if the process is killed meanwhile.
+    """
+    try:
+        for name in names:
+            get_accelerator().create_op_builder(OPS[name].builder).load()
+    except Exception as error:  # noqa: BLE001 - a compiler may fail in any way
+        return _one_line(error)
+    return None
 
 
 def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) -> Iterator[Distance]:

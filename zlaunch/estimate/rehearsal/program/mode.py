@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zlaunch.estimate.rehearsal.allocation_log import Block
 from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.known_data import DataMode
+from zlaunch.estimate.rehearsal.model import CannotTell
 from zlaunch.estimate.rehearsal.program import values
 
 aten = torch.ops.aten
@@ -25,8 +26,8 @@ _MODELING: Final = ("/deepspeed/", "/transformers/", "/peft/", "/accelerate/", "
 """Packages whose new tensors belong to a model or an engine."""
 _CPU: Final = torch.device("cpu")
 _NO_GPU: Final = (
-    "a tensor on `cuda`, and the job has no GPU: the script needs `engine.device` or `accelerator.device` in "
-    "its place, or GPUs"
+    "it puts a tensor on `cuda`, but the job has no GPU; write `engine.device` or `accelerator.device` "
+    "instead, or `zlaunch estimate SCRIPT --on GPUS` for GPUs"
 )
 _MOST_REAL_BYTES: Final = 1 << 20
 """A larger floating-point tensor that a program makes on the host is taken for a part of a model."""
@@ -52,7 +53,7 @@ class ProgramMode(DataMode):
             kwargs = {**kwargs, "device": device}
         if device is not None and device.type == "cuda":
             if self._keys_device.type == "cpu":
-                raise AssertionError(_NO_GPU)
+                raise CannotTell(_NO_GPU)
             kwargs = {**kwargs, "device": torch.device(NAME, 0)}
         elif not self._is_tracing and FakeTensor not in types and self._is_real(args, kwargs):
             out = func(*args, **kwargs)

@@ -16,7 +16,8 @@ import transformers
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
-from zlaunch.estimate.rehearsal.model import CannotTell
+from zlaunch.estimate.rehearsal import liger
+from zlaunch.estimate.rehearsal.model import CannotTell, base_of
 from zlaunch.estimate.rehearsal.program import weights
 from zlaunch.estimate.rehearsal.program.mode import ProgramMode
 from zlaunch.job.trainer_releases import is_before
@@ -56,6 +57,29 @@ def apply(mode: ProgramMode) -> None:
 
     PreTrainedModel.from_pretrained = classmethod(from_pretrained)
     _use_flash_attention_of_torch()
+    _use_stand_ins_of_liger()
+
+
+def _use_stand_ins_of_liger() -> None:
+    """Kernels of Liger are compiled for a GPU; what stands in for them allocates the same."""
+    from transformers import trainer
+    from transformers.utils import is_liger_kernel_available
+
+    apply_kernels = getattr(trainer, "apply_liger_kernel", None)
+    if apply_kernels is None:  # before transformers 4.56
+        return
+
+    def apply_stand_ins(model: torch.nn.Module, kernel_config: Mapping[str, Any] | None) -> None:
+        base = base_of(model)
+        if not is_liger_kernel_available() or not isinstance(base, PreTrainedModel):
+            apply_kernels(model, kernel_config)
+            return
+        options = dict(kernel_config or {})
+        fuses_loss = bool(options.pop("fused_linear_cross_entropy", True))
+        if options or not liger.apply(base, base.config.model_type, fuses_loss=fuses_loss):
+            raise CannotTell("it uses kernels of Liger that are not rehearsed")
+
+    trainer.apply_liger_kernel = apply_stand_ins
 
 
 def _has_weights(name: Any, kwargs: Mapping[str, Any]) -> bool:
@@ -123,6 +147,8 @@ def _from_config(
     model = cls._from_config(config, *model_args, **{key: _dtype(dtype, name, config)}, **attention, **kwargs)
     if is_before(transformers.__version__, "5.0"):
         model.tie_weights()
+    if isinstance(name, (str, os.PathLike)):
+        model.config.name_or_path = model.name_or_path = str(name)
     model.eval()
     if device_map is not None:
         model.to(torch.device("cuda"))

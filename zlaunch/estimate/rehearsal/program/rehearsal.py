@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
 from deepspeed.accelerator import real_accelerator
@@ -24,6 +25,7 @@ from zlaunch.estimate.program import ENDED_EARLY, ProgramOrder, RehearsedProgram
 from zlaunch.estimate.rehearsal import accelerator, checkpoints, cuda_semantics, known_data, steps
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
 from zlaunch.estimate.rehearsal.attribution import Attribution
+from zlaunch.estimate.rehearsal.device import NAME
 from zlaunch.estimate.rehearsal.model import NotRehearsed
 from zlaunch.estimate.rehearsal.program import cuda, evaluation, generation, groups, pretrained, values
 from zlaunch.estimate.rehearsal.program.batches import BatchReader
@@ -58,6 +60,10 @@ _NO_DATA = (
 """Exceptions of code that needs the data of tensors."""
 
 
+_NO_DRIVER: Final = "libcuda.so cannot found"
+"""What Triton says where there is no GPU that it could compile for."""
+
+
 class OutOfTime(BaseException):
     """The program has not taken two steps in time; no `except Exception` of it gets this."""
 
@@ -72,6 +78,7 @@ class ProgramRehearsal:
         """
         self._order, self._file, self._folder, self._others = order, file, folder, others
         self._began = time.monotonic()
+        importlib.import_module("transformers.trainer")  # which may look for a real GPU
         log, attribution = AllocationLog(), Attribution(None, is_half=False)
         with known_data.masks_of_data():
             steps.prepare_for(order.accelerator)
@@ -183,8 +190,11 @@ class ProgramRehearsal:
             return replace(known, error=ENDED_EARLY, is_own_error=True)
         frames = traceback.extract_tb(error.__traceback__)
         message = _one_line(error)
-        needs_data = isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime)) or (
-            _is_in_fake_tensors(frames) and error is not self._mode.genuine_error
+        is_of_device = NAME in str(error) or _NO_DRIVER in str(error)
+        needs_data = (
+            isinstance(error, (*_NO_DATA, NotRehearsed, OutOfTime))
+            or is_of_device
+            or (_is_in_fake_tensors(frames) and error is not self._mode.genuine_error)
         )
         return replace(
             known,
@@ -222,6 +232,14 @@ def _one_line(error: BaseException) -> str:
         return "it did not take two steps in time"
     if isinstance(error, _NO_DATA[:2]):
         return f"`{error}` needs the values of tensors"
+    while isinstance(error, ImportError) and error.__cause__ is not None:
+        error = error.__cause__  # which a package hides that imports its modules only when they are used
+    if isinstance(error, NotRehearsed):
+        return str(error)
+    if NAME in str(error):
+        return f"a kernel for GPUs cannot be rehearsed: {one_line(error).replace(NAME, 'the GPU')}"
+    if _NO_DRIVER in str(error):
+        return "a kernel of Triton cannot be rehearsed: it is compiled for a GPU"
     return one_line(error)
 
 

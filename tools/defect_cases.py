@@ -223,13 +223,6 @@ def _() -> tuple[bool, str]:
     return fails(config(2), "is a view and is being modified inplace")
 
 
-@case("autocast-gather")
-def _() -> tuple[bool, str]:
-    autocast = {"enabled": True, "dtype": "bfloat16"}
-    zero = {"stage3_param_persistence_threshold": 0}
-    return fails(config(3, torch_autocast=autocast, zero=zero), "Error")
-
-
 @case("padding-added")
 def _() -> tuple[bool, str]:
     empty = torch.empty

@@ -33,7 +33,7 @@ same order. Where each expert is a module of its own, ranks whose tokens go to d
 the job hangs, or computes with the wrong weights. DeepSpeed gathers a *leaf module* as a whole. It knows
 three classes of them by default, those of Mixtral, Qwen2-MoE and Qwen3-MoE in transformers 4. For all
 others, `train` writes `zero_optimization.leaf_module` with DeepSpeed 0.18 or newer, and says so in the
-plan; `zlaunch config validate --model` warns.
+plan; `zlaunch config validate --model DIR` warns.
 
 Transformers 5 keeps all experts of a block in one parameter, with two exceptions, and its models need no
 leaf module. In transformers 4, the experts of more types are modules of their own.

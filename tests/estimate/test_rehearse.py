@@ -13,12 +13,12 @@ from tests.asking import forecast
 from tests.estimate.memory.jobs import config, job
 from tests.estimate.rehearsing import rehearse
 from tests.estimate.test_rehearsal import workload
-from zlaunch.errors import Refused
+from zlaunch.errors import Refused, Unavailable
 from zlaunch.estimate import self_test
 from zlaunch.estimate.forecast import Forecast, Phase
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.memory import closed_form
-from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, too_large
+from zlaunch.estimate.rehearse import MOST_LAYERS, MOST_RANKS, Rehearser, _forecast, too_large
 from zlaunch.estimate.self_test import _PEAKS, why_not_believed
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
@@ -160,3 +160,10 @@ def test_releases_that_are_new_are_put_to_the_test_first(monkeypatch: pytest.Mon
     assert isinstance(told, Forecast)
     assert (believed.method, told.method) == ("rehearsal", "closed form")
     assert told.why_not_rehearsed == "with these packages, the rehearsal of a known job is wrong in forward"
+
+
+def test_mics_is_no_job_for_the_closed_form() -> None:
+    """Releases before DeepSpeed 0.19 have it, and their engine needs more than the ds_config."""
+    reply = _forecast(job("llama-3-8b", 3, mics_shard_size=4), {"failure": "no sharded parameters"})
+    assert isinstance(reply, Unavailable)
+    assert "with MiCS; no rehearsal: no sharded parameters" in reply.message

@@ -21,7 +21,7 @@ from zlaunch.hosts.machine.gpu_catalog import known_gpus
 from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.job.transformer import depth_of
 from zlaunch.process import ours, start_with_pipes
-from zlaunch.units import memory
+from zlaunch.units import memory, whole
 
 ENVIRONMENT = {
     "DS_ACCELERATOR": "cpu",
@@ -253,6 +253,8 @@ def _forecast(workload: Workload, reply: _Reply) -> Rehearsed:
     if "cannot_tell" in reply:
         return Unavailable(f"{_CANNOT_TELL}: {reply['cannot_tell']}", _TRY_IT)
     why = reply.get("failure", "the rehearsal process died")
+    if (whole(workload.ds_config.get("zero_optimization", {}).get("mics_shard_size")) or 0) > 0:
+        return Unavailable(f"{_CANNOT_TELL} with MiCS; no rehearsal: {why}", "delete `mics_shard_size`")
     if workload.groups.are_split:
         return Unavailable(f"{_CANNOT_TELL} if ranks share layers or sequences; no rehearsal: {why}", _TRY_IT)
     formula = by_formula(workload)

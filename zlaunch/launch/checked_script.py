@@ -1,6 +1,7 @@
 """Check that a script trains the same as plain torch: run its first steps on two ranks on the CPU."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from zlaunch.rundir.layout import RunDir
 from zlaunch.units import duration, plural
 
 _PROGRAM: Final = "zlaunch.parity.program.script"
+_KILLED: Final = "it was killed, as when memory runs out"
 _EXTRA_SECONDS: Final = 20
 """How much longer than its own limit the process may take, which a package may keep from heeding that."""
 
@@ -144,6 +146,8 @@ def _measure(plan: LaunchPlan, directory: Path, reporter: PlanReporter, steps: i
         return MeasuredScript(
             error=f"it did not take {plural(steps, 'step')} within {duration(MOST_SECONDS)}"
         )
+    if ended.returncode == -signal.SIGKILL:
+        return MeasuredScript(error=_KILLED)
     return MeasuredScript(error=ended.crash)
 
 

@@ -35,7 +35,7 @@ def link_files_of_other_ranks(engine: deepspeed.DeepSpeedEngine, directory: Path
     names = engine._get_mp_rank_zero_checkpoint_names(
         load_dir=str(directory),
         tag=tag,
-        mp_rank=engine.checkpoint_mp_rank,
+        mp_rank=getattr(engine, "checkpoint_mp_rank", 0),  # since DeepSpeed 0.19
         dp_world_size=getattr(engine, "seq_dp_world_size", engine.dp_world_size),
         bf16_mode=engine.bfloat16_enabled(),
     )

@@ -93,7 +93,8 @@ def sequence_group() -> "distributed.ProcessGroup | None":
 
 def _what(kind: str, group: "distributed.ProcessGroup | None") -> str:
     """Say what a collective is of: ranks that share layers or sequences exchange activations."""
-    if group is not None and group in (groups._TENSOR_MODEL_PARALLEL_GROUP, sequence_group()):
+    sharing_layers = getattr(groups, "_TENSOR_MODEL_PARALLEL_GROUP", None)  # since DeepSpeed 0.16.4
+    if group is not None and group in (sharing_layers, sequence_group()):
         return "activations"
     if kind == "all-gather":
         return "parameters"

@@ -62,6 +62,8 @@ def join_process_group(workload: Workload) -> None:
 def initialize(workload: Workload, model: torch.nn.Module) -> deepspeed.DeepSpeedEngine:
     """Call `deepspeed.initialize` as the script would; raise NotRehearsed if that is not possible."""
     options: dict[str, Any] = {"model": model, "config": dict(workload.ds_config)}
+    if workload.groups.layers > 1 and not hasattr(deepspeed.DeepSpeedEngine, "_apply_autotp_partitioning"):
+        raise NotRehearsed("AutoTP is rehearsed with DeepSpeed 0.19, whose engine shares the layers")
     if workload.groups.sequences > 1:
         options["mpu"] = share_sequences(workload, model)
     if workload.optimizer is None:

@@ -44,7 +44,7 @@ from zlaunch.worker.hook import accelerate_cpu
 
 _PATIENCE: Final = 10.0
 """Seconds that a rank may take to end after another one has failed."""
-_BYTES_OF_PARAMETER: Final = 100
+_BYTES_OF_PARAMETER: Final = 140
 """What two ranks hold for each parameter: engines, copies, and on the first rank what is compared."""
 
 

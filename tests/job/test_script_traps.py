@@ -173,3 +173,8 @@ def test_a_class_of_arguments_may_have_the_name_of_its_base(tmp_path: Path) -> N
         "import transformers\nclass TrainingArguments(transformers.TrainingArguments):\n    pass\n(args,)",
     )
     assert found(tmp_path, source) == []
+
+
+def test_a_trap_in_nested_loops_is_found_once(tmp_path: Path) -> None:
+    body = "    for part in batch:\n        loss = loss / args.accumulation\n        engine.backward(loss)\n"
+    assert codes(found(tmp_path, engine(body), accumulation=4)) == ["loss-divided-by-script"]

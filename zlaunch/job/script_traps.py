@@ -69,7 +69,8 @@ def traps(nodes: Sequence[ast.AST], engine_calls: Sequence[ast.Call], locate: Lo
     for find in (_loading, _on_one_rank, _partial_weights, _accumulation, _muon):
         for kind, call, is_reached in find(source):
             found.append(Trap(kind, locate(call), last_name(call.func), is_reached))
-    return tuple(sorted(found, key=lambda trap: (trap.place.line, trap.kind.value)))
+    once = dict.fromkeys(found)  # a call in nested loops is in each of them
+    return tuple(sorted(once, key=lambda trap: (trap.place.line, trap.kind.value)))
 
 
 _Found = Iterator[tuple[TrapKind, ast.Call, bool]]

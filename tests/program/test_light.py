@@ -14,9 +14,8 @@ from zlaunch.cli import program
 
 pytestmark = pytest.mark.job
 
-FAULTY = (
-    '{"zero_optimisation": {"stage": "2"}, "train_micro_batch_size_per_gpu": 1, "fp16": {"enabled": true},}\n'
-)
+FAULTY = '{"zero_optimisation": {"stage": "2"}, "train_micro_batch_size_per_gpu": 1,}\n'
+"""In fp32: known defects, which concern other precisions, depend on the release that is installed."""
 ACCELERATE = "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  zero_stage: 3\n"
 DDP = """
 import torch

@@ -177,8 +177,9 @@ def said(result: Result) -> str:
 
 @pytest.mark.parametrize(
     ("stage", "number", "env"),
-    [pytest.param("3", signal.SIGUSR1, {}, marks=pytest.mark.full), ("2", signal.SIGTERM, KUBERNETES)],
+    [("3", signal.SIGUSR1, {}), ("2", signal.SIGTERM, KUBERNETES)],
 )
+@pytest.mark.full  # a job of Slurm that is preempted shows it of a Trainer, and the next test of a single host
 def test_a_trainer_saves_on_a_signal_and_resumes_with_the_same_losses(
     folder: Path, stage: str, number: int, env: dict[str, str]
 ) -> None:

@@ -150,7 +150,7 @@ def test_an_accelerate_script_trains_with_zero_on_a_cpu_each_rank_on_its_own_dat
             {"train_micro_batch_size_per_gpu": "auto", "zero_allow_untested_optimizer": True},
             marks=pytest.mark.full,
         ),
-        (
+        pytest.param(
             DUMMY,
             ["--ds-config", "ds.json"],
             {
@@ -158,6 +158,7 @@ def test_an_accelerate_script_trains_with_zero_on_a_cpu_each_rank_on_its_own_dat
                 "optimizer": FILLED_IN,
                 "scheduler": {"type": "WarmupDecayLR", "params": WARMUP},
             },
+            marks=pytest.mark.full,
         ),
     ],
     ids=["a flag of its own", "DeepSpeedPlugin", "DummyOptim"],

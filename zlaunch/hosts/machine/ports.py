@@ -1,13 +1,22 @@
 """Ports of this machine."""
 
+import contextlib
+import random
 import socket
 
 LOOPBACK = "127.0.0.1"
 """Where debuggers listen: who reaches a debugger can run code as its user."""
 
+SELDOM_TAKEN = range(20_000, 32_768)
+"""Below the ports that Linux gives to every connection and to who asks for any port."""
+
 
 def free_port() -> int:
-    """Find a port that is free now."""
+    """Find a port that is free now, and likely to be when a rank has imported its packages and listens."""
+    for port in random.sample(SELDOM_TAKEN, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

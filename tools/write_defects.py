@@ -55,12 +55,7 @@ def _defect(defect: Defect) -> Iterator[str]:
     yield f"*{NAMES[defect.package]} {defect.releases}. {OUTCOMES[defect.outcome].capitalize()}.*"
     yield f"It {defect.what}.\n"
     yield f"- if {'; or '.join(map(_conditions, defect.conditions))}"
-    cures: list[str] = []
-    if defect.fixed is not None:
-        cures.append(f"use {defect.fixed} or newer")
-    if defect.cure:
-        cures.append(defect.cure)
-    yield f"- cure: {', or '.join(cures)}"
+    yield f"- cure: {defect.remedy}"
     yield f"- {', '.join(map(_link, defect.links))}"
     if defect.is_reproduced:
         yield "- reproduced"

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
-from zlaunch.estimate.rehearsal.fake_tensors import _ONE_TYPE, _check_types  # noqa: E402
+from zlaunch.estimate.rehearsal.fake_tensors import ONE_TYPE, check_types  # noqa: E402
 
 aten = torch.ops.aten
 HALF, WHOLE = torch.bfloat16, torch.float32
@@ -52,10 +52,10 @@ def test_types_that_differ_fail_with_the_words_of_torch(name: str) -> None:
     func, args = CALLS[name]
     real = error_of(lambda: func(*args))
     assert real is not None
-    assert error_of(lambda: _check_types(func, args, {}, _ONE_TYPE[id(func)])) == real
+    assert error_of(lambda: check_types(func, args, {}, ONE_TYPE[id(func)])) == real
 
 
 def test_types_that_autocast_converts_do_not_fail() -> None:
     func, args = CALLS["mm"]
     with torch.autocast("cpu", HALF):
-        assert error_of(lambda: _check_types(func, args, {}, _ONE_TYPE[id(func)])) is None
+        assert error_of(lambda: check_types(func, args, {}, ONE_TYPE[id(func)])) is None

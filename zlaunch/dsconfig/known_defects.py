@@ -71,14 +71,19 @@ class Defect:
         return ", ".join(parts) or "all"
 
     @property
-    def hint(self) -> str:
-        """What to do, and where to read about it."""
+    def remedy(self) -> str:
+        """What to do."""
         cures: list[str] = []
         if self.fixed is not None:
             cures.append(f"use {NAMES[self.package]} {self.fixed} or newer")
         if self.cure:
             cures.append(self.cure)
-        return f"{', or '.join(cures)}; see {self.links[0]}"
+        return ", or ".join(cures)
+
+    @property
+    def hint(self) -> str:
+        """What to do, and where to read about it."""
+        return f"{self.remedy}; see {self.links[0]}"
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -165,11 +165,11 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Let FakeTensorMode find the result; the operators that it runs for this are not logged."""
         self._is_tracing = True
         try:
-            if (together := _ONE_TYPE.get(id(func))) is not None:
-                _check_types(func, args, kwargs, together)
+            if (together := ONE_TYPE.get(id(func))) is not None:
+                check_types(func, args, kwargs, together)
             return super().__torch_dispatch__(func, types, args, kwargs)
         except Exception as error:
-            if id(func) in _ONE_TYPE or type(error) is _error_on_zeros(func, args, kwargs):
+            if id(func) in ONE_TYPE or type(error) is _error_on_zeros(func, args, kwargs):
                 self.genuine_error = error
             raise
         finally:
@@ -307,7 +307,7 @@ def _error_on_zeros(
     return None
 
 
-_ONE_TYPE: dict[int, tuple[int, ...]] = {
+ONE_TYPE: dict[int, tuple[int, ...]] = {
     id(aten.mm.default): (0, 1),
     id(aten.mv.default): (0, 1),
     id(aten.addmm.default): (0, 1, 2),
@@ -325,7 +325,7 @@ _ONE_TYPE: dict[int, tuple[int, ...]] = {
 """Operators, by identity → arguments of one type; fake tensors may differ where real ones may not."""
 
 
-def _check_types(
+def check_types(
     func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], together: Sequence[int]
 ) -> None:
     """Raise what an operator raises for real tensors of these types, unless autocast converts them."""

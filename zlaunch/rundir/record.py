@@ -189,6 +189,7 @@ class GpuRecord(TypedDict, total=False):
 class MachineRecord(TypedDict, total=False):
     """The machine that zlaunch ran on."""
 
+    num_cores: int
     gpus: list[GpuRecord]
 
 
@@ -302,6 +303,20 @@ class HeartbeatRecord(TypedDict, total=False):
     idle_steps: int
     """The last ones, at which the learning rate was 0 after it had not been."""
     tokens: int
+    timed_steps: int
+    """Steps whose time is known: all but the first ones."""
+    parts: dict[str, Finite]
+    """Their seconds: phase or part of a phase → time on the clock of the host."""
+    busy: Finite
+    """Share of the time of forward and backward passes in which the main thread had a CPU."""
+    gpu_steps: int
+    """Steps that were measured with events on the GPU."""
+    gpu_parts: dict[str, Finite]
+    """Their seconds there, as `parts`."""
+    device: str
+    """The model of its GPU."""
+    allocator_retries: int
+    """How often torch had to free its cache of GPU memory."""
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int
 
@@ -377,6 +392,10 @@ class EngineRecord(TypedDict, total=False):
     micro_batch: int
     grad_accum: int
     train_batch_size: int
+    trainable: int
+    """Elements of its trained parameters."""
+    model_config: dict[str, object]
+    """That of transformers; absent for another model."""
 
 
 class ProgramRecord(TypedDict, total=False):

@@ -169,7 +169,7 @@ class EngineFacts:
             return {}
         following = self._accumulations[id(engine)] = _Accumulation()
         following.step = engine.global_steps
-        facts: dict[str, object] = {}
+        facts = self._heartbeat.clock.step_ended()
         if accumulation.num_discarded:
             self._num_discarded += accumulation.num_discarded
             facts["discarded_backwards"] = self._num_discarded

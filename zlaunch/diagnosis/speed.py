@@ -11,8 +11,7 @@ from typing import Final
 from zlaunch.diagnosis.advice import setting, state_of
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.verdict import Verdict
-from zlaunch.estimate.changes import JobState, Options
-from zlaunch.job.spec import Offload
+from zlaunch.estimate.changes import Options, speed_changes
 from zlaunch.rundir import phases
 from zlaunch.units import brief, plural
 
@@ -97,14 +96,15 @@ class SpeedEvidence:
         """The mean time of a step."""
         return statistics.fmean(rank.seconds for rank in self.ranks)
 
-    def mean(self, part: str) -> float:
-        """The mean time of a part."""
-        return statistics.fmean(rank.parts.get(part, 0.0) for rank in self.ranks)
+    def usual(self, part: str) -> float:
+        """The time of a part on most ranks: a single slow one is another matter."""
+        return statistics.median_low([rank.parts.get(part, 0.0) for rank in self.ranks])
 
-    @property
-    def state(self) -> JobState:
-        """The settings that decide which changes remain."""
-        return state_of(self.job)
+    def changes(self, saves: str) -> list[str]:
+        """Advise the changes that save time of one kind, with options of `zlaunch train`."""
+        rows = speed_changes(state_of(self.job), saves)
+        advice = (self.option(options, row.effect) for row, options in rows)
+        return [text for text in advice if text]
 
     def option(self, options: Options, effect: str) -> str | None:
         """Write options of `zlaunch train` and their effect; None if only the script can set them."""
@@ -148,7 +148,7 @@ def _of_a_step(evidence: SpeedEvidence, seconds: float) -> str:
 
 def _data(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Ranks wait for the next batch."""
-    seconds = statistics.median_low([rank.parts.get(phases.DATA, 0.0) for rank in evidence.ranks])
+    seconds = evidence.usual(phases.DATA)
     yield _loss(
         "waiting-for-data",
         seconds / evidence.seconds,
@@ -242,41 +242,30 @@ def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
 
 
 def _less_communication(evidence: SpeedEvidence, hosts: int) -> Iterator[str | None]:
-    state = evidence.state
-    zero = "zero_optimization"
-    if state.stage == 3 and hosts > 1:
-        ranks = len(evidence.ranks) // hosts
-        overrides = ((f"{zero}.zero_hpz_partition_size", ranks),)
-        yield evidence.option(
-            Options(overrides=overrides), "gathers weights within a host, with one copy in each"
-        )
-    if state.stage == 3 and "param" not in state.offload:
-        yield evidence.option(Options(stage=2), "gathers no weights, if the whole model fits on each rank")
-    if state.grad_accum % 2 == 0:
-        options = Options(micro_batch=2 * state.micro_batch, grad_accum=state.grad_accum // 2)
-        yield evidence.option(options, "the same global batch in half as many passes")
-    if evidence.job.accelerator != "cpu" and setting(evidence.job.config, zero, "overlap_comm") is False:
-        yield evidence.option(
-            Options(overrides=((f"{zero}.overlap_comm", True),)), "communicates while it computes"
-        )
-    if state.grad_accum == 1:
-        options = Options(grad_accum=2)
-        yield evidence.option(options, "half as much communication per sample; doubles the global batch")
+    job, zero = evidence.job, "zero_optimization"
+    if job.stage == 3 and hosts > 1:
+        partitions = ((f"{zero}.zero_hpz_partition_size", len(evidence.ranks) // hosts),)
+        effect = "gathers weights within a host, with a whole copy in each"
+        yield evidence.option(Options(overrides=partitions), effect)
+    if job.accelerator != "cpu" and setting(job.config, zero, "overlap_comm") is False:
+        overlap = ((f"{zero}.overlap_comm", True),)
+        yield evidence.option(Options(overrides=overlap), "communicates while it computes")
+    yield from evidence.changes("communication")
+    if job.grad_accum == 1:
+        effect = "half as much communication per sample; doubles the global batch"
+        yield evidence.option(Options(grad_accum=2), effect)
 
 
 def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """The optimizer steps on the CPU."""
     if evidence.job.offload.get("optimizer") != "cpu":
         return
-    seconds = evidence.mean(phases.STEPPING)
+    seconds = evidence.usual(phases.STEPPING)
     ranks = max(1, len(evidence.ranks) // max(1, len({rank.host for rank in evidence.ranks})))
-    share, facts, advice = (evidence.cores or 0) // ranks, [], list[str | None]()
+    share, facts, advice = (evidence.cores or 0) // ranks, [], evidence.changes("offload")
     if evidence.threads and share > evidence.threads:
         facts.append(f"OMP_NUM_THREADS={evidence.threads}, with {share} cores for each rank")
-        advice.append(f"`--env OMP_NUM_THREADS={share}`: use all cores")
-    advice.append(
-        evidence.option(Options(offload=Offload("none", "none")), "steps on the GPU, if its states fit there")
-    )
+        advice.insert(0, f"`--env OMP_NUM_THREADS={share}`: use all cores")
     yield _loss(
         "optimizer-on-cpu",
         seconds / evidence.seconds,
@@ -288,8 +277,7 @@ def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
 
 def _swapping(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Ranks wait for a drive."""
-    seconds = evidence.mean(phases.SWAPPING)
-    offload = Offload("cpu", "cpu" if "param" in evidence.job.offload else "none")
+    seconds = evidence.usual(phases.SWAPPING)
     yield _loss(
         "waiting-for-nvme",
         seconds / evidence.seconds,
@@ -297,7 +285,7 @@ def _swapping(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         (),
         (
             "`zlaunch nvme tune DIR`: measures the drive, and finds its best settings",
-            evidence.option(Options(offload=offload), "keeps the states in host memory, if they fit there"),
+            *evidence.changes("swapping"),
         ),
     )
 
@@ -306,13 +294,13 @@ def _copying(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Gradients and weights are copied between GPU and host."""
     if not evidence.job.offload:
         return
-    seconds = evidence.mean(phases.COPYING)
+    seconds = evidence.usual(phases.COPYING)
     yield _loss(
         "offload-copies",
         seconds / evidence.seconds,
         f"copies of offloaded gradients take {_of_a_step(evidence, seconds)}",
         (),
-        (evidence.option(Options(offload=Offload("none", "none")), "copies nothing, if the states fit"),),
+        evidence.changes("offload"),
     )
 
 
@@ -334,7 +322,7 @@ def _outside(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
 
 def _own_code(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """The script's own code between the passes."""
-    seconds = evidence.mean(phases.TRAINING)
+    seconds = evidence.usual(phases.TRAINING)
     yield _loss(
         "own-code",
         seconds / evidence.seconds,
@@ -350,14 +338,14 @@ def _recomputation(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         return
     if evidence.unsaved > evidence.room / 1.5:
         return
-    seconds = evidence.mean(phases.FORWARD)
+    seconds = evidence.usual(phases.FORWARD)
     room, unsaved = evidence.room / 2**30, evidence.unsaved / 2**30
     yield _loss(
         "needless-recomputation",
         seconds / evidence.seconds,
         f"the backward pass recomputes the forward pass: about {_of_a_step(evidence, seconds)}",
         (f"the activations would take {unsaved:.1f} GiB; {room:.1f} GiB were never used",),
-        (evidence.option(Options(activation_checkpointing=False), "saves activations instead"),),
+        evidence.changes("recomputation"),
     )
 
 
@@ -366,18 +354,13 @@ def _small_batch(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     share, tokens = evidence.flops_share, evidence.tokens
     if share is None or tokens is None or share >= FEW_FLOPS or tokens >= SMALL_BATCH:
         return
-    state = evidence.state
-    larger = Options(micro_batch=2 * state.micro_batch, grad_accum=max(1, state.grad_accum // 2))
-    effect = "the same global batch in fewer passes"
-    if state.grad_accum == 1:
-        effect = "a larger global batch"
     fixed = 1 - min(1.0, share / FEW_FLOPS)
     yield _loss(
         "small-micro-batch",
         fixed,
         f"a micro-batch of {plural(tokens, 'token')} is too small to keep the device busy",
         (f"the model's operations reach {share:.1%} of what the device can do",),
-        (evidence.option(larger, effect),),
+        evidence.changes("passes"),
     )
 
 

@@ -356,6 +356,19 @@ def _larger_micro_batches(job: JobState) -> Options:
     return Options(micro_batch=2 * job.micro_batch, grad_accum=job.grad_accum // 2)
 
 
+def _can_go_down(job: JobState) -> bool:
+    return job.stage > _lowest_stage(job)
+
+
+def _lower_stage_sends_less(job: JobState) -> bool:
+    """Stage 3 gathers weights; stage 2 reduces gradients after each pass, and stage 1 once a step."""
+    return job.stage == 3 or (job.stage == 2 and job.grad_accum > 1)
+
+
+def _one_stage_down(job: JobState) -> Options:
+    return Options(stage=STAGES[str(job.stage - 1)])
+
+
 SPEED: Final = (
     SpeedChange(
         ("swapping",),
@@ -377,9 +390,15 @@ SPEED: Final = (
     ),
     SpeedChange(
         ("communication",),
+        "communicates less, if that fits",
+        when=lambda job: _can_go_down(job) and _lower_stage_sends_less(job),
+        options=_one_stage_down,
+    ),
+    SpeedChange(
+        (),
         "partitions less, if that fits",
-        when=lambda job: job.stage > _lowest_stage(job),
-        options=lambda job: Options(stage=STAGES[str(job.stage - 1)]),
+        when=lambda job: _can_go_down(job) and not _lower_stage_sends_less(job),
+        options=_one_stage_down,
     ),
     SpeedChange(
         ("recomputation",),

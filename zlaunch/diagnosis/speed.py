@@ -26,6 +26,8 @@ LEAST_CHANGE: Final = 1.2
 """How many times as long steps have to take before that is a change."""
 SPLIT_STEPS: Final = 5
 """Steps on each side of a jump."""
+MOST_BLOCKS: Final = 200
+"""Steps are looked at in at most so many blocks."""
 FEW_FLOPS: Final = 0.05
 """Share of a device's FLOP/s below which micro-batches are too small for it."""
 SMALL_BATCH: Final = 512
@@ -369,7 +371,7 @@ def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     lines = evidence.lines
     if len(lines) < 4 * SPLIT_STEPS:
         return
-    at = max(range(SPLIT_STEPS, len(lines) - SPLIT_STEPS + 1), key=lambda at: _jump(lines, at))
+    at = _split(lines)
     before, after = (_typical(part) for part in (lines[:at], lines[at:]))
     if before <= 0 or after < LEAST_CHANGE * before:
         return
@@ -388,11 +390,23 @@ def _typical(lines: Sequence[TimedLine]) -> float:
     return statistics.median(line.seconds for line in lines)
 
 
-def _jump(lines: Sequence[TimedLine], at: int) -> float:
-    """How much better two levels describe the lines than one does, if the second begins `at`."""
-    means = [statistics.median(line.seconds for line in part) for part in (lines[:at], lines[at:])]
-    weight = at * (len(lines) - at) / len(lines)
-    return weight * (means[1] - means[0])
+def _split(lines: Sequence[TimedLine]) -> int:
+    """Return the first line of the second level, if the times are best described by two levels."""
+    size = -(-len(lines) // MOST_BLOCKS)
+    blocks = [_typical(lines[at : at + size]) for at in range(0, len(lines), size)]
+    ends = range(SPLIT_STEPS, len(blocks) - SPLIT_STEPS + 1)
+    end = min(ends, key=lambda end: _deviation(blocks[:end]) + _deviation(blocks[end:]))
+    middle = (statistics.median(blocks[:end]) + statistics.median(blocks[end:])) / 2
+    for at in range((end - 1) * size, len(lines) - SPLIT_STEPS):
+        if min(lines[at].seconds, _typical(lines[at : at + SPLIT_STEPS])) > middle:
+            return at
+    return end * size
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the sum of the distances to the median, which a few long steps hardly move."""
+    middle = statistics.median(values)
+    return sum(abs(value - middle) for value in values)
 
 
 def _grown_part(lines: Sequence[TimedLine], at: int) -> str | None:

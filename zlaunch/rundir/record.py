@@ -42,6 +42,15 @@ class DebugRecord(TypedDict, total=False):
     port: int
 
 
+class ProfileRecord(TypedDict, total=False):
+    """Which steps of which ranks are profiled."""
+
+    first: int
+    last: int
+    ranks: list[int] | None
+    """None for all."""
+
+
 class StartRecord(TypedDict, total=False):
     """The part of `job.json` that sorts runs."""
 
@@ -116,6 +125,7 @@ class PlanRecord(TypedDict, total=False):
     handover: str
     """How the ds_config reaches the script, a value of `Handover`."""
     debug: DebugRecord | None
+    profile: ProfileRecord | None
     passes_local_rank: bool
     """Whether each script gets its local rank as an argument."""
     local_rank_flag: str
@@ -429,6 +439,30 @@ class MetricsRecord(TypedDict, total=False):
     seconds_left: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
+
+
+class OperationRecord(TypedDict, total=False):
+    """One operation of torch in a profiled step."""
+
+    name: str
+    calls: Finite
+    seconds: Finite
+    """Its own, without those that it calls."""
+
+
+class OperationsRecord(TypedDict, total=False):
+    """`rank-N.operations.json`: a profile of some steps; all numbers are those of one step."""
+
+    first: int
+    last: int
+    seconds: Finite
+    usual_seconds: Finite
+    """The time of the step before the profile began."""
+    export_seconds: Finite
+    """How long it took to write the trace."""
+    on_gpu: bool
+    """Whether the times are those of the GPU."""
+    operations: list[OperationRecord]
 
 
 class StepRecord(TypedDict, total=False):

@@ -23,7 +23,7 @@ from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
-from zlaunch.units import whole
+from zlaunch.units import decimal, rate, whole
 
 OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
 CPU_FLOPS: Final = 64e9
@@ -44,6 +44,21 @@ class Throughput:
     hfu: float | None = None
     """The same with the operations that are recomputed."""
 
+    def __str__(self) -> str:
+        """Write what is known."""
+        parts = []
+        if self.samples_per_second is not None:
+            parts.append(f"{rate(self.samples_per_second)} samples/s")
+        if self.tokens_per_second is not None:
+            parts.append(f"{rate(self.tokens_per_second)} tokens/s")
+        if self.flops_per_second is not None:
+            parts.append(f"{decimal(self.flops_per_second, 'FLOP')}/s per rank")
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
+        if self.hfu is not None and self.hfu != self.mfu:
+            parts.append(f"HFU {self.hfu:.1%}")
+        return ", ".join(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
@@ -62,6 +77,11 @@ class StepTime:
     losses: Sequence[SpeedLoss]
     """What limits the speed, the most expensive first."""
 
+    @property
+    def total_seconds(self) -> float:
+        """The time of all timed steps."""
+        return self.num_steps * self.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class _Model:
@@ -77,13 +97,14 @@ class _Model:
 
 def step_time(run: Run) -> StepTime | None:
     """Compute the time of a step from the heartbeats of all ranks; None if too few steps were timed."""
-    beats = {rank: beat for rank, beat in run.heartbeats.items() if beat.get("timed_steps")}
-    if not beats or min(beat["timed_steps"] for beat in beats.values()) < LEAST_STEPS:
+    beats = {rank: beat for rank, beat in run.heartbeats.items() if beat.get("parts")}
+    num_steps = min((beat.get("timed_steps", 0) for beat in beats.values()), default=0)
+    if num_steps < LEAST_STEPS:
         return None
-    on_gpu = all(beat.get("gpu_steps") for beat in beats.values())
+    on_gpu = all(beat.get("gpu_steps", 0) > 0 and beat.get("gpu_parts") for beat in beats.values())
     ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
     first = beats[min(beats)]
-    seconds = _per_step(first["parts"], first["timed_steps"])
+    seconds = _per_step(first, on_gpu=False)
     step = sum(seconds.get(part, 0.0) for part in OF_A_STEP)
     if step <= 0:
         return None
@@ -93,7 +114,7 @@ def step_time(run: Run) -> StepTime | None:
     if share is None and throughput.flops_per_second is not None and not on_gpu:
         share = throughput.flops_per_second / CPU_FLOPS
     return StepTime(
-        num_steps=min(beat["timed_steps"] for beat in beats.values()),
+        num_steps=num_steps,
         on_gpu=on_gpu,
         seconds=step,
         parts=_mean_parts(ranks),
@@ -126,15 +147,16 @@ def _steps_taken(beat: HeartbeatRecord) -> int:
     return beat.get("taken_steps") or beat.get("step", 0) - beat.get("first_step", 0)
 
 
-def _per_step(parts: Mapping[str, float], steps: int) -> dict[str, float]:
-    return {part: max(0.0, seconds) / steps for part, seconds in parts.items()}
+def _per_step(beat: HeartbeatRecord, *, on_gpu: bool) -> dict[str, float]:
+    parts, steps = beat.get("parts", {}), beat.get("timed_steps", 0)
+    if on_gpu:
+        parts, steps = beat.get("gpu_parts", {}), beat.get("gpu_steps", 0)
+    return {part: max(0.0, seconds) / max(1, steps) for part, seconds in parts.items()}
 
 
 def _rank_time(run: Run, rank: int, beat: HeartbeatRecord, on_gpu: bool) -> RankTime:
-    parts, steps = beat["parts"], beat["timed_steps"]
-    if on_gpu:
-        parts, steps = beat["gpu_parts"], beat["gpu_steps"]
-    of_a_step = {part: value for part, value in _per_step(parts, steps).items() if part in OF_A_STEP}
+    seconds = _per_step(beat, on_gpu=on_gpu)
+    of_a_step = {part: seconds[part] for part in OF_A_STEP if seconds.get(part)}
     hosts = {slot.get("rank"): slot.get("host", "") for slot in run.job.get("ranks", [])}
     return RankTime(rank, hosts.get(rank, ""), of_a_step, beat.get("busy"), beat.get("device", ""))
 

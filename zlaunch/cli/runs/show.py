@@ -8,7 +8,7 @@ from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members
 from zlaunch.cli.views.run_facts import facts
-from zlaunch.cli.views.step_time import step_time_lines
+from zlaunch.cli.views.step_time import profile_lines, step_time_lines
 from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
@@ -30,6 +30,8 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
     console.data("", *explained(chosen), *_stall(chosen))
     if (time := step_time(chosen)) is not None:
         console.data("", *step_time_lines(time))
+    if profiled := list(profile_lines(chosen)):
+        console.data("", *profiled)
     console.data("", *_memory_rows(memory), *_accuracy())
 
 

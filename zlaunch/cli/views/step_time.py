@@ -1,14 +1,21 @@
 """Show the time of a step by part, the throughput, and what limits the speed."""
 
+import os
 from collections.abc import Iterator
+from typing import Final
 
 from zlaunch import console
 from zlaunch.diagnosis.render import loss_lines
 from zlaunch.diagnosis.speed import part_name
-from zlaunch.runs.step_time import StepTime, Throughput
-from zlaunch.units import brief, decimal, plural
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import OperationRecord, OperationsRecord
+from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import StepTime
+from zlaunch.units import brief, plural, rate, steps_text
 
-LEAST_SHOWN = 0.005
+MOST_OPERATIONS: Final = 10
+NAME_WIDTH: Final = 48
+LEAST_SHOWN: Final = 0.005
 """Share of a step below which a part has no row of its own."""
 
 
@@ -22,30 +29,27 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
         if seconds >= LEAST_SHOWN * total:
             rows.append((part_name(part), brief(seconds), f"{seconds / total:.0%}"))
     yield from console.figures(rows)
-    if text := throughput_text(time.throughput):
+    if text := str(time.throughput):
         yield f"  {text}"
     for loss in time.losses:
         yield from loss_lines(loss, console.width())
 
 
-def throughput_text(throughput: Throughput) -> str:
-    """Write what is known of the throughput."""
-    parts = []
-    if throughput.samples_per_second is not None:
-        parts.append(f"{amount(throughput.samples_per_second)} samples/s")
-    if throughput.tokens_per_second is not None:
-        parts.append(f"{amount(throughput.tokens_per_second)} tokens/s")
-    if throughput.flops_per_second is not None:
-        parts.append(f"{decimal(throughput.flops_per_second, 'FLOP')}/s per rank")
-    if throughput.mfu is not None:
-        parts.append(f"MFU {throughput.mfu:.1%}")
-    if throughput.hfu is not None and throughput.hfu != throughput.mfu:
-        parts.append(f"HFU {throughput.hfu:.1%}")
-    return ", ".join(parts)
+def profile_lines(run: Run) -> Iterator[str]:
+    """Show the operations of each profiled rank, what the profile cost, and where its trace is."""
+    for rank, record in read_rank_records(run.paths, OperationsRecord).items():
+        clock = "on the GPU" if record.get("on_gpu") else "on the CPU"
+        steps = steps_text(record.get("first", 0), record.get("last", 0))
+        rows = [_operation_row(row) for row in record.get("operations", [])[:MOST_OPERATIONS]]
+        yield from console.figures([(f"{steps} of rank {rank}, {clock}", "calls", "time"), *rows])
+        cost = f"a profiled step took {brief(record.get('seconds', 0))}"
+        if usual := record.get("usual_seconds"):
+            cost += f", the one before {brief(usual)}"
+        cost += f"; writing the trace took {brief(record.get('export_seconds', 0))}"
+        trace = os.path.relpath(run.paths.rank_trace(rank))
+        for text in (cost, f"trace: {trace}, for `ui.perfetto.dev` or `chrome://tracing`"):
+            yield from console.paragraph(text, "  ")
 
 
-def amount(rate: float) -> str:
-    """Write a rate with at least three digits: `0.82`, `13.5`, `8,623`."""
-    if rate >= 100:
-        return f"{rate:,.0f}"
-    return f"{rate:.3g}"
+def _operation_row(row: OperationRecord) -> tuple[str, str, str]:
+    return row.get("name", "?")[:NAME_WIDTH], rate(row.get("calls", 0)), brief(row.get("seconds", 0))

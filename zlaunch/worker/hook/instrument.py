@@ -18,6 +18,7 @@ from zlaunch.worker.hook.imports import ImportWatch, unseen, without_first
 from zlaunch.worker.hook.program_record import ProgramRecorder
 from zlaunch.worker.hook.save_request import SaveRequest
 from zlaunch.worker.hook.step_clock import PARTS
+from zlaunch.worker.hook.step_profiler import StepProfiler
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -71,12 +72,13 @@ class Instrumentation:
         program: ProgramRecorder,
         request: SaveRequest,
         also: Mapping[str, Callable[[ModuleType], None]],
+        profiler: StepProfiler | None,
     ) -> None:
         """`also`: module → what else to do with it."""
         self._heartbeat, self._program, self._request = heartbeat, program, request
         self._saver = EngineSaver(heartbeat, request)
         self._also = {**also, **dict.fromkeys(MODULES, self._saver.watch)}
-        self._engine = EngineFacts(heartbeat)
+        self._engine = EngineFacts(heartbeat, profiler)
 
     def install(self) -> None:
         """Wrap the functions of the table, now or when their modules are imported."""

@@ -37,7 +37,11 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
 
 def profile_lines(run: Run) -> Iterator[str]:
     """Show the operations of each profiled rank, what the profile cost, and where its trace is."""
-    for rank, record in read_rank_records(run.paths, OperationsRecord).items():
+    records = read_rank_records(run.paths, OperationsRecord)
+    if (asked := run.job.get("profile")) and not records:
+        steps = steps_text(asked.get("first", 0), asked.get("last", 0))
+        yield f"nothing was profiled: the run ended before {steps} of the ranks"
+    for rank, record in records.items():
         clock = "on the GPU" if record.get("on_gpu") else "on the CPU"
         steps = steps_text(record.get("first", 0), record.get("last", 0))
         rows = [_operation_row(row) for row in record.get("operations", [])[:MOST_OPERATIONS]]

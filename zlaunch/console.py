@@ -13,6 +13,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
@@ -98,7 +99,7 @@ def show_error(error: ZlaunchError) -> None:
     """Show an error with its findings and its hint."""
     _write_labelled("error", error.message)
     if isinstance(error, Refused):
-        say_findings(error.findings)
+        say_findings(replace(finding, is_mistake=True) for finding in error.findings)
     if error.hint:
         _write_labelled("hint", error.hint)
 
@@ -127,7 +128,7 @@ def show_finding(finding: Finding) -> None:
 
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     """Format a finding: place, severity, key and code; the line of the file; message; hint."""
-    place, severity = finding.place, finding.severity.value
+    place, severity = finding.place, finding.label.value
     head = []
     if place:
         head.append(f"{place}:")

@@ -253,7 +253,9 @@ class _Steps:
         if child.stopped_by is not None:
             raise Stopped(child.stopped_by)
         if returncode:
-            lines = files.read_regular(log)[start:][-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            lines = (
+                files.read_regular(log)[start:][-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            )
             why = lines[-1] if lines else f"exit status {returncode}"
             free = shutil.disk_usage(self.partial).free  # torch does not say that a disk is full
             if free < _LITTLE_BYTES:

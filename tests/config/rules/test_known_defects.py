@@ -87,8 +87,10 @@ def test_a_default_is_that_of_the_release() -> None:
 
 def test_a_defect_can_be_about_the_model() -> None:
     llama = ModelConfig({"model_type": "llama"}, "{}", "config.json")
-    config, packages = stage(2, gradient_accumulation_steps=4), {"deepspeed": "0.19.3"}
-    assert names_in(config, packages=packages, model=llama, interface=RAW) == ["divided-twice"]
+    packages = {"deepspeed": "0.19.3"}
+    for number, names in ((0, ["divided-twice"]), (2, ["divided-twice"]), (3, [])):
+        config = stage(number, gradient_accumulation_steps=4)
+        assert names_in(config, packages=packages, model=llama, interface=RAW) == names
     assert names_in(config, packages=packages, interface=RAW) == []
 
 

@@ -66,6 +66,8 @@ class RunDir(_Root):
     logs = _Below("logs")
     """Logs of the ranks and of the launcher."""
     launcher_log = _Below("logs", "launcher.log")
+    conversion_log = _Below("logs", "conversion.log")
+    """Output of the programs that converted the checkpoint before the start."""
     ranks = _Below("ranks")
     """Records of the ranks."""
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -41,7 +40,7 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "job", _job(plan)
-    yield "script", shlex.join(plan.script_words[:1]) if plan.module is None else f"-m {plan.module}"
+    yield "script", console.shell_line(plan.script_words[:1]) if plan.module is None else f"-m {plan.module}"
     if plan.python.executable != sys.executable:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]

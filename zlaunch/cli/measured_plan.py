@@ -1,5 +1,6 @@
 """`zlaunch plan --measure`: run the best configurations of a script on this machine."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from zlaunch.files import check_new
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.measure import KeptSamples, Limits, Race, TrialRunner, find_trials
+from zlaunch.launch.surroundings import refuse_several
 
 _ELSEWHERE: Final = ("nodes", "on", "hostfile", "host_memory", "network")
 """Options for other machines than this one."""
@@ -37,6 +39,7 @@ def measured_plan(
             raise WrongUsage(f"`{flag}`: `--measure` runs on this machine", f"leave out `{flag}`")
     if (name is None) == (given["module"] is None):
         raise WrongUsage("nothing to measure", "name one script, recipe, model, or module: `-m NAME`")
+    refuse_several(os.environ, "zlaunch plan --measure")
     output = given["output"]
     if output is not None:
         check_new(output)

@@ -96,7 +96,9 @@ def _refuse_without_measure(model: str | None, module: str | None, limits: dict[
     if model is None and module is None:
         raise WrongUsage("nothing to plan", "name a model; or a script, with `--measure`")
     if model is None or (is_program(model) and (Path(model).exists() or recipe_named(model) is not None)):
+        program = model or f"-m {module}"
         raise WrongUsage(
-            f"`{model or f'-m {module}'}` is a program, and `zlaunch plan` searches for a model",
-            "add `--measure` to run its best configurations, or name its model",
+            f"`{program}` is a program, and `zlaunch plan` searches for a model",
+            f"`zlaunch estimate {program}` rehearses it, and `--measure` runs its best configurations here; "
+            "or name its model",
         )

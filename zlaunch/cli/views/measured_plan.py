@@ -145,7 +145,7 @@ def _bytes(number: int | None) -> str:
 def _ending(result: Measurement) -> Iterator[str]:
     if result.why_ended:
         yield from console.paragraph(f"ended early: {result.why_ended}; the same command continues")
-    if result.num_left:
+    elif result.num_left:
         left = plural(result.num_left, "more configuration")
         yield from console.paragraph(f"{left} not run; `--top N` runs more of them")
     if result.num_kept:

@@ -116,6 +116,7 @@ def _facts(job: JobSpec, reporter: PlanReporter) -> JobFacts:
         resume=None,
         allow_reshard=False,
         debug=None,
+        profile=None,
     )
     return prepare(job, options, reporter, here)
 

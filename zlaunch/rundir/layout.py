@@ -136,6 +136,14 @@ class RunDir(_Root):
         """The exception that ended one rank."""
         return self.rank_record(rank, ".error")
 
+    def rank_trace(self, rank: int) -> Path:
+        """What torch's profiler recorded of one rank, for Perfetto."""
+        return self.ranks / f"rank-{rank}.trace.json.gz"
+
+    def rank_operations(self, rank: int) -> Path:
+        """The operations that took longest in it."""
+        return self.rank_record(rank, ".operations")
+
     def rank_stacks(self, rank: int) -> Path:
         """Stacks of one rank, each time it was asked for them and when it crashed."""
         return self.ranks / f"rank-{rank}.stacks"

@@ -23,7 +23,7 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.secrets import hide_arguments
-from zlaunch.units import plural, size
+from zlaunch.units import plural, size, steps_text
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
     from zlaunch.resume.resumed_data import DataPosition
@@ -65,6 +65,11 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         if plan.topology.spans_hosts:
             waits += f" of {plan.debug.host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
+    if (profile := plan.facts.job.profile) is not None:
+        ranks = "all ranks"
+        if profile.ranks is not None:
+            ranks = f"rank {', '.join(map(str, profile.ranks))}"
+        yield "profile", f"{steps_text(profile.first, profile.last)} of {ranks}, with torch's profiler"
     yield "run", os.path.relpath(plan.layout.root)
 
 

@@ -49,17 +49,19 @@ def _attention(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    **options: Any,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Choose a kernel like `sdp_utils.cpp`: flash, then memory-efficient, then math.
 
     `query` is (batch, heads, tokens, head size); `key` and `value` may have fewer heads.
     """
-    is_causal, scale = options.get("is_causal", False), options.get("scale")
-    grouped, size = options.get("enable_gqa", False), query.shape[-1]
+    size = query.shape[-1]
     if attn_mask is None and query.dtype in _HALF and size <= 256 and value.shape[-1] == size:
         return _flash((query, key, value), dropout_p, is_causal, scale)
-    if not grouped and query.shape[1] == key.shape[1]:
+    if not enable_gqa and query.shape[1] == key.shape[1]:
         bias = None
         if attn_mask is not None:
             bias = _bias(attn_mask, query, key)
@@ -68,7 +70,7 @@ def _attention(
             query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
         )[0]
     return aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=grouped
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
     )[0]
 
 

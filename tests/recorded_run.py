@@ -91,11 +91,21 @@ def rank_files(steps: int, odd: str) -> dict[str, Any]:
         }
         found[f"ranks/rank-{rank}.pulse.json"] = {
             "step": steps, "steps": steps, "first_loss": 10.1, "phase": "backward", "tokens": steps * 8192,
+            "timed_steps": steps - 2, "parts": parts_of(rank, steps - 2), "busy": 0.97,
+            "gpu_steps": steps // 10, "gpu_parts": parts_of(rank, steps // 10), "device": "NVIDIA H200",
             "gpu_allocated_bytes": 62 * GIB, "gpu_reserved_bytes": 66 * GIB,
         }  # fmt: skip
         gpu = {"used_bytes": 68 * GIB, "total_bytes": 139 * GIB}
         found[f"ranks/rank-{rank}.sample.json"] = {"peak_rss_bytes": 42 * GIB, "gpu": gpu}
     return found
+
+
+def parts_of(rank: int, steps: int) -> dict[str, float]:
+    """Rank 5 computes longer than the others, which wait for it."""
+    forward = 0.6 if rank == 5 else 0.35
+    parts = {"forward": forward, "backward": 0.5, "optimizer step": 0.12, "training": 0.05}
+    parts["communication"] = SECONDS - sum(parts.values())
+    return {name: max(0, steps) * seconds for name, seconds in parts.items()}
 
 
 def step_lines(steps: int) -> Iterator[dict[str, Any]]:

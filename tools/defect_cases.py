@@ -211,6 +211,14 @@ def _() -> tuple[bool, str]:
     return off(config(0, fp16={"enabled": True, "loss_scale": 1024}))
 
 
+@case("optimizer-stepped-before")
+def _() -> tuple[bool, str]:
+    adam = {"type": "AdamW", "params": {"lr": 0.1, "weight_decay": 0.0, "torch_adam": True}}
+    lengths = [float(trained(config(stage, optimizer=adam, **BF16)).norm()) for stage in (0, 1)]
+    share = lengths[0] / lengths[1]
+    return share < 0.9, f"the first update has {share:.3g} x the length of that at stage 1"
+
+
 @case("large-parameters")
 def _() -> tuple[bool, str]:
     autocast = {"enabled": True, "dtype": "bfloat16"}
@@ -345,6 +353,25 @@ def _() -> tuple[bool, str]:
         distance > 0.1,
         f"updates differ by {distance:.0%} between four micro-batches and one of their samples",
     )
+
+
+@case("muon-updates-clipped")
+def _() -> tuple[bool, str]:
+    settings = config(1, optimizer=MUON, **BF16)
+    free, clipped = (trained({**settings, "gradient_clipping": limit}) for limit in (0.0, 1e-3))
+    share = float(clipped[:36].norm() / free[:36].norm())
+    return share < 0.1, f"with a limit of 0.001, the first matrix moves {share:.3g} x as much"
+
+
+@case("lion-moves-the-unused", ranks=1)
+def _() -> tuple[bool, str]:
+    lion = {"type": "Lion", "params": {"lr": 0.1, "weight_decay": 0.0}}
+    engine = engine_of(seeded(), config(2, optimizer=lion, zero={"offload_optimizer": {"device": "cpu"}}))
+    before = weights(engine)
+    engine.backward(engine(data(1, 1)[0, 0, 0]) * 0.0)
+    engine.step()
+    moved = int((weights(engine) != before).sum())
+    return moved > 0, f"without gradients, {moved} weights move"
 
 
 def _groups(*rates: float) -> torch.optim.Optimizer:

@@ -31,6 +31,7 @@ OUTCOMES: Final[Mapping[str, str]] = {
     "hang": "hangs",
     "crash": "fails",
     "slow": "slow",
+    "fades": "silently wrong at first",
 }
 
 

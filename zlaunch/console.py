@@ -13,6 +13,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, TextIO
 
 from zlaunch.errors import Finding, Place, Refused, ZlaunchError
@@ -98,7 +99,7 @@ def show_error(error: ZlaunchError) -> None:
     """Show an error with its findings and its hint."""
     _write_labelled("error", error.message)
     if isinstance(error, Refused):
-        say_findings(error.findings)
+        say_findings(replace(finding, is_mistake=True) for finding in error.findings)
     if error.hint:
         _write_labelled("hint", error.hint)
 
@@ -127,7 +128,7 @@ def show_finding(finding: Finding) -> None:
 
 def finding_lines(finding: Finding, stream: TextIO) -> list[str]:
     """Format a finding: place, severity, key and code; the line of the file; message; hint."""
-    place, severity = finding.place, finding.severity.value
+    place, severity = finding.place, finding.label.value
     head = []
     if place:
         head.append(f"{place}:")
@@ -174,12 +175,29 @@ def _wrapped(text: str, room: int) -> list[str]:
     return [line.replace(_SPACE, " ") for line in lines]
 
 
+_BYTE = re.compile(r"[\udc80-\udcff]")
+"""A byte of an argument that is not UTF-8."""
+
+
+def shell_line(words: Iterable[str]) -> str:
+    """Write words as they can be typed into a shell: as `shlex.join`, but bytes that are not UTF-8, too."""
+    return " ".join(map(shell_word, words))
+
+
+def shell_word(word: str) -> str:
+    """Write a word as it can be typed into a shell; bytes that are not UTF-8 as in bash, zsh and ksh."""
+    if _BYTE.search(word) is None:
+        return shlex.quote(word)
+    escaped = re.sub(r"(['\\])", r"\\\1", word).replace("\n", "\\n")
+    return "$'" + _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped) + "'"
+
+
 def command_lines(words: Sequence[str], indent: str = "  ") -> list[str]:
     """Write a command; on a terminal, in lines that a shell reads as one."""
     if not sys.stdout.isatty():
-        return [indent + shlex.join(words)]
+        return [indent + shell_line(words)]
     lines, room = [""], width() - len(indent) - len(" \\")
-    for word in map(shlex.quote, words):
+    for word in map(shell_word, words):
         if lines[-1] and len(lines[-1]) + len(word) >= room:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".lstrip()

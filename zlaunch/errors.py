@@ -139,6 +139,13 @@ class Finding:
         """Whether zlaunch refuses a ds_config with it, in every command."""
         return self.severity in FATAL or self.is_mistake
 
+    @property
+    def label(self) -> Severity:
+        """The severity in a text: "ignored" would read as if zlaunch did not mind what it refuses."""
+        if self.severity is Severity.IGNORED and self.is_mistake:
+            return Severity.ERROR
+        return self.severity
+
 
 def in_order(finding: Finding) -> tuple[int, int]:
     """Sort key: the position in the file."""

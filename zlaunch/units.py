@@ -63,6 +63,20 @@ def plural(count: "int | Fraction", noun: str) -> str:
     return f"{count} {noun}s"
 
 
+def rate(value: float) -> str:
+    """Write a rate with three digits or more: `0.82`, `13.5`, `8,623`."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def steps_text(first: int, last: int) -> str:
+    """Write a range of steps: `step 3`, `steps 3 to 5`."""
+    if first == last:
+        return f"step {first}"
+    return f"steps {first} to {last}"
+
+
 def listed(words: Sequence[str], most: int) -> str:
     """List words; of many, the first ones and a count of the rest."""
     text = ", ".join(words[:most])

@@ -1,18 +1,28 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.making import json_objects, json_values
+from tests.asking import model
+from tests.each import each
+from tests.making import TWO_GPUS, json_objects, json_values
 from zlaunch.config.fix import Deletion, fix_document
+from zlaunch.config.resolve.job import ResolveContext, resolve_config
+from zlaunch.config.rules import RULES
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
+from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
+from zlaunch.dsconfig.text.document import Document
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import Severity
+from zlaunch.errors import Refused, Severity
+from zlaunch.job.script import ConfigInterface
+from zlaunch.job.spec import JobSpec
+from zlaunch.job.trainer_args import TrainerArgs
 
 NOTHING_KNOWN = Context()
 BATCH = '"train_micro_batch_size_per_gpu": 1'
@@ -154,3 +164,40 @@ MISSED_BY_TEXT = [
 def test_a_fix_touches_no_other_value(text: str) -> None:
     before, after = (parse(one, "ds.json").value for one in (text % BATCH, _mended(text % BATCH)))
     assert {k: v for k, v in after.items() if k != "bf16"} == {k: v for k, v in before.items() if k != "bf16"}
+
+
+MISTAKEN: dict[str, dict[str, Any]] = {
+    **{rule.code: dict(rule.broken) for rule in RULES},
+    "misspelled": {"gradient_cliping": 1.0},
+    "misplaced": {"stage": 3},
+    "in a wrong section": {"optimizer": {"type": "AdamW", "lr": 1e-3}},
+    "with a value that nobody can mean": {"zero_optimization": {"stage": 7}},
+    "in part": {"zero_optimisation": {"stage": 2}, "bf16": {"enabled": True}, "fp16": {"enabled": True}},
+}
+
+
+def refusal(document: Document, interface: ConfigInterface) -> Refused | None:
+    given = ResolveContext(document, TrainerArgs({}), model(), TWO_GPUS, 2, interface)
+    try:
+        resolve_config(JobSpec(script=Path("train.py")), given)
+    except Refused as error:
+        return error
+    return None
+
+
+READERS = (ConfigInterface.TRAINER, ConfigInterface.DEEPSPEED)
+
+
+@each("mistake, interface", [(mistake, interface) for mistake in MISTAKEN for interface in READERS])
+def test_a_refusal_names_the_command_that_fixes_it_exactly_if_that_fixes_it(
+    mistake: str, interface: ConfigInterface, tmp_path: Path
+) -> None:
+    file = tmp_path / "ds_config.json"
+    file.write_text(json.dumps(MISTAKEN[mistake], indent=2))
+    refused = refusal(read(file), interface)
+    if refused is None:
+        return
+    left = refusal(fix_document(read(file), NOTHING_KNOWN).document, interface)
+    codes = set() if left is None else {finding.code for finding in left.findings}
+    is_mended = any(finding.code not in codes for finding in refused.findings)
+    assert (f"zlaunch config validate {file} --fix" in (refused.hint or "")) == is_mended

@@ -64,6 +64,19 @@ def seen(config: str, **context: Any) -> dict[str, tuple[str, Severity]]:
     return {one.where: (one.code, one.severity) for one in found}
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "severity"), [("cuda", Severity.FAILS_LATER), ("cpu", None), (None, Severity.WARNING)]
+)
+def test_offload_at_stage_0_is_refused_only_for_a_gpu(
+    accelerator: str | None, severity: Severity | None
+) -> None:
+    config = (
+        '{"train_batch_size": 8, "zero_optimization": {"stage": 0, "offload_optimizer": {"device": "cpu"}}}'
+    )
+    _, found = seen(config, accelerator=accelerator).get("zero_optimization.offload_optimizer", ("", None))
+    assert found is severity
+
+
 @pytest.mark.parametrize("key", ["train_batch_size", "train_micro_batch_size_per_gpu"])
 @pytest.mark.parametrize("written", ["false", '"8"', "[]"])
 def test_a_batch_size_that_is_no_number_is_one_error(key: str, written: str) -> None:

@@ -25,7 +25,7 @@ def saving(one: EstimateQuery) -> dict[str, EstimateQuery]:
 def easing(one: EstimateQuery) -> dict[str, EstimateQuery]:
     """The same for the changes that use more memory."""
     return {
-        str(options): one.with_options(options) for options in speed_changes(state_of(one, one.resolve()))
+        str(options): one.with_options(options) for _, options in speed_changes(state_of(one, one.resolve()))
     }
 
 

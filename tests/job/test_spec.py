@@ -12,10 +12,12 @@ from zlaunch.job.spec import (
     Device,
     GpuChoice,
     Offload,
+    Profile,
     parse_duration,
     parse_gpus,
     parse_offload,
     parse_override,
+    parse_profile,
     script_path,
 )
 
@@ -161,3 +163,23 @@ def test_any_text_is_a_time_or_wrong_usage(text: str) -> None:
 
 def test_a_script_that_looks_like_an_option_is_named_by_its_whole_path() -> None:
     assert [script_path("./-s.py"), script_path("./s.py")] == [Path.cwd() / "-s.py", Path("s.py")]
+
+
+@pytest.mark.parametrize(
+    ("text", "profile"),
+    [
+        ("3", Profile(3, 3)),
+        ("10-12", Profile(10, 12)),
+        ("1-100@3,0,3", Profile(1, 100, (0, 3))),
+        ("10@all", Profile(10, 10, None)),
+    ],
+)
+def test_steps_and_ranks_to_profile_are_read(text: str, profile: Profile) -> None:
+    assert parse_profile(text) == profile
+
+
+@pytest.mark.parametrize("text", ["", "x", "0", "3-2", "1-101", "1-", "3@", "3@x", "3@0,", "-1", "3@-1"])
+def test_what_is_no_steps_to_profile_is_refused_with_what_to_type(text: str) -> None:
+    with pytest.raises(WrongUsage) as refused:
+        parse_profile(text)
+    assert "--profile 10-12" in str(refused.value.hint)

@@ -105,6 +105,11 @@ CASES: dict[str, Case] = {
     "a ds_config that is not there": (["--ds-config", "nosuch.json"], 66, "nosuch.json"),
     "a ds_config that is not JSON": (["--ds-config", "script.py"], 65, "script.py:1:8"),
     "a ds_config with mistakes": (["--ds-config", "wrong.json"], 65, "did you mean `zero_optimization`?"),
+    "a ds_config with a key that DeepSpeed ignores": (
+        ["--ds-config", "wrong.json"],
+        65,
+        "wrong.json:1:2: error: zero_optimisation [unknown-key]",
+    ),
     "a ds_config against the arguments": (
         ["--ds-config", "batch.json", "--", "--per_device_train_batch_size", "8"],
         65,

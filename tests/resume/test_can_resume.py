@@ -390,6 +390,11 @@ def test_an_offload_that_train_refuses_at_a_stage_is_refused_in_the_same_words(
         asked = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *words, cwd=tmp_path)
         assert (asked.status, asked.err) == (65, trained.err)
     assert zlaunch("checkpoint", "reshard", saved / "zero2-cpu", *words, cwd=tmp_path).err == asked.err
+    # without a GPU, neither refuses this
+    stage_0 = ("--stage", 0, "--offload", "cpu")
+    trained = zlaunch("train", "--gpus", 2, "--dry-run", *stage_0, cwd=tmp_path)
+    asked = zlaunch("checkpoint", "can-resume", saved / "zero2-cpu", *stage_0, cwd=tmp_path)
+    assert not any("[offload-needs-partitioning]" in result.err for result in (trained, asked))
     implied = zlaunch("checkpoint", "can-resume", saved / "zero2", "--offload", "nvme", cwd=tmp_path)
     assert "[nvme-needs-stage-3]" in implied.err
     # in a file it is only a warning: DeepSpeed takes it for the CPU

@@ -100,6 +100,7 @@ def test_the_python_of_the_ranks_converts_when_the_job_starts(saved: Path, tmp_p
     ending = json.loads((the_run(tmp_path) / "how-it-ended.json").read_text())
     assert (result.status, ending["how"]) == (69, "failed")
     assert ending["verdict"]["code"] == "conversion-failed"
+    assert (the_run(tmp_path) / "logs" / "conversion.log").read_text() == "it was this one\n"
     again = zlaunch("runs", "rerun", "latest", "--dry-run", cwd=tmp_path)
     assert again.status == 0, again.err
     assert "convert  before the start, to out/checkpoint-5/global_step3_universal, " in again.out

@@ -27,7 +27,7 @@ def rows(file: Path, *names: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_trainer_tells_the_loss_of_the_engine_before_the_step_and_logs_its_own_after_it(file: Path) -> None:
-    history = StepHistory(file)
+    history = StepHistory(file, {})
     for step in (1, 2, 3):
         history.note({"step_loss": 9.0 - step, "seen_loss_step": step}, 64 * step)
         history.note({"step": step}, 64 * step)
@@ -42,7 +42,7 @@ def test_a_trainer_tells_the_loss_of_the_engine_before_the_step_and_logs_its_own
 
 
 def test_the_file_grows_ever_more_slowly_and_keeps_every_spike(file: Path) -> None:
-    history = StepHistory(file, lines=10)
+    history = StepHistory(file, {}, lines=10)
     for step in range(1, 1001):
         history.note({"step": step, "loss": 99.0 if step == 701 else 1.0}, None)
     history.end()
@@ -53,7 +53,7 @@ def test_the_file_grows_ever_more_slowly_and_keeps_every_spike(file: Path) -> No
 
 
 def test_a_loss_that_is_not_a_number_is_counted_and_does_not_hide_the_others(file: Path) -> None:
-    history = StepHistory(file, lines=1)
+    history = StepHistory(file, {}, lines=1)
     for step, loss in enumerate((1.0, math.nan, 2.0, math.inf), start=1):
         history.note({"step": step, "loss": loss}, None)
     history.end()
@@ -64,7 +64,7 @@ def test_a_loss_that_is_not_a_number_is_counted_and_does_not_hide_the_others(fil
 
 
 def test_a_script_that_trains_twice_counts_from_the_start_again(file: Path) -> None:
-    history = StepHistory(file)
+    history = StepHistory(file, {})
     for step in (1, 2, 1, 2):
         history.note({"step": step, "loss": 1.0}, None)
     history.end()
@@ -72,18 +72,25 @@ def test_a_script_that_trains_twice_counts_from_the_start_again(file: Path) -> N
 
 
 def test_a_phase_without_steps_is_written_with_its_time(file: Path) -> None:
-    history = StepHistory(file)
+    spent: dict[str, float] = {}
+    history = StepHistory(file, spent)
     began = history._spent_written
-    history.spend(phases.IMPORTING, 0.4, began + 0.4)
-    history.spend(phases.LOADING, 5.0, began + 5.4)
-    history.spend(phases.FORWARD, 0.1, began + 5.5)
+    for phase, seconds, end in (
+        (phases.IMPORTING, 0.4, 0.4),
+        (phases.LOADING, 5.0, 5.4),
+        (phases.FORWARD, 0.1, 5.5),
+    ):
+        spent[phase] = seconds
+        history.phase_ended(phase, began + end)
     assert rows(file, "count", "phases") == [(0, {phases.IMPORTING: 0.4, phases.LOADING: 5.0})]
 
 
 def test_all_the_time_of_all_phases_is_written_in_the_end(file: Path) -> None:
-    history = StepHistory(file)
+    spent = {phases.FORWARD: 0.0}
+    history = StepHistory(file, spent)
     for step in range(1, 100):
-        history.spend(phases.FORWARD, 0.25, history._spent_written + 0.2)
+        spent[phases.FORWARD] += 0.25
+        history.phase_ended(phases.FORWARD, history._spent_written + 0.2)
         history.note({"step": step}, None)
     history.end()
     assert sum(line.get("phases", {}).get(phases.FORWARD, 0.0) for line in lines(file)) == 99 * 0.25

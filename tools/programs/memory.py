@@ -4,20 +4,15 @@
 rehearsed, and for real under torch's profiler until it has taken two steps. It writes docs/program-memory.md.
 """
 
-import argparse
 import json
-import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.programs.gather import gather
-from tools.programs.hub import hub
-from tools.programs.program import Program, Way
-from tools.programs.run import RANKS, Places, environment_of, run_words, set_up, words_of
-from tools.programs.table import MEASURED, PROGRAMS
+from tools.programs.each import Trial, measured, options_of, try_each
+from tools.programs.run import RANKS
 
 ORACLE = Path(__file__).parent / "oracle.py"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "program-memory.md"
@@ -47,27 +42,25 @@ class Comparison:
     seconds: float = 0.0
     failure: str = ""
 
+    def __str__(self) -> str:
+        """Write phase, most and last bytes as estimated, and for real."""
+        lines = [f"{self.seconds:.0f} s; {self.verdict} {self.failure}"]
+        for name, level in self.estimated.items():
+            real = self.real.get(name)
+            mark = "" if real == tuple(level) else " differs"
+            lines.append(f"   {name:14} {level!s:26} {real!s:26}{mark}")
+        return "\n".join(lines)
 
-def compare(program: Program, way: Way, work: Path, url: str) -> Comparison:
+
+def compare(trial: Trial) -> Comparison:
     """Estimate a program, and run it."""
-    folder = work / "memory" / re.sub(r"[^0-9a-zA-Z]", "-", program.key(way))
-    inputs = work / "inputs-even"
-    places = Places(url, inputs / "data", inputs / "ds", inputs / "hub/models", folder)
-    source = work / "checkouts" / program.source.folder
-    python = work / f"venv-{program.needs}/bin/python"
-    environment = environment_of(program, source, python, url) | {"HF_HOME": str(work / "huggingface-even")}
-    set_up(program, source, places)
-    target = program.script.rpartition("/")[2]
-    if program.script.startswith("-m "):
-        target = program.script
-    job = f"--gpus {RANKS} {way.options} {target}"
-    handed = way.bare if way.zlaunch is None else way.zlaunch
-    after = f"-- {program.arguments} {handed} {MORE.get(program.title, '')}"
+    folder, job = trial.places.run, f"--gpus {RANKS} {trial.job}"
+    trial.set_up()
+    after = f"{trial.arguments} {MORE.get(trial.program.title, '')}"
     result = Comparison(" ".join(f"zlaunch estimate {job} {after}".split()))
     seen = folder / ".seen"
     observed = {"PROGRAMS_OBSERVER": str(ORACLE), "PROGRAMS_OBSERVED": str(seen)}
-    words = words_of(f"zlaunch train {job} {after}", places)
-    status, out, err = run_words(words, folder, environment | observed)
+    status, out, err = trial.run(f"zlaunch train {job} {after}", **observed)
     (folder / "train.out").write_text(out)
     (folder / "train.err").write_text(err)
     ranks = [seen / f"{rank}.json" for rank in range(RANKS)]
@@ -76,8 +69,7 @@ def compare(program: Program, way: Way, work: Path, url: str) -> Comparison:
     else:
         result.failure = f"the real ranks ended with {status}: {' '.join(err.split()[-40:])}"
     began = time.monotonic()
-    words = words_of(f"python {ON_CPU} estimate {job} --json {after}", places)
-    status, out, err = run_words(words, folder, environment)
+    status, out, err = trial.run(f"python {ON_CPU} estimate {job} --json {after}")
     result.seconds = round(time.monotonic() - began, 1)
     (folder / "estimate.json").write_text(out)
     (folder / "estimate.err").write_text(err)
@@ -108,55 +100,6 @@ def fuller(first: Levels, last: Levels) -> Levels:
     if max(last.values()) <= max(first.values()):
         return first
     return {**last, "save": first["save"]}
-
-
-def main() -> None:
-    """Compare what was asked for, and write the page."""
-    parser = argparse.ArgumentParser(prog="python -m tools.programs.memory")
-    parser.add_argument("work", type=Path, help="folder for environments, sources and runs")
-    parser.add_argument("--only", default="", help="part of the name of a program, such as `TRL: dpo`")
-    parser.add_argument("--missing", action="store_true", help="only what has no result")
-    parser.add_argument("--gathered", action="store_true", help="fetch nothing")
-    asked = parser.parse_args()
-    work = asked.work.resolve()
-    if not asked.gathered:
-        gather(work)
-    file = work / "memory.json"
-    with hub(work / "inputs-even/hub") as url:
-        for program, way in measured():
-            key = program.key(way)
-            if asked.only not in key or (asked.missing and key in read(file)):
-                continue
-            result = compare(program, way, work, url)
-            file.write_text(json.dumps({**read(file), key: asdict(result)}, indent=1))
-            show(key, result)
-    PAGE.write_text(page(read(file)))
-
-
-def measured() -> Iterator[tuple[Program, Way]]:
-    """Yield the programs of the table, in each way in which DeepSpeed trains under zlaunch."""
-    for program in PROGRAMS:
-        for way in program.ways:
-            is_plain = program.project == "accelerate" and not way.options
-            if program.title in MEASURED and not is_plain:
-                yield program, way
-
-
-def read(file: Path) -> dict[str, Any]:
-    """Return the results of earlier runs."""
-    if not file.exists():
-        return {}
-    results: dict[str, Any] = json.loads(file.read_text())
-    return results
-
-
-def show(key: str, result: Comparison) -> None:
-    """Print a comparison: phase, most and last bytes as estimated, and for real."""
-    print(f"{key}: {result.seconds:.0f} s; {result.verdict} {result.failure}", flush=True)
-    for name, level in result.estimated.items():
-        real = result.real.get(name)
-        mark = "" if real == tuple(level) else " differs"
-        print(f"   {name:14} {level!s:26} {real!s:26}{mark}", flush=True)
 
 
 HEAD = """# Memory of programs of other projects
@@ -190,9 +133,14 @@ def page(results: Mapping[str, Any]) -> str:
         remark = REMARKS.get(program.title, "")
         if result.failure:
             remark = remark or "cannot be rehearsed"
-        options = f"`{way.options.removesuffix(' --precision fp32')}`" if way.options else way.label
         numbers = [f"{len(equal)} of {len(real)}", _most(result.estimated), _most(result.real)]
-        cells = [f"{program.project}: {program.title}", options, *numbers, f"{result.seconds:.0f}", remark]
+        cells = [
+            f"{program.project}: {program.title}",
+            options_of(way),
+            *numbers,
+            f"{result.seconds:.0f}",
+            remark,
+        ]
         rows.append(f"| {' | '.join(cells)} |")
     return HEAD + "\n".join(rows) + "\n"
 
@@ -204,4 +152,4 @@ def _most(levels: Levels) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(try_each("memory", "inputs-even", compare)))

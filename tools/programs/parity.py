@@ -5,20 +5,15 @@
 the cache of the hub for programs that need it.
 """
 
-import argparse
 import json
-import re
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.programs.gather import gather
-from tools.programs.hub import hub
-from tools.programs.memory import measured, read
-from tools.programs.program import Program, Way
-from tools.programs.run import RANKS, Places, environment_of, run_words, set_up, words_of
+from tools.programs.each import Trial, measured, options_of, try_each
+from tools.programs.run import RANKS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "program-parity.md"
 
@@ -37,30 +32,20 @@ class Checked:
     seconds: float = 0.0
 
 
-def check(program: Program, way: Way, work: Path, url: str) -> Checked:
+def check(trial: Trial) -> Checked:
     """Check a program in a fresh copy of its folder."""
-    folder = work / "parity" / re.sub(r"[^0-9a-zA-Z]", "-", program.key(way))
-    inputs = work / "inputs"
-    places = Places(url, inputs / "data", inputs / "ds", inputs / "hub/models", folder)
-    source = work / "checkouts" / program.source.folder
-    python = work / f"venv-{program.needs}/bin/python"
-    environment = environment_of(program, source, python, url) | {"PROGRAMS_OBSERVER": ""}
-    target = program.script.rpartition("/")[2]
-    if program.script.startswith("-m "):
-        target = program.script
-    handed = way.bare if way.zlaunch is None else way.zlaunch
-    words = f"{way.options} {target} -- {program.arguments} {handed}"
+    folder, words = trial.places.run, f"{trial.job} {trial.arguments}"
     command = " ".join(f"zlaunch check {words}".split())
     for is_cached in (False, True):
-        set_up(program, source, places)
+        trial.set_up()
         before = {*folder.rglob("*"), folder / "stdout", folder / "stderr"}
         began = time.monotonic()
-        status, out, err = run_words(words_of(f"zlaunch check --json {words}", places), folder, environment)
+        status, out, err = trial.run(f"zlaunch check --json {words}", PROGRAMS_OBSERVER="")
         seconds = round(time.monotonic() - began, 1)
         left = {*folder.rglob("*")} - before
         if is_cached or "a check downloads nothing" not in err:
             break
-        run_words(words_of(f"zlaunch train --gpus {RANKS} {words}", places), folder, environment)
+        trial.run(f"zlaunch train --gpus {RANKS} {words}", PROGRAMS_OBSERVER="")
     if left:
         return Checked(command, status, f"left {', '.join(sorted(map(str, left)))}", seconds=seconds)
     try:
@@ -91,33 +76,10 @@ def page(results: Mapping[str, Any]) -> str:
     rows = []
     for program, way in measured():
         if (found := results.get(program.key(way))) is not None:
-            options = f"`{way.options.removesuffix(' --precision fp32')}`" if way.options else way.label
-            cells = [f"{program.project}: {program.title}", options, found["row"], found["answer"]]
+            cells = [f"{program.project}: {program.title}", options_of(way), found["row"], found["answer"]]
             rows.append(f"| {' | '.join([*cells, found['largest'], format(found['seconds'], '.0f')])} |")
     return HEAD + "\n".join(rows) + "\n"
 
 
-def main() -> None:
-    """Check what was asked for, and write the page."""
-    parser = argparse.ArgumentParser(prog="python -m tools.programs.parity")
-    parser.add_argument("work", type=Path, help="folder for environments, sources and runs")
-    parser.add_argument("--only", default="", help="part of the name of a program, such as `TRL: dpo`")
-    parser.add_argument("--gathered", action="store_true", help="fetch nothing")
-    asked = parser.parse_args()
-    work = asked.work.resolve()
-    if not asked.gathered:
-        gather(work)
-    file = work / "parity.json"
-    with hub(work / "inputs/hub") as url:
-        for program, way in measured():
-            if asked.only not in program.key(way):
-                continue
-            result = check(program, way, work, url)
-            file.write_text(json.dumps({**read(file), program.key(way): asdict(result)}, indent=1))
-            shown = f"{result.answer}; {result.row}; gradient {result.largest}"
-            print(f"{program.key(way)}: {result.seconds:.0f} s, exit {result.status}: {shown}", flush=True)
-    PAGE.write_text(page(read(file)))
-
-
 if __name__ == "__main__":
-    main()
+    PAGE.write_text(page(try_each("parity", "inputs", check)))

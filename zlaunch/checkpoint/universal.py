@@ -160,18 +160,23 @@ def is_in_the_way(checkpoint: CheckpointFolder) -> bool:
 
 
 def write_universal(
-    plan: UniversalPlan, wait: Callable[[], None], int_steps: bool | None = None, python: str = sys.executable
+    plan: UniversalPlan,
+    wait: Callable[[], None],
+    int_steps: bool | None = None,
+    python: str = sys.executable,
+    log: Path | None = None,
 ) -> None:
     """Convert a checkpoint. `wait` is called repeatedly meanwhile; `int_steps` as for `fit_all_stages`.
 
-    `python` has torch and DeepSpeed. Raise Unavailable if that is impossible, and leave nothing then.
+    `python` has torch and DeepSpeed. Raise Unavailable if that is impossible, and leave nothing then but the
+    log, if it is given.
     """
     if not plan.is_done:
         with new_directory(plan.target, plan.disk.certain) as partial:
-            _write(plan, _Steps(partial, wait, python), int_steps)
+            _write(plan, _Steps(partial, wait, python, log), int_steps)
     elif int_steps is not None and has_int_steps(plan.folder) is not int_steps:
-        with tempfile.TemporaryDirectory(prefix="zlaunch-") as log:
-            _Steps(Path(log), wait, python).fit(plan.folder, int_steps)
+        with tempfile.TemporaryDirectory(prefix="zlaunch-") as partial:
+            _Steps(Path(partial), wait, python, log).fit(plan.folder, int_steps)
     if plan.is_beside:
         files.write_whole(plan.folder.parent / LATEST_UNIVERSAL, plan.folder.name)
 
@@ -203,6 +208,7 @@ class _Steps:
     partial: Path
     wait: Callable[[], None]
     python: str
+    log: Path | None
 
     def convert(self, source: EngineFiles) -> None:
         """Run DeepSpeed's conversion, which takes paths for patterns: links have no special characters."""
@@ -237,16 +243,19 @@ class _Steps:
 
     def _run(self, argv: list[str], *temporary: str) -> None:
         environment = {**os.environ, **SAFE_PATH, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        log = self.partial / _LOG
+        log = self.log or self.partial / _LOG
         if_killed = ["rm", "-rf", "--", str(self.partial), *temporary]
-        with log.open("wb") as output:
+        with log.open("ab") as output:
+            start = output.tell()
             child = Foreground(argv, environment, output, GRACE_SECONDS, if_killed=if_killed)
             returncode = child.wait(self.wait)
         heed_signals()  # after a wait they are deferred, and the rest takes time, too
         if child.stopped_by is not None:
             raise Stopped(child.stopped_by)
         if returncode:
-            lines = files.read_regular(log)[-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            lines = (
+                files.read_regular(log)[start:][-_LOG_BYTES:].decode("utf-8", "replace").strip().splitlines()
+            )
             why = lines[-1] if lines else f"exit status {returncode}"
             free = shutil.disk_usage(self.partial).free  # torch does not say that a disk is full
             if free < _LITTLE_BYTES:

@@ -75,7 +75,7 @@ COMMANDS = (
         LazyCommand("runs.list:list_runs", "List runs, how they ended and why."),
         LazyCommand("runs.show", "Show everything about a run, including its memory."),
         LazyCommand("runs.logs", "Print the output of a rank or the launcher."),
-        LazyCommand("runs.why", "Explain why a run ended and what to change."),
+        LazyCommand("runs.why", "Explain why a run ended, what limited its speed, and what to change."),
         LazyCommand("runs.report", "Write a page about a run: charts, memory, ds_config, its end."),
         LazyCommand("runs.watch", "Show live pages about runs in a browser on this machine."),
         LazyCommand("runs.stop", "Stop a run and wait until it has ended."),

@@ -20,6 +20,7 @@ from zlaunch.cli.views.check_matrix import name_of
 from zlaunch.cli.views.dump import to_json
 from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import OPS
+from zlaunch.dsconfig.text.document import located
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import resolve_request
@@ -115,7 +116,8 @@ def _check_one(query: EstimateQuery, asked: TrialOptions, given: Mapping[str, An
         console.data(to_json(checked))
     else:
         console.data(*lines_of(checked, rows_of_model(checked, query)))
-    console.say_findings(known_defects(query.resolve().warnings))
+    defects = known_defects(query.resolve().values.config(), query.given.context)
+    console.say_findings(located(defect, query.given.base) for defect in defects)
     return checked.verdict.answer.status
 
 

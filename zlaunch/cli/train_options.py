@@ -18,8 +18,10 @@ from zlaunch.job.spec import (
     OnOom,
     OnPreempt,
     OnStall,
+    Profile,
     parse_debug,
     parse_gpus,
+    parse_profile,
     parse_time_limit,
 )
 from zlaunch.launch.backends import launchers
@@ -217,6 +219,14 @@ class WatchOptions:
             metavar="TIME",
             parser=parse_time_limit,
             help="Save and stop within this time: 3:30:00 or 90m. With --submit, the job's time limit.",
+        ),
+    ] = None
+    profile: Annotated[
+        Profile | None,
+        typer.Option(
+            metavar="STEPS[@RANKS]",
+            parser=parse_profile,
+            help="Record steps with torch's profiler: 10-12 or 10-12@0,1 (default: rank 0).",
         ),
     ] = None
     debug: Annotated[

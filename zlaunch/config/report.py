@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zlaunch.config.asked_release import asked_release, packages_of
-from zlaunch.config.fix import Deletion, fix_document
+from zlaunch.config.fix import Deletion, count_fixable, fix_document
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, precision_conflicts, save_conflict
 from zlaunch.config.resolve.trainer_optimizer import OPTIMIZER_PACKAGES, missing_package, unknown_choices
 from zlaunch.config.rules.rule import Context, Subject
@@ -65,6 +65,8 @@ class Report:
     """Why it could not be read, fixed or checked."""
     fixes: Fixes | None = None
     """None without `--fix` and `--diff`."""
+    num_fixable: int = 0
+    """Findings that `--fix` would fix, in a file that is refused."""
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
@@ -252,7 +254,10 @@ def _look(name: str, config: LoadedConfig, options: ReportOptions) -> Report:
         from zlaunch.config.second_opinion import second_opinion  # resolves "auto", which no other check does
 
         findings += second_opinion(document, options.context, options.python)
-    return Report(name, tuple(sorted(findings, key=in_order)), fixes=fixes)
+    num_fixable = 0
+    if fixes is None and any(finding.is_refused for finding in findings):
+        num_fixable = count_fixable(document, findings, options.context)
+    return Report(name, tuple(sorted(findings, key=in_order)), fixes=fixes, num_fixable=num_fixable)
 
 
 def _about_script(script: Script, document: Document, context: Context) -> Iterator[Finding]:

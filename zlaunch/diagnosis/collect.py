@@ -98,7 +98,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         if first is not None:
             stopped_at, stopped_on = first.stopped_at, first.host
     return Evidence(
-        job=_job_evidence(run),
+        job=job_evidence(run),
         ranks=ranks,
         hosts=hosts,
         machines=_machines(ranks, disk_space(run.root)[1]),
@@ -218,7 +218,8 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
-def _job_evidence(run: RunFiles) -> JobEvidence:
+def job_evidence(run: RunFiles) -> JobEvidence:
+    """Describe the job of a run."""
     job = run.job
     script, *words = job.get("script") or [""]
     source = _source(Path(script))

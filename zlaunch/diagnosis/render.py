@@ -3,15 +3,21 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from zlaunch.diagnosis.log_text import clip
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.secrets import hide_in_text
 
+if TYPE_CHECKING:
+    from zlaunch.diagnosis.speed import SpeedLoss
+
 LINES = 10
 ROW = 66
 """Columns of 80 that are left for text after any label."""
 MOST_FACTS = 3
+MOST_CHANGES = 2
+"""Of what costs time; the first one saves most."""
 
 
 def num_rows(text: str) -> int:
@@ -60,6 +66,17 @@ def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
     lines += _labelled("evidence", verdict.facts, width)
     lines += _labelled("change", verdict.advice, width)
     return lines[:LINES]
+
+
+def loss_lines(loss: "SpeedLoss", width: int) -> list[str]:
+    """Write what costs time, the evidence and what to change."""
+    verdict = loss.verdict
+    lines = _labelled("slow", (verdict.cause,), width)
+    return [
+        *lines,
+        *_labelled("evidence", verdict.facts, width),
+        *_labelled("change", verdict.advice[:MOST_CHANGES], width),
+    ]
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Outcome = Literal["wrong", "hang", "crash", "slow"]
+Outcome = Literal["wrong", "hang", "crash", "slow", "fades"]
 
 NAMES: Final[Mapping[str, str]] = {
     "deepspeed": "DeepSpeed",

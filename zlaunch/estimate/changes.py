@@ -338,23 +338,95 @@ def memory_changes(
             yield row, options
 
 
-def speed_changes(state: JobState) -> Iterator[Options]:
-    """List changes that use more memory and may be faster: each saving, undone."""
-    devices = state.offload.values()
-    if "nvme" in devices:
-        yield Options(offload=Offload("cpu"))
-    if len(state.offload) > 1:
-        yield Options(offload=Offload("cpu", "none"))
-    if devices:
-        yield Options(offload=Offload("none", "none"))
-    if state.stage > _lowest_stage(state):
-        yield Options(stage=STAGES[str(state.stage - 1)])
-    if state.activation_checkpointing:
-        yield Options(activation_checkpointing=False)
-    if state.grad_accum % 2 == 0:
-        yield Options(micro_batch=2 * state.micro_batch, grad_accum=state.grad_accum // 2)
-    elif state.grad_accum == 1:
-        yield Options(micro_batch=2 * state.micro_batch)
+@dataclass(frozen=True, slots=True)
+class SpeedChange:
+    """One row of the table of ways to save time: each uses more memory."""
+
+    saves: tuple[str, ...]
+    """`swapping`, `offload`, `communication`, `recomputation` or `passes`."""
+    effect: str
+    when: Callable[[JobState], bool]
+    """Whether a job can still make the change."""
+    options: Callable[[JobState], Options]
+
+
+def _larger_micro_batches(job: JobState) -> Options:
+    if job.grad_accum == 1:
+        return Options(micro_batch=2 * job.micro_batch)
+    return Options(micro_batch=2 * job.micro_batch, grad_accum=job.grad_accum // 2)
+
+
+def _can_go_down(job: JobState) -> bool:
+    return job.stage > _lowest_stage(job)
+
+
+def _lower_stage_sends_less(job: JobState) -> bool:
+    """Stage 3 gathers weights; stage 2 reduces gradients after each pass, and stage 1 once a step."""
+    return job.stage == 3 or (job.stage == 2 and job.grad_accum > 1)
+
+
+def _one_stage_down(job: JobState) -> Options:
+    return Options(stage=STAGES[str(job.stage - 1)])
+
+
+SPEED: Final = (
+    SpeedChange(
+        ("swapping",),
+        "keeps in host memory what is on NVMe, if it fits there",
+        when=lambda job: "nvme" in job.offload.values(),
+        options=lambda _: Options(offload=Offload("cpu")),
+    ),
+    SpeedChange(
+        ("offload",),
+        "keeps the parameters on the GPU, if they fit there",
+        when=lambda job: len(job.offload) > 1,
+        options=lambda _: Options(offload=Offload("cpu", "none")),
+    ),
+    SpeedChange(
+        ("offload",),
+        "keeps everything on the GPU, if it fits there",
+        when=lambda job: bool(job.offload),
+        options=lambda _: Options(offload=Offload("none", "none")),
+    ),
+    SpeedChange(
+        ("communication",),
+        "communicates less, if that fits",
+        when=lambda job: _can_go_down(job) and _lower_stage_sends_less(job),
+        options=_one_stage_down,
+    ),
+    SpeedChange(
+        (),
+        "partitions less, if that fits",
+        when=lambda job: _can_go_down(job) and not _lower_stage_sends_less(job),
+        options=_one_stage_down,
+    ),
+    SpeedChange(
+        ("recomputation",),
+        "saves activations instead",
+        when=lambda job: bool(job.activation_checkpointing),
+        options=lambda _: Options(activation_checkpointing=False),
+    ),
+    SpeedChange(
+        ("passes", "communication"),
+        "the same global batch in half as many passes",
+        when=lambda job: job.grad_accum % 2 == 0,
+        options=_larger_micro_batches,
+    ),
+    SpeedChange(
+        ("passes",),
+        "doubles the global batch",
+        when=lambda job: job.grad_accum == 1,
+        options=_larger_micro_batches,
+    ),
+)
+"""Each saving of memory, undone."""
+
+
+def speed_changes(state: JobState, saves: str | None = None) -> Iterator[tuple[SpeedChange, Options]]:
+    """List changes that may be faster, and the options for each; only those that save time of one kind."""
+    for row in SPEED:
+        if row.when(state) and (saves is None or saves in row.saves):
+            yield row, row.options(state)
 
 
 def _lowest_stage(state: JobState) -> int:

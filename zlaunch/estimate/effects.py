@@ -98,7 +98,7 @@ def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
     state = state_of(estimate.query, estimate.resolved)
     changes = [options for _, options in memory_changes(state)]
     if estimate.fit is Fit.YES and estimate.seconds is not None:
-        changes += speed_changes(state)
+        changes += [options for _, options in speed_changes(state)]
     results = estimator.rehearse([estimate.query.with_options(options) for options in changes])
     return [
         effect(options, estimate, after)

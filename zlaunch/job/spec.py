@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import NO_ARGS, ScriptArgs
@@ -166,6 +166,15 @@ class Debug:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """Which steps torch's profiler records, both inclusive, and of which ranks; None for all."""
+
+    first: int
+    last: int
+    ranks: tuple[int, ...] | None = (0,)
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The options of one job; None for everything that the user did not set."""
 
@@ -191,6 +200,7 @@ class JobSpec:
     module: str | None = None
     """The module for `python -m`, instead of a script."""
     debug: Debug | None = None
+    profile: Profile | None = None
     config_flags: tuple[str, ...] = ()
     """Flags by which the user's command line named the ds_config, so the script knows them."""
     resume: str | None = None
@@ -354,6 +364,30 @@ def parse_debug(text: str) -> Debug:
     if not 0 < port < 1 << 16:
         raise WrongUsage(f"`--debug {text}`: {port} is not a valid port", f"write `--debug {rank}:5678`")
     return Debug(rank, port)
+
+
+MOST_PROFILED: Final = 100
+"""More steps make a trace that no viewer opens."""
+
+
+def parse_profile(text: str) -> Profile:
+    """Parse `10`, `10-12`, `10-12@0,3` or `10-12@all`; raise WrongUsage for anything else."""
+    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:@(all|[0-9]{1,6}(?:,[0-9]{1,6})*))?", text)
+    if not found:
+        raise WrongUsage(
+            f"`--profile {text}` is not STEPS or STEPS@RANKS",
+            "write `--profile 10-12`, `--profile 10-12@0,1` or `--profile 10-12@all`",
+        )
+    first, last = int(found[1]), int(found[2] or found[1])
+    if not 0 < first <= last < first + MOST_PROFILED:
+        raise WrongUsage(
+            f"`--profile {text}`: steps count from 1, and at most {MOST_PROFILED} are profiled",
+            "write `--profile 10-12`",
+        )
+    if found[3] == "all":
+        return Profile(first, last, None)
+    ranks = tuple(sorted({int(number) for number in (found[3] or "0").split(",")}))
+    return Profile(first, last, ranks)
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ import psutil
 
 from zlaunch.config.rules.known_defects import known_defects
 from zlaunch.dsconfig.native_ops import BETWEEN_RANKS
+from zlaunch.dsconfig.text.document import located
 from zlaunch.errors import Finding, Refused, Unavailable
 from zlaunch.estimate.splits import split_by_arguments, split_by_config, split_by_script
 from zlaunch.estimate.temp_dirs import Scratch
@@ -85,7 +86,9 @@ def check_script(job: JobSpec, reporter: PlanReporter, steps: int = STEPS) -> Ch
         raise _cannot_tell(facts, measured)
     verdict = judge(measured.comparison.distances, measured.engine.precision)
     unchecked = tuple(_unchecked(facts, measured))
-    defects = tuple(known_defects(plan.warnings))
+    context = facts.context(facts.read_args()[0]).context
+    met = known_defects(plan.values.config(), context)
+    defects = tuple(located(defect, facts.ds_config) for defect in met)
     return CheckedScript(facts.job.shown_name, measured, measured.comparison, verdict, unchecked, defects)
 
 
@@ -113,6 +116,7 @@ def _facts(job: JobSpec, reporter: PlanReporter) -> JobFacts:
         resume=None,
         allow_reshard=False,
         debug=None,
+        profile=None,
     )
     return prepare(job, options, reporter, here)
 

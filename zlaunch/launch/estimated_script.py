@@ -1,12 +1,12 @@
 """Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
 
 import re
-import shlex
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from zlaunch.console import shell_line
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
@@ -58,7 +58,7 @@ def estimate_program(
 
 def train_command(facts: JobFacts) -> str:
     """Write the command that starts the same program."""
-    return shlex.join(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
+    return shell_line(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
 
 
 def _after(words: tuple[str, ...]) -> tuple[str, ...]:

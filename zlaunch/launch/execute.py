@@ -72,7 +72,7 @@ def _build_and_run(
 ) -> Evidence:
     try:
         heed_signals()
-        convert(plan.training.resumption, plan.python.executable, reporter)
+        convert(plan.training.resumption, plan.python.executable, plan.layout.conversion_log, reporter)
         stopped_by = build_everywhere(plan, environment, reporter, _if_killed(plan, environment))
         if stopped_by is None:  # otherwise those that came later stay deferred
             heed_signals()

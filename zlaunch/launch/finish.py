@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import dataclass
+from typing import Final
 
 from zlaunch.diagnosis.diagnose import diagnose
 from zlaunch.diagnosis.evidence import Evidence
@@ -21,7 +22,11 @@ from zlaunch.rundir.record import EndingRecord, HeartbeatRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import step_time
 from zlaunch.runs.what_ran import differences, unused
+
+WORTH_SAYING_SECONDS: Final = 60.0
+"""Time of all steps from which on their speed is worth a word."""
 
 _CODES: dict[type[ZlaunchError], str] = {NotBuilt: "op-build-failed", NotConverted: "conversion-failed"}
 """Why a launcher was not started."""
@@ -48,6 +53,8 @@ def finish_run(
     reporter.ended(plan, outcome, time.time() - started, heartbeat)
     reporter.differed(differences(run))
     reporter.ignored(unused(run))
+    if (time_of_step := step_time(run)) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
+        reporter.slowed(time_of_step.losses[:1])
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))
     return FinishedRun(outcome, evidence)

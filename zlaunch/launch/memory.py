@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from zlaunch.config.resolve.values import Sourced
+from zlaunch.console import shell_line
 from zlaunch.errors import Finding, Refused, Severity, Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.effects import find_remedies, fitting, try_changes
@@ -252,7 +253,7 @@ def _how_to_name_it(option: str, facts: JobFacts) -> str:
         return "write `--stage 2 --rehearse`, which checks the memory of this stage"
     estimate = f"zlaunch estimate {shlex.quote(str(script.path))} --stage 2"
     if facts.job.args.words:
-        estimate += f" -- {shlex.join(facts.job.args.words)}"
+        estimate += f" -- {shell_line(facts.job.args.words)}"
     return f"write `--stage 2`; `{estimate}` says how much memory that takes"
 
 

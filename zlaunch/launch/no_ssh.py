@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.agent.python_of_host import path_here
 from zlaunch.hosts.cluster.environment import DEFAULT_PORT, Member
@@ -26,7 +27,7 @@ def commands(job: JobSpec, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
     own = (word for word in asked[1:cut] if word != "--json")  # it is for these commands
     program, verb, *words = ("zlaunch", *own, *asked[cut:])
     for number, host in enumerate(_topology(job).hosts):
-        typed = shlex.join([program, verb, "--node-rank", str(number), *words])
+        typed = shell_line([program, verb, "--node-rank", str(number), *words])
         yield host.name, f"cd {shlex.quote(str(Path.cwd()))} && {typed}"
 
 

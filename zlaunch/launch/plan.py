@@ -20,7 +20,7 @@ from zlaunch.hosts.machine import op_cache
 from zlaunch.hosts.machine.interpreter import Interpreter
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import Script
-from zlaunch.job.spec import Debug, Launcher
+from zlaunch.job.spec import Debug, Launcher, Profile
 from zlaunch.job.stack import FORCED_LOAD
 from zlaunch.launch.backends import backend_of
 from zlaunch.launch.facts import JobFacts
@@ -51,6 +51,13 @@ def listener(debug: Debug, topology: Topology) -> Listener:
         raise WrongUsage(f"`--debug {debug.rank}`: there are {ranks}", "write `--debug 0`")
     (slot,) = (slot for slot in topology.slots() if slot.rank == debug.rank)
     return Listener(debug.rank, slot.host, debug.port)
+
+
+def check_profile(profile: Profile, topology: Topology) -> None:
+    """Raise WrongUsage for a rank the job does not have."""
+    if max(profile.ranks or (0,)) >= topology.world_size:
+        ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
+        raise WrongUsage(f"`--profile` names rank {max(profile.ranks or ())}: there are {ranks}")
 
 
 @dataclass(frozen=True)

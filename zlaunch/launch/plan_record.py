@@ -24,7 +24,7 @@ from zlaunch.job.spec import GpuChoice, JobSpec, Launcher
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.plan import LaunchPlan, swap_name
 from zlaunch.rundir.layout import RunDir
-from zlaunch.rundir.record import DebugRecord, JobRecord, PlanRecord, SlotRecord
+from zlaunch.rundir.record import DebugRecord, JobRecord, PlanRecord, ProfileRecord, SlotRecord
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.secrets import is_secret
 from zlaunch.units import whole
@@ -76,7 +76,7 @@ def recorded_job(files: RunFiles) -> JobSpec:
 
 def plan_record(plan: LaunchPlan) -> PlanRecord:
     """Write what a plan decides; `ds_config.json` and `provenance.json` have the ds_config."""
-    values = plan.values
+    values, profile = plan.values, plan.facts.job.profile
     devices = {name.partition("_")[2]: values[(ZERO, name, "device")] for name in OFFLOADS}
     micro, accumulated = whole(values[MICRO]), whole(values[ACCUMULATION])
     total = whole(values[TOTAL])
@@ -94,6 +94,7 @@ def plan_record(plan: LaunchPlan) -> PlanRecord:
         "interface": plan.script.interface.value,
         "handover": plan.script.handover.value,
         "debug": None if plan.debug is None else cast("DebugRecord", asdict(plan.debug)),
+        "profile": None if profile is None else cast("ProfileRecord", asdict(profile)),
         "passes_local_rank": plan.passes_local_rank,
         "local_rank_flag": plan.script.local_rank_flag,
         "shielded": plan.shielded,

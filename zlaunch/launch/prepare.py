@@ -38,7 +38,7 @@ from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.launcher import Backend
 from zlaunch.launch.options import LaunchOptions
-from zlaunch.launch.plan import Listener, listener
+from zlaunch.launch.plan import Listener, check_profile, listener
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.sources import Sources, planned_config, read_sources
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
@@ -209,6 +209,8 @@ def check_facts(facts: JobFacts) -> None:
     ranks_to_show(
         job.run_options.show_ranks, topology.world_size, interactive=False
     )  # raises for a wrong rank
+    if job.profile is not None:
+        check_profile(job.profile, topology)
     if job.debug is not None:
         _check_debugger(listener(job.debug, topology), facts)
 

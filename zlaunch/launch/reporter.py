@@ -9,6 +9,7 @@ from zlaunch.errors import Finding
 
 if TYPE_CHECKING:  # a dry run runs and diagnoses nothing
     from zlaunch.diagnosis.outcome import Outcome
+    from zlaunch.diagnosis.speed import SpeedLoss
     from zlaunch.diagnosis.stall import StallEvidence
     from zlaunch.launch.monitoring.progress import Progress
     from zlaunch.launch.plan import LaunchPlan
@@ -49,6 +50,9 @@ class Reporter(PlanReporter, Protocol):
 
     def ignored(self, arguments: Sequence[str]) -> None:
         """The arguments that had no effect in what ran, each with the reason."""
+
+    def slowed(self, losses: "Sequence[SpeedLoss]") -> None:
+        """What limits the speed of the job, the most expensive first."""
 
     def saved(self, saved: "SavedByRun") -> None:
         """The model and the newest checkpoint that the job has left."""

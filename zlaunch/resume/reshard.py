@@ -5,6 +5,7 @@ The conversion is planned before all checks, and done after them, when the job s
 
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from zlaunch.checkpoint.summary import summarize
 from zlaunch.checkpoint.universal import (
@@ -45,7 +46,7 @@ def universal_resumption(training: PlannedTraining) -> Resumption | None:
     return replace(resumption, conversion=conversion)
 
 
-def convert(resumption: Resumption | None, python: str, reporter: StepReporter) -> None:
+def convert(resumption: Resumption | None, python: str, log: Path, reporter: StepReporter) -> None:
     """Convert the checkpoint of a job, if it needs that; raise NotConverted if that is impossible."""
     if resumption is None or resumption.conversion is None:
         return
@@ -56,6 +57,7 @@ def convert(resumption: Resumption | None, python: str, reporter: StepReporter) 
             lambda: reporter.busy("converting the checkpoint", duration(time.monotonic() - started)),
             resumption.conversion.int_steps,
             python,
+            log,
         )
     except Unavailable as error:
         raise NotConverted(error.message, error.hint) from None

@@ -66,6 +66,8 @@ class RunDir(_Root):
     logs = _Below("logs")
     """Logs of the ranks and of the launcher."""
     launcher_log = _Below("logs", "launcher.log")
+    conversion_log = _Below("logs", "conversion.log")
+    """Output of the programs that converted the checkpoint before the start."""
     ranks = _Below("ranks")
     """Records of the ranks."""
 
@@ -133,6 +135,14 @@ class RunDir(_Root):
     def rank_error(self, rank: int) -> Path:
         """The exception that ended one rank."""
         return self.rank_record(rank, ".error")
+
+    def rank_trace(self, rank: int) -> Path:
+        """What torch's profiler recorded of one rank, for Perfetto."""
+        return self.ranks / f"rank-{rank}.trace.json.gz"
+
+    def rank_operations(self, rank: int) -> Path:
+        """The operations that took longest in it."""
+        return self.rank_record(rank, ".operations")
 
     def rank_stacks(self, rank: int) -> Path:
         """Stacks of one rank, each time it was asked for them and when it crashed."""

@@ -16,6 +16,13 @@ SAVING = "saving"
 RESUMING = "resuming"
 EXITING = "exiting"
 
+DATA = "waiting for data"
+COMMUNICATION = "communication"
+SWAPPING = "swapping"
+COPYING = "offload copies"
+PARTS = (DATA, COMMUNICATION, SWAPPING, COPYING)
+"""Parts of the phases of a step whose time is counted apart; a rank's phase stays the one around them."""
+
 STEPS = (TRAINING, FORWARD, BACKWARD, STEPPING)
 """The phases of a training step."""
 

@@ -13,6 +13,7 @@ from zlaunch.rundir.record import (
     ErrorRecord,
     Finite,
     HeartbeatRecord,
+    OperationsRecord,
     ProgramRecord,
     RankRecord,
     SampleRecord,
@@ -26,6 +27,7 @@ _SUFFIXES: Mapping[type, str] = {
     SampleRecord: ".sample",
     ErrorRecord: ".error",
     ProgramRecord: ".program",
+    OperationsRecord: ".operations",
 }
 
 

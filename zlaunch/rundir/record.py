@@ -42,6 +42,15 @@ class DebugRecord(TypedDict, total=False):
     port: int
 
 
+class ProfileRecord(TypedDict, total=False):
+    """Which steps of which ranks are profiled."""
+
+    first: int
+    last: int
+    ranks: list[int] | None
+    """None for all."""
+
+
 class StartRecord(TypedDict, total=False):
     """The part of `job.json` that sorts runs."""
 
@@ -116,6 +125,7 @@ class PlanRecord(TypedDict, total=False):
     handover: str
     """How the ds_config reaches the script, a value of `Handover`."""
     debug: DebugRecord | None
+    profile: ProfileRecord | None
     passes_local_rank: bool
     """Whether each script gets its local rank as an argument."""
     local_rank_flag: str
@@ -189,6 +199,7 @@ class GpuRecord(TypedDict, total=False):
 class MachineRecord(TypedDict, total=False):
     """The machine that zlaunch ran on."""
 
+    num_cores: int
     gpus: list[GpuRecord]
 
 
@@ -302,6 +313,20 @@ class HeartbeatRecord(TypedDict, total=False):
     idle_steps: int
     """The last ones, at which the learning rate was 0 after it had not been."""
     tokens: int
+    timed_steps: int
+    """Steps whose time is known: all but the first ones."""
+    parts: dict[str, Finite]
+    """Their seconds: phase or part of a phase → time on the clock of the host."""
+    busy: Finite
+    """Share of the time of forward and backward passes in which the main thread had a CPU."""
+    gpu_steps: int
+    """Steps that were measured with events on the GPU."""
+    gpu_parts: dict[str, Finite]
+    """Their seconds there, as `parts`."""
+    device: str
+    """The model of its GPU."""
+    allocator_retries: int
+    """How often torch had to free its cache of GPU memory."""
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int
 
@@ -377,6 +402,10 @@ class EngineRecord(TypedDict, total=False):
     micro_batch: int
     grad_accum: int
     train_batch_size: int
+    trainable: int
+    """Elements of its trained parameters."""
+    model_config: dict[str, object]
+    """That of transformers; absent for another model."""
 
 
 class ProgramRecord(TypedDict, total=False):
@@ -410,6 +439,30 @@ class MetricsRecord(TypedDict, total=False):
     seconds_left: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
+
+
+class OperationRecord(TypedDict, total=False):
+    """One operation of torch in a profiled step."""
+
+    name: str
+    calls: Finite
+    seconds: Finite
+    """Its own, without those that it calls."""
+
+
+class OperationsRecord(TypedDict, total=False):
+    """`rank-N.operations.json`: a profile of some steps; all numbers are those of one step."""
+
+    first: int
+    last: int
+    seconds: Finite
+    usual_seconds: Finite
+    """The time of the step before the profile began."""
+    export_seconds: Finite
+    """How long it took to write the trace."""
+    on_gpu: bool
+    """Whether the times are those of the GPU."""
+    operations: list[OperationRecord]
 
 
 class StepRecord(TypedDict, total=False):

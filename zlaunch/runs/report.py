@@ -21,6 +21,7 @@ from zlaunch.rundir.record import (
 from zlaunch.runs.history import NUMBERS, RunHistory, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
+from zlaunch.runs.step_time import step_time
 from zlaunch.runs.what_ran import differences, precision_of, unused
 from zlaunch.runs.why import headline, verdict_of
 from zlaunch.secrets import hide_in
@@ -62,6 +63,7 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
         "troubles": [*run.troubles, *history.troubles],
         "history": steps_since(run, history, seen[0]),
         "samples": samples_since(run, history, seen[1]),
+        "step_time": _step_time(run),
         "phases": phase_seconds(history.steps.lines),
         "timeline": timeline(history.steps.lines, run.started or 0.0),
         "memory": {
@@ -76,6 +78,21 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
         "open": dict(run.provenance.get("left", {})),
         "ranks": _rank_rows(run),
         "num_ranks": run.world_size,
+    }
+
+
+def _step_time(run: Run) -> dict[str, Any] | None:
+    """Describe the time of a step; of many ranks, the slowest ones."""
+    found = step_time(run)
+    if found is None:
+        return None
+    ranks = sorted(found.ranks, key=lambda rank: -rank.own)[:MOST_RANKS]
+    return {
+        "seconds": sum(found.parts.values()),
+        "parts": found.parts,
+        "ranks": [{"rank": rank.rank, "seconds": rank.seconds, "parts": rank.parts} for rank in ranks],
+        "throughput": str(found.throughput),
+        "losses": [asdict(loss.verdict) for loss in found.losses],
     }
 
 

@@ -31,11 +31,12 @@ from zlaunch.rundir.control import read_stop, times_asked
 from zlaunch.rundir.layout import STACKS_SIGNAL, RunDir
 from zlaunch.rundir.printed import printed_line
 from zlaunch.rundir.read import parse_record
-from zlaunch.rundir.record import JobRecord, NodePlanRecord, RankRecord, SampleRecord
+from zlaunch.rundir.record import JobRecord, NodePlanRecord, ProfileRecord, RankRecord, SampleRecord
 from zlaunch.rundir.write import record_text, write_record
 from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment
+from zlaunch.worker.hook.step_profiler import VARIABLE as PROFILE
 from zlaunch.worker.sampling import GpuSampler, catches, is_compiling, machine_sample, oom_kills, rank_sample
 
 GRACE_SECONDS = 5.0
@@ -190,6 +191,7 @@ def main(run_dir: RunDir) -> int:
     environment = {**inherited, **job["environment"], **host.get("environment", {})}
     log = run_dir.rank_log(rank).open("a+b")  # stays open: its end is read if the directory is gone
     environment |= {**hook_environment(run_dir.root, environment), **debug_environment(job.get("debug"))}
+    environment |= _profiled(job.get("profile"), rank)
     buffer = buffer_of(rank, environment)
     # Before the script starts, which may fill the disk: what is there can be overwritten even then.
     record.add({"buffer": str(buffer)})
@@ -232,6 +234,13 @@ def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
         if ending["returncode"] != 0:
             words = end_of(log, PRINTED_LOG_BYTES)
         print_line(printed_line(unwritten, words))  # the launcher's log may be on the same full disk
+
+
+def _profiled(profile: ProfileRecord | None, rank: int) -> dict[str, str]:
+    """What tells the hook which steps it profiles."""
+    if profile is None or rank not in (profile.get("ranks") or [rank]):
+        return {}
+    return {PROFILE: f"{profile['first']}-{profile['last']}"}
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:

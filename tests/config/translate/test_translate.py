@@ -354,6 +354,16 @@ TEXTS = {
     "python prepare.py && torchrun t.py --bf16; accelerate env": (
         "python prepare.py && zlaunch train t.py --stage 0 --gpus 1 -- --bf16; accelerate env"
     ),
+    # what ssh runs is read by two shells
+    "ssh h bash -c '\"torchrun t.py --bf16 --x 1\"'": (
+        """ssh h 'bash -c '"'"'zlaunch train t.py --stage 0 --gpus 1 -- --bf16 --x 1'"'"''"""
+    ),
+    "ssh -p 22 h cd /d '&&' torchrun t.py --bf16": (
+        "ssh -p 22 h 'cd /d && zlaunch train t.py --stage 0 --gpus 1 -- --bf16'"
+    ),
+    "pdsh -w h torchrun t.py --bf16 --x '\"a b\"'": (
+        """pdsh -w h 'zlaunch train t.py --stage 0 --gpus 1 -- --bf16 --x '"'"'a b'"'"''"""
+    ),
     "(docker run img torchrun --nproc_per_node 2 t.py --bf16)": (
         "(docker run img zlaunch train t.py --stage 0 --gpus 2 -- --bf16)"
     ),
@@ -782,3 +792,9 @@ def test_every_flag_of_hosts_is_answered_for_once() -> None:
     text = "deepspeed --hostfile=hf --launcher SLURM --master_addr n0 t.py --deepspeed d.json"
     about = [note.about for note in translate_command([text], {"SLURM_JOB_ID": "7"}).notes]
     assert sorted(about) == sorted(set(about))
+
+
+def test_a_text_that_ssh_takes_apart_is_refused_with_how_to_quote_it() -> None:
+    with pytest.raises(WrongUsage) as caught:
+        translate_command(["ssh -p 22 h bash -c 'torchrun t.py --bf16'"], {})
+    assert caught.value.hint == "quote twice: `ssh -p 22 h \"bash -c '…'\"`"

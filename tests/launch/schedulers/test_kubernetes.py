@@ -239,3 +239,10 @@ def test_without_kubectl_the_error_says_where_to_run_it(tmp_path: Path) -> None:
 def test_what_an_api_server_rejects_is_not_submitted(known: dict[str, Any]) -> None:
     with pytest.raises(WrongUsage):
         kubernetes.check(request(**known))
+
+
+def test_a_byte_that_no_manifest_can_have_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    words = ("train", "script.py", "--submit", "kubernetes", "--image", "i", "--", "a\udcffb")
+    result = zlaunch(*words, cwd=tmp_path)
+    assert (result.status, "`$'a\\xffb'` is not UTF-8 text" in result.err) == (2, True)

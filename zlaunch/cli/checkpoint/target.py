@@ -1,5 +1,6 @@
 """Options of commands that ask whether a checkpoint fits a job."""
 
+import os
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -9,9 +10,12 @@ import typer
 
 from zlaunch.checkpoint.summary import Summary
 from zlaunch.config.report import load_config
+from zlaunch.config.rules.rule import UNKNOWN, Context
 from zlaunch.config.validate import validate_mapping
 from zlaunch.dsconfig.text.document import KeyPath
 from zlaunch.errors import FATAL, Finding, Refused, Severity
+from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.resume.fit import ResumeTarget, target_of_config
 
 Ranks = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ranks of the job.")]
@@ -47,10 +51,13 @@ def target_of(given: ResumeTarget, ds_config: Path | None, saved: Summary) -> Re
 
 
 def _about_offload(stage: int, device: str) -> list[Finding]:
-    section = {"device": device}
+    section, context = {"device": device}, UNKNOWN
     if device == "nvme":
         section["nvme_path"] = "DIR"
-    findings = validate_mapping({"zero_optimization": {"stage": stage, "offload_optimizer": section}})
+    if stage == 0:  # where it works without a GPU
+        context = Context(accelerator=probe_machine(os.environ, inspect_python(None)).accelerator)
+    zero = {"stage": stage, "offload_optimizer": section}
+    findings = validate_mapping({"zero_optimization": zero}, context)
     return [finding for finding in findings if "offload_optimizer" in finding.where]
 
 

@@ -9,11 +9,12 @@ from zlaunch import console
 from zlaunch.cli.options import A_CONFIG, AsJson, ModelDir, Python, Runner, WorldSize, json_format
 from zlaunch.cli.passthrough import trainer_args
 from zlaunch.cli.views.resolved_config import REPORTS
+from zlaunch.config.fix import fix_hint
 from zlaunch.config.report import context_of, load_config
 from zlaunch.config.resolve.lr_schedule import schedule_of
 from zlaunch.config.resolve.resolve import batch_equation, resolve_file
 from zlaunch.config.validate import validate_document, validate_mapping
-from zlaunch.errors import refuse_fatal
+from zlaunch.errors import FATAL, Refused, refuse_fatal
 from zlaunch.units import plural
 
 
@@ -38,7 +39,8 @@ def resolve(
     loaded = load_config(file)
     document = loaded.needed(file)
     findings = [*wrong, *loaded.findings, *validate_document(document, replace(context, args=None))]
-    refuse_fatal(findings)
+    if fatal := [finding for finding in findings if finding.severity in FATAL]:
+        raise Refused(fatal, fix_hint(document, fatal))
     resolved = resolve_file(document, context)
     agreed = context if context.args is None else replace(context, args=resolved.agreement.args)
     refuse_fatal(map(document.locate, validate_mapping(resolved.values.config(), agreed)))

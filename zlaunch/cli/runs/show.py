@@ -8,11 +8,13 @@ from zlaunch.cli.runs.why import explained
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members
 from zlaunch.cli.views.run_facts import facts
+from zlaunch.cli.views.step_time import profile_lines, step_time_lines
 from zlaunch.diagnosis.stall import stall_lines
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import step_time
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, unused
 
@@ -25,7 +27,12 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         console.data(to_json(_run_members(chosen, memory)))
         return
     console.data(*console.table(list(facts(chosen)), indent=""))
-    console.data("", *explained(chosen), *_stall(chosen), "", *_memory_rows(memory), *_accuracy())
+    console.data("", *explained(chosen), *_stall(chosen))
+    if (time := step_time(chosen)) is not None:
+        console.data("", *step_time_lines(time))
+    if profiled := list(profile_lines(chosen)):
+        console.data("", *profiled)
+    console.data("", *_memory_rows(memory), *_accuracy())
 
 
 def _stall(run: Run) -> Iterator[str]:
@@ -66,6 +73,7 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "environment": run.environment,
         "ending": run.ending or None,
         "memory": memory,
+        "step_time": step_time(run),
         "program": run.program or None,
         "differences": differences(run),
         "ignored": unused(run),

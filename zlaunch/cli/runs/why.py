@@ -1,25 +1,42 @@
-"""`zlaunch runs why`: why a run ended, in at most ten lines, and what to resume from."""
+"""`zlaunch runs why`: why a run ended, in at most ten lines, what made it slow, and what to resume from."""
+
+from collections.abc import Sequence
+from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members, saved_rows
-from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.diagnosis.render import loss_lines, verdict_lines
+from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import step_time
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of
 
+MOST_LOSSES: Final = 2
+
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Explain why a run ended and what to change."""
+    """Explain why a run ended, what limited its speed, and what to change."""
     chosen = load_run(find_run(run, runs_dir))
     if as_json:
-        console.data(to_json({**members(chosen), "verdict": verdict_of(chosen), "stall": chosen.stall}))
+        members_of = {**members(chosen), "verdict": verdict_of(chosen), "stall": chosen.stall}
+        console.data(to_json({**members_of, "speed": _losses(chosen)}))
         return
     console.data(*explained(chosen))
+    for loss in _losses(chosen)[:MOST_LOSSES]:
+        console.data(*loss_lines(loss, console.width()))
     if chosen.state.is_over and (rows := list(saved_rows(saved_by_run(chosen)))):
         console.data(*console.table(rows))
+
+
+def _losses(run: Run) -> Sequence[SpeedLoss]:
+    time = step_time(run)
+    if time is None:
+        return ()
+    return time.losses
 
 
 def explained(run: Run) -> list[str]:

@@ -106,12 +106,27 @@ def _differing(checked: CheckedTraining) -> Iterator[str]:
     rows: list[tuple[str, ...]] = [("differs", "", "step", "by", "allowed", "length")]
     differing = sorted(checked.verdict.differing, key=lambda item: _QUANTITIES.index(item.distance.quantity))
     rows += map(_row, differing[:MOST_ROWS])
-    yield from console.figures([(f"{name}  {quantity}", *cells) for name, quantity, *cells in _aligned(rows)])
+    yield from _in_width(rows)
     if (left := len(differing) - MOST_ROWS) > 0:
         yield f"and {left} more; `--json` has all"
     yield from console.paragraph(
         "by: length of the difference, relative to plain torch's; length: the engine's, relative to it"
     )
+
+
+def _in_width(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Align the rows; where names are long, they are in lines of their own."""
+    lines = console.figures([(f"{name}  {quantity}", *cells) for name, quantity, *cells in _aligned(rows)])
+    if max(map(len, lines)) <= console.width():
+        yield from lines
+        return
+    lines = console.figures(
+        [(f"  {quantity}" if quantity else name, *cells) for name, quantity, *cells in rows]
+    )
+    for (name, quantity, *_), line in zip(rows, lines, strict=True):
+        if quantity:
+            yield name
+        yield line
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

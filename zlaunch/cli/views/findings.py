@@ -77,8 +77,11 @@ def _summary(report: Report, strict: bool) -> str:
         return verdict
     counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
-        counts[finding.severity] += 1
-    return ", ".join([verdict, *(_counted(count, severity) for severity, count in counts.items() if count)])
+        counts[finding.label] += 1
+    figures = [verdict, *(_counted(count, severity) for severity, count in counts.items() if count)]
+    if report.num_fixable:
+        figures.append(f"{report.num_fixable} fixable with `--fix`")
+    return ", ".join(figures)
 
 
 def _counted(count: int, severity: Severity) -> str:

@@ -12,6 +12,7 @@ from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progres
 from zlaunch.cli.views.run import members, saved_rows, tracker_rows
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
+from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.diagnosis.stall import StallEvidence, stall_lines
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
@@ -88,6 +89,11 @@ class LaunchView(PlanView, Reporter):
     def ignored(self, arguments: Sequence[str]) -> None:
         for argument in arguments:
             self._say(*console.paragraph(f"ignored: {argument}"))
+
+    def slowed(self, losses: Sequence[SpeedLoss]) -> None:
+        for loss in losses:
+            text = "; ".join([loss.verdict.cause, *loss.verdict.advice[:1]])
+            self._say(*console.paragraph(f"slow: {text}"))
 
     def saved(self, saved: SavedByRun) -> None:
         for name, place in saved_rows(saved):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,7 +23,7 @@ from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.secrets import hide_arguments
-from zlaunch.units import plural, size
+from zlaunch.units import plural, size, steps_text
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
     from zlaunch.resume.resumed_data import DataPosition
@@ -41,7 +40,7 @@ def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield "job", _job(plan)
-    yield "script", shlex.join(plan.script_words[:1]) if plan.module is None else f"-m {plan.module}"
+    yield "script", console.shell_line(plan.script_words[:1]) if plan.module is None else f"-m {plan.module}"
     if plan.python.executable != sys.executable:
         versions = plan.python.versions(["torch", "deepspeed"])
         words = [f"{name} {versions[name] or 'of unknown version'}" for name in versions]
@@ -66,6 +65,11 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         if plan.topology.spans_hosts:
             waits += f" of {plan.debug.host}"
         yield "debug", f"{waits}; the other ranks wait for it without a timeout"
+    if (profile := plan.facts.job.profile) is not None:
+        ranks = "all ranks"
+        if profile.ranks is not None:
+            ranks = f"rank {', '.join(map(str, profile.ranks))}"
+        yield "profile", f"{steps_text(profile.first, profile.last)} of {ranks}, with torch's profiler"
     yield "run", os.path.relpath(plan.layout.root)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from zlaunch import console
 from zlaunch.files import shown, typed
 from zlaunch.runs.run import Run
 from zlaunch.secrets import hide_arguments
@@ -71,7 +72,7 @@ def saved_rows(saved: "SavedByRun") -> Iterator[tuple[str, str]]:
     if saved.checkpoint is None:
         return
     folder, step = saved.checkpoint.checkpoint.folder, saved.checkpoint.step
-    words = shlex.join(hide_arguments(saved.asked)) or "…"
+    words = console.shell_line(hide_arguments(saved.asked)) or "…"
     text = f"`zlaunch train --resume {typed(folder)} {words}` resumes from step {step}"
     if saved.refusal:
         text = f"{shown(folder)}, step {step}; {saved.refusal}"

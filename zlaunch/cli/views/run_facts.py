@@ -1,10 +1,10 @@
 """The facts about one run, in rows of a label and a text."""
 
 import os
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+from zlaunch import console
 from zlaunch.cli.views.run import long_moment, saved_rows, steps, tracker_rows
 from zlaunch.files import shown
 from zlaunch.resume.saved_by_run import resumed_of, saved_by_run
@@ -46,9 +46,9 @@ def facts(run: Run) -> Iterator[tuple[str, str]]:
 
 def _asked(job: JobRecord) -> Iterator[tuple[str, str]]:
     if asked := job.get("asked"):
-        yield "command", shlex.join(hide_arguments(["zlaunch", *asked[1:]]))
+        yield "command", console.shell_line(hide_arguments(["zlaunch", *asked[1:]]))
     if "script" in job:
-        yield "script", shlex.join(hide_arguments(job["script"]))
+        yield "script", console.shell_line(hide_arguments(job["script"]))
     if "working_directory" in job:
         yield "directory", job["working_directory"]
     for label, text in (

@@ -306,13 +306,14 @@ function memorySection(run) {
 }
 
 // Each phase keeps its colour while a page is live.
-const PHASES = ["backward", "forward", "importing", "optimizer step", "initializing DeepSpeed", "starting", "training", "saving", "evaluating", "loading the model", "building ops", "resuming"];
-const phaseName = (name) => ({ training: "training: data and logging", starting: "the script's other code" })[name] || name;
+const PHASES = ["backward", "forward", "importing", "optimizer step", "initializing DeepSpeed", "starting", "training", "saving", "evaluating", "loading the model", "building ops", "resuming", "communication", "waiting for data", "swapping", "offload copies"];
+const colourOf = (name) => (PHASES.includes(name) ? `var(--c${PHASES.indexOf(name)})` : "var(--line)");
+const phaseName = (name) => ({ training: "other code", starting: "the script's other code" })[name] || name;
 
 function phaseSection(run) {
   const spent = Object.entries(run.phases).sort((a, b) => b[1] - a[1]), total = spent.reduce((sum, [, seconds]) => sum + seconds, 0);
   if (!total) return null;
-  const colour = Object.fromEntries(spent.map(([name]) => [name, PHASES.includes(name) ? `var(--c${PHASES.indexOf(name)})` : "var(--line)"]));
+  const colour = Object.fromEntries(spent.map(([name]) => [name, colourOf(name)]));
   const area = element("div", { class: "chart" }), box = element("section", { class: "full" }, element("h2", {}, "Phases ", element("small", {}, "share of rank 0's time")), area);
   const share = (seconds) => `${seconds < 100 ? `${seconds.toFixed(1)} s` : clock(seconds)}, ${((100 * seconds) / total).toFixed(1)} %`;
   box.append(legend(spent.map(([name, seconds]) => [`${phaseName(name)}: ${share(seconds)}`, colour[name]]), [], true));
@@ -357,6 +358,30 @@ function phaseSection(run) {
   return box;
 }
 
+const brief = (seconds) => (seconds < 0.0995 ? `${Number((1000 * seconds).toPrecision(2))} ms` : `${Number(seconds.toPrecision(2))} s`);
+
+// One bar for each rank: the time of a step by part.
+function stepSection(run) {
+  const step = run.step_time;
+  if (!step) return null;
+  const parts = Object.keys(step.parts), longest = Math.max(...step.ranks.map((rank) => rank.seconds));
+  const title = element("small", {}, `${brief(step.seconds)} a step${step.throughput ? `, ${step.throughput}` : ""}`);
+  const box = element("section", { class: "full" }, element("h2", {}, "Time of a step ", title));
+  for (const rank of step.ranks) {
+    const bar = element("div", { class: "bar", role: "img", "aria-label": `rank ${rank.rank}` });
+    for (const name of parts) {
+      const seconds = rank.parts[name] || 0;
+      bar.append(element("span", { style: `width: ${(100 * seconds) / longest}%; background: ${colourOf(name)}`, title: `${phaseName(name)}: ${brief(seconds)}` }));
+    }
+    box.append(element("div", { class: "bars" }, element("span", {}, `rank ${rank.rank}`), bar, element("span", {}, brief(rank.seconds))));
+  }
+  const share = (name) => `${phaseName(name)}: ${brief(step.parts[name])}, ${((100 * step.parts[name]) / step.seconds).toFixed(0)} %`;
+  box.append(legend(parts.map((name) => [share(name), colourOf(name)]), [], true));
+  const rows = step.losses.flatMap((loss) => [["slow", loss.cause], ...loss.facts.map((fact, at) => [at ? "" : "evidence", fact]), ...loss.advice.map((advice, at) => [at ? "" : "change", advice])]);
+  if (rows.length) box.append(table(["", ""], rows.map(([name, text]) => [element("td", { class: "label" }, name), element("td", { class: "any" }, prose(text))])));
+  return box;
+}
+
 function planSection(run) {
   const rows = run.plan.map((row) => {
     return [row.name, shownValue(row.planned), element("td", { class: row.differs ? "differs any" : "any" }, shownValue(row.real))];
@@ -387,8 +412,7 @@ function showRun(run) {
   document.title = `${run.id}: ${run.state}`;
   const charts = [...stepCharts(run), ...memoryCharts(run)];
   if (charts.length % 2) charts[charts.length - 1].classList.add("full");
-  const phase = phaseSection(run);
-  if (phase) charts.push(phase);
+  charts.push(...[stepSection(run), phaseSection(run)].filter(Boolean));
   const nothing = charts.length ? null : element("section", {}, "No step was recorded, and no memory over time.");
   const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), nothing, grid(charts), grid([planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
   const footer = element("footer", {}, `zlaunch ${run.zlaunch}, ${new Date(run.written * 1000).toLocaleString()}`);

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from zlaunch.config.fix import fix_hint
 from zlaunch.config.resolve.autos import OpenReason, leave_derived_sizes
 from zlaunch.config.resolve.compose import as_written, compose
 from zlaunch.config.resolve.leaf_modules import with_leaf_modules
@@ -216,7 +217,8 @@ def _judge(
     reported = {finding.where for finding in wrong if finding.where}
     others = [finding for finding in findings if finding.where not in reported]
     if checked.config is None or wrong or others:
-        raise Refused(sorted([*(located(finding, base) for finding in others), *wrong], key=in_order))
+        refused = sorted([*(located(finding, base) for finding in others), *wrong], key=in_order)
+        raise Refused(refused, None if base is None else fix_hint(base, refused))
     return checked.config, tuple(warnings)
 
 

@@ -1,12 +1,14 @@
 """Defects of the installed releases, or of the one that is asked about."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from zlaunch.config.rules.rule import Context, Subject, Violation, warning
 from zlaunch.dsconfig.known_defects import NAMES, Outcome, defects, holds
 from zlaunch.dsconfig.releases import NEWEST
+from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Finding, Severity
 from zlaunch.job.model_types import model_type
 
@@ -15,6 +17,7 @@ _SEVERITIES: Mapping[Outcome, Severity] = {
     "hang": Severity.WARNING,
     "crash": Severity.WARNING,
     "slow": Severity.ADVICE,
+    "fades": Severity.ADVICE,
 }
 
 
@@ -46,9 +49,12 @@ def known_defect(subject: Subject) -> Iterator[Violation]:
             yield Violation(_written(subject, defect.where), message, defect.hint, severity=severity)
 
 
-def known_defects(findings: Iterable[Finding]) -> list[Finding]:
-    """Select the findings of this rule."""
-    return [finding for finding in findings if finding.code == known_defect.code]
+def known_defects(values: dict[str, Any], context: Context) -> list[Finding]:
+    """Find the defects that a resolved config meets, also those that are no more than an advice."""
+    config = check(values, context.release).config
+    if config is None:
+        return []
+    return [*known_defect(Subject(config, replace(context, args=None)))]
 
 
 def _all_hold(subject: Subject, facts: Mapping[str, object], conditions: Mapping[str, Any]) -> bool:

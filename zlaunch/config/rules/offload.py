@@ -14,25 +14,30 @@ from zlaunch.config.rules.rule import (
     ignored,
     zero,
 )
-from zlaunch.errors import Fix, FixKind
+from zlaunch.errors import Fix, FixKind, Severity
 from zlaunch.job.model import ModelConfig
 
 _NVME = {"device": "nvme", "nvme_path": "/nvme"}
 _MODEL = ModelConfig({"hidden_size": 1024, "vocab_size": 4096}, "", "config.json")
 
 
-@fails_later({"zero_optimization": {"stage": 0, "offload_optimizer": CPU}}, {zero("stage"): 2})
+@fails_later(
+    {"zero_optimization": {"stage": 0, "offload_optimizer": CPU}},
+    {zero("stage"): 2},
+    Context(accelerator="cuda"),
+)
 def offload_needs_partitioning(subject: Subject) -> Iterator[Violation]:
     """At stage 0 the optimizer moves to the CPU but the parameters do not, so the first step crashes.
 
-    Without a GPU, both are there, and it trains.
+    Without a GPU, both are there, and it trains. If it is unknown where the job runs, this is a warning.
     """
-    is_on_gpu = subject.context.accelerator != "cpu"
-    if is_on_gpu and subject.stage == 0 and "offload_optimizer" in subject.offloads:
+    accelerator = subject.context.accelerator
+    if accelerator != "cpu" and subject.stage == 0 and "offload_optimizer" in subject.offloads:
         yield Violation(
             zero("offload_optimizer"),
             "offload does not work at stage 0 on a GPU: the first optimizer step crashes",
             "use stage 2 or 3, or do not offload",
+            severity=Severity.WARNING if accelerator is None else None,
         )
 
 

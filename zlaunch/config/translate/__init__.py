@@ -59,6 +59,7 @@ from zlaunch.config.translate.wrappers import (
     ends_in_env,
     hands_on_variables,
     program_name,
+    text_for_shell,
     unwrap,
 )
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
@@ -199,6 +200,16 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
     place = _place_behind_another(words)
     if place is None:
         return wrapped
+    again = text_for_shell(words)
+    if again is not None and _read(again[1]) != [words[again[0] :]] and _is_text(again[1]):
+        if _runs_text(words[again[0] :]):
+            name = program_name(words[0])
+            raise WrongUsage(
+                f"{name} drops these quotes: the shell on the host runs only the first word after `-c`",
+                f"quote twice: `{' '.join(words[: again[0]])} \"{words[again[0]]} -c '…'\"`",
+            )
+        front = (*wrapped.front, words[: again[0]])
+        return replace(wrapped, words=(), front=front, text=again[1], after=())
     starts = [at for at in range(1, place) if program_name(words[at]) in STARTS_TASKS]
     front = (*wrapped.front, *(words[start:end] for start, end in pairwise([0, *starts, place])))
     if _is_text(words[place]):
@@ -215,6 +226,9 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
 def _place_behind_another(words: Sequence[str]) -> int | None:
     """Find the command that another program runs, as its words or as one text."""
     runs_any = bool(words) and program_name(words[0]) in ELSEWHERE
+    again = text_for_shell(words)
+    if again is not None and _is_text(again[1]):
+        return again[0]
     for place, word in enumerate(words):
         is_known = program_name(word) in FIRST_WORDS or runs_launcher(words[place:])
         if runs_any and not is_known:  # and not the name of an image or a container
@@ -237,6 +251,10 @@ def _is_text(word: str) -> bool:
     with suppress(WrongUsage):
         return any(_names_program(command.words) for command in shell.read(word, 1))
     return False
+
+
+def _read(text: str) -> list[tuple[str, ...]]:
+    return [command.words for command in shell.read(text, 1)]
 
 
 def _is_behind_another(words: Sequence[str]) -> bool:

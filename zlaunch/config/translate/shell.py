@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from zlaunch.console import shell_word
 from zlaunch.errors import WrongUsage
 
 _AREA = 0xE000
@@ -26,8 +27,6 @@ _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|>>|[<>]&[\d-]?|>\||<>|[<>])|&>>?")
 _END = re.compile(r"&&|\|\||\|&|;;|[;|&\n()]")
 _BETWEEN = re.compile(r"[ \t\r\n;|&<>()]|\\\n")
 _ANSI = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
-_BYTE = re.compile(r"[\udc80-\udcff]")
-"""A byte of an argument that is not UTF-8."""
 _NAME = re.compile(r"\$(?:\w+|[@*#?$!-])")
 _RESERVED = ("then", "do", "else", "if", "while", "{", "!")
 _SAFE = re.compile(r"[\w@%+=:,./\ue000-\uf8ff-]+", re.ASCII)
@@ -122,10 +121,7 @@ def _quoted(kind: int, text: str) -> str:
         return f'"{readable(text)}"'
     if _SAFE.fullmatch(text):
         return text
-    if _BYTE.search(text):
-        escaped = re.sub(r"(['\\])", r"\\\1", text)
-        return "$'" + _BYTE.sub(lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped) + "'"
-    return "'" + text.replace("'", "'\"'\"'") + "'"
+    return shell_word(text)
 
 
 def readable(text: str) -> str:

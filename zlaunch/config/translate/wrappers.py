@@ -111,6 +111,23 @@ ELSEWHERE = (*_ON_MANY, "docker", "kubectl", "nerdctl", "oc", "podman", "ssh")
 """Programs that run a command without the variables of this machine."""
 
 
+_READ_AGAIN: Mapping[str, _Wrapper] = {
+    "clush": _Wrapper("-w -x -g -X -l -f -t -u -o -m -O"),
+    "pdsh": _Wrapper("-w -x -g -X -l -f -t -u -R -M"),
+    "ssh": _Wrapper("-B -b -c -D -E -e -F -I -i -J -L -l -m -O -o -p -Q -R -S -W -w", operands=1),
+}
+"""Programs that join the words of a command to a text, which a shell on another host reads again."""
+
+
+def text_for_shell(words: Sequence[str]) -> tuple[int, str] | None:
+    """Find what a shell on another host reads, and at which word it begins; None if there is none."""
+    wrapper = _READ_AGAIN.get(program_name(words[0])) if words else None
+    if wrapper is None:
+        return None
+    length = _length(words, wrapper, lambda _: False)
+    return (length, " ".join(words[length:])) if length else None
+
+
 def words_of(front: Front) -> tuple[str, ...]:
     """The words of all programs in front."""
     return tuple(chain.from_iterable(front))

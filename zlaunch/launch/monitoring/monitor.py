@@ -14,6 +14,7 @@ from zlaunch.job.spec import MonitorOptions
 from zlaunch.launch import rundir_writer
 from zlaunch.launch.monitoring.log_tail import LogTail
 from zlaunch.launch.monitoring.progress import Progress, Snapshot, no_progress
+from zlaunch.launch.monitoring.speed_watch import SpeedWatch
 from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
@@ -54,6 +55,7 @@ class JobMonitor:
         self._stop = stop
         self._reporter = reporter
         self._progress = no_progress(time.monotonic())
+        self._speed = SpeedWatch(layout.root, time.monotonic(), reporter)
         self.is_saving = False
         """Whether the job was asked to save and stop, which has a time limit of its own: it cannot stall."""
         several = len(options.show_ranks) > 1
@@ -96,6 +98,7 @@ class JobMonitor:
         self._check_loss()
         self._check_gradients()
         self._check_stall(now)
+        self._speed.tick(now)
         return True
 
     @property

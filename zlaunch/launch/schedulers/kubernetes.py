@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from zlaunch.console import shell_word
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import SAVED, JobStatus, Scheduler, SubmitRequest, ask
 
@@ -113,6 +114,11 @@ def check(request: KubernetesRequest) -> list[str]:
         raise WrongUsage(
             "`--submit kubernetes` needs an image that has zlaunch and the script", "write `--image IMAGE`"
         )
+    for word in (*request.words, *request.script_words):
+        if not _is_text(word):
+            raise WrongUsage(
+                f"`{shell_word(word)}` is not UTF-8 text, and a manifest has nothing else", "rename it"
+            )
     if re.fullmatch(r"\S+", request.image) is None:
         raise WrongUsage(f"`--image {request.image}` names no image", "write `--image registry/train:1`")
     if request.namespace is not None and _LABEL.fullmatch(request.namespace) is None:
@@ -135,6 +141,14 @@ def check(request: KubernetesRequest) -> list[str]:
         names = ", ".join(request.env)
         notes.append(f"the pods need {names}, to be set in the manifest, for example from a Secret")
     return notes
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wrong_mount(path: str, taken: Sequence[str]) -> str | None:

@@ -1,9 +1,9 @@
 """Ray: `ray job submit`, which runs one zlaunch on one node of a Ray cluster."""
 
 import re
-import shlex
 import time
 
+from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import JobStatus, Scheduler, SubmitRequest, ask
 
@@ -22,7 +22,12 @@ def check(request: SubmitRequest) -> list[str]:
 
 
 def render(request: SubmitRequest) -> str:
-    """Write the command line; Ray uploads the working directory, and counts the GPUs."""
+    """Write the command line."""
+    return f"{shell_line(_words(request))}\n"
+
+
+def _words(request: SubmitRequest) -> list[str]:
+    """The command; Ray uploads the working directory, and counts the GPUs."""
     name = re.sub(r"[^\w-]", "-", request.name)
     words = ["ray", "job", "submit", "--no-wait"]
     words += [f"--submission-id={name}-{time.strftime('%Y%m%d-%H%M%S')}"]
@@ -32,12 +37,12 @@ def render(request: SubmitRequest) -> str:
     words += ["--", "zlaunch", "train", *request.words]
     if request.run_dir is not None:
         words += ["--run-dir", str(request.run_dir)]
-    return f"{shlex.join([*words, *request.script_words])}\n"
+    return [*words, *request.script_words]
 
 
 def submit(text: str, request: SubmitRequest) -> str:
     """Run the command line, and return the identifier that it names."""
-    words = shlex.split(text)
+    words = _words(request)
     ask(words)
     option = "--submission-id="
     return next(word.removeprefix(option) for word in words if word.startswith(option))

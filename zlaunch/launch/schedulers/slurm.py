@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from zlaunch.console import shell_line
 from zlaunch.errors import WrongUsage
 from zlaunch.launch.scheduler import (
     SAVED,
@@ -284,12 +285,12 @@ def _step_lines(request: SlurmRequest) -> Iterator[str]:
     if cores is not None:  # which srun does not take from sbatch
         step += f" --cpus-per-task={shlex.quote(cores)}"
     yield f"{step} \\"
-    yield f"    {shlex.join([*own_program(), 'train', *request.words])} \\"
+    yield f"    {shell_line([*own_program(), 'train', *request.words])} \\"
     line = ['    --run-dir "$run_dir"']
     if request.is_resumable:
         line.append('"${again[@]}"')
     if request.script_args:
-        line.append(shlex.join(request.script_words))
+        line.append(shell_line(request.script_words))
     yield " ".join(line)
     yield "status=$?"
 

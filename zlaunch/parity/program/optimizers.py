@@ -1,5 +1,6 @@
 """Optimizers as they were published, where torch has none: what DeepSpeed's own are compared with."""
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Final
@@ -12,15 +13,8 @@ from zlaunch.parity.program.measured import LAST_BIT
 UNSURE: Final = "unsure"
 """State of a weight: the length of the part of its last update that rounding decides."""
 
-_NOT_OF_TORCH: Final = (
-    "torch_adam",
-    "adam_w_mode",
-    "fused",
-    "foreach",
-    "fp32_optimizer_states",
-    "set_grad_none",
-)
-"""Arguments of DeepSpeed's optimizers that choose an implementation."""
+_KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
+"""Options that choose how something is computed, not what."""
 _ROUNDING: Final = 1e-6
 """A sum of two numbers in fp32 may be off by this part of them."""
 _COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
@@ -126,6 +120,32 @@ def uses_muon(name: str, weight: torch.Tensor) -> bool:
     return weight.ndim >= 2 and not any(part in name.lower() for part in ("embed", "lm_head"))
 
 
+_ADAMS: Final = ("adam", "fusedadam", "deepspeedcpuadam")
+"""Names of Adam, whose weight decay may be a part of the gradient."""
+_COUPLED: Final = "coupled adam"
+_CLASSES: Final[Mapping[str, type[optim.Optimizer]]] = {
+    _COUPLED: optim.Adam,
+    **dict.fromkeys((*_ADAMS, "adamw"), optim.AdamW),
+    **dict.fromkeys(("lion", "fusedlion", "deepspeedcpulion"), Lion),
+    **dict.fromkeys(("adagrad", "deepspeedcpuadagrad"), optim.Adagrad),
+}
+"""Name in a ds_config, or class of DeepSpeed → class of torch, or of the publication."""
+
+
+def class_of(name: str, is_decoupled: bool) -> type[optim.Optimizer] | None:
+    """Return the class that stands for an optimizer of DeepSpeed; None if it has none by that name."""
+    name = name.lower()
+    if name in _ADAMS and not is_decoupled:
+        name = _COUPLED
+    return _CLASSES.get(name)
+
+
+def options_of(kind: type[optim.Optimizer], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out options that decide nothing of what the optimizer computes."""
+    known = inspect.signature(kind.__init__).parameters.keys() - {"params", *_KERNELS}
+    return {name: value for name, value in options.items() if name in known}
+
+
 def reference_of(
     section: Mapping[str, Any], groups: list[dict[str, Any]], names: Mapping[int, str], dtype: torch.dtype
 ) -> Any:
@@ -133,23 +153,11 @@ def reference_of(
 
     `names` are those of the weights, by id.
     """
-    kind, options = section["type"].lower(), dict(section.get("params", {}))
-    is_decoupled = options.get("adam_w_mode", True)
-    for name in _NOT_OF_TORCH:
-        options.pop(name, None)
-    if kind == "muon":
+    name, options = section["type"], section.get("params", {})
+    if name.lower() == "muon":
         return _muon(_halves(groups, options, names), options, dtype)
-    if kind == "lion":
-        return Lion(groups, **options)
-    if kind == "adagrad":
-        options.pop("amsgrad", None)
-        return optim.Adagrad(groups, **options)
-    if kind in ("adam", "adamw"):
-        options.pop("bias_correction", None)
-        if kind == "adam" and not is_decoupled:
-            return optim.Adam(groups, **options)
-        return optim.AdamW(groups, **options)
-    return getattr(optim, section["type"])(groups, **options)
+    kind: Any = class_of(name, options.get("adam_w_mode", True)) or getattr(optim, name)
+    return kind(groups, **options_of(kind, options))
 
 
 def _muon(halves: list[dict[str, Any]], options: Mapping[str, Any], dtype: torch.dtype) -> Muon:

@@ -1,27 +1,13 @@
 """An optimizer of torch that stands for the one of an engine."""
 
-import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import optim
 
 from zlaunch.parity.program.measured import Measured, Tensors, momentum
-from zlaunch.parity.program.optimizers import UNSURE, Lion
-
-_ADAMS: Final = ("FusedAdam", "DeepSpeedCPUAdam")
-_COUPLED: Final = "Adam"
-"""One of them whose weight decay is a part of the gradient."""
-_OF_DEEPSPEED: Final[Mapping[str, type[optim.Optimizer]]] = {
-    **dict.fromkeys(_ADAMS, optim.AdamW),
-    _COUPLED: optim.Adam,
-    **dict.fromkeys(("FusedLion", "DeepSpeedCPULion"), Lion),
-    "DeepSpeedCPUAdagrad": optim.Adagrad,
-}
-"""Class of DeepSpeed → that of torch, or of the publication."""
-_KERNELS: Final = ("fused", "foreach", "capturable", "differentiable")
-"""Options that choose how something is computed, not what."""
+from zlaunch.parity.program.optimizers import UNSURE, class_of, options_of
 
 
 def members(engine: Any) -> list[list[torch.nn.Parameter]] | None:
@@ -53,14 +39,14 @@ class PlainOptimizer:
     def __init__(self, live: optim.Optimizer, groups: Sequence[Sequence[str]], weights: Tensors) -> None:
         """Use torch's class for weights in groups of names; LookupError if torch has no such optimizer."""
         kind = _kind_of(live)
-        self._names = inspect.signature(kind.__init__).parameters
+        self._kind = kind
         self._weights = {name: weight.clone() for name, weight in weights.items()}
         options = [
-            {"params": [self._weights[name] for name in group], **self._options(group_options)}
+            {"params": [self._weights[name] for name in group], **options_of(kind, group_options)}
             for group, group_options in zip(groups, live.param_groups, strict=True)
         ]
         arguments: Any = options
-        self._optimizer = kind(arguments, **self._options(live.defaults))
+        self._optimizer = kind(arguments, **options_of(kind, live.defaults))
 
     def step(
         self, before: Tensors, gradients: Tensors, groups: Sequence[Mapping[str, Any]], clipping: float
@@ -70,15 +56,8 @@ class PlainOptimizer:
         `groups` has the options of each group, such as the learning rate of this step.
         """
         for mine, live in zip(self._optimizer.param_groups, groups, strict=True):
-            mine.update(self._options(live))
+            mine.update(options_of(self._kind, live))
         return take_step(self._optimizer, self._weights, before, gradients, clipping)
-
-    def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: value
-            for name, value in options.items()
-            if name in self._names and name not in ("params", *_KERNELS)
-        }
 
 
 def take_step(
@@ -114,12 +93,9 @@ def norm_of(gradients: Iterable[torch.Tensor]) -> float:
 
 
 def _kind_of(live: optim.Optimizer) -> type[optim.Optimizer]:
-    kind: type[optim.Optimizer] = type(live)
-    name = kind.__name__
-    if kind.__module__.startswith("torch.optim"):
-        return kind
-    if name in _ADAMS and not getattr(live, "adam_w_mode", True):
-        name = _COUPLED
-    if name not in _OF_DEEPSPEED:
-        raise LookupError(name)
-    return _OF_DEEPSPEED[name]
+    kind: type[optim.Optimizer] | None = type(live)
+    if not type(live).__module__.startswith("torch.optim"):
+        kind = class_of(type(live).__name__, getattr(live, "adam_w_mode", True))
+    if kind is None:
+        raise LookupError(type(live).__name__)
+    return kind

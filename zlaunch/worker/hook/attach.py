@@ -23,6 +23,8 @@ from zlaunch.worker.hook.own_file import open_apart
 from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
 from zlaunch.worker.hook.save_request import SaveRequest
 from zlaunch.worker.hook.shield import shield_children
+from zlaunch.worker.hook.step_profiler import VARIABLE as PROFILE
+from zlaunch.worker.hook.step_profiler import profiler_of
 from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 def install(root: str, is_debugged: bool = False) -> None:
     """Install the hook before the script starts; if a rank is debugged, without timeouts between ranks."""
     run_dir, rank = RunDir(Path(root)), int(os.environ["RANK"])
+    profiler = profiler_of(run_dir, rank, os.environ.pop(PROFILE, None))
     heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank), run_dir.steps if rank == 0 else None)
     with contextlib.suppress(OSError):
         _dump_stacks_to(run_dir.rank_stacks(rank))
@@ -45,7 +48,8 @@ def install(root: str, is_debugged: bool = False) -> None:
         from zlaunch.worker.hook.debug import GROUPS, lift_timeouts
 
         also[GROUPS] = lift_timeouts
-    instrumentation = Instrumentation(heartbeat, program, SaveRequest(run_dir.save_at), also)
+    request = SaveRequest(run_dir.save_at)
+    instrumentation = Instrumentation(heartbeat, program, request, also, profiler)
     instrumentation.install()
     shield_children()
     sys.addaudithook(_ErrorRecorder(run_dir.rank_error(rank), rank, heartbeat, instrumentation))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from zlaunch.rundir import phases
 from zlaunch.worker.hook.heartbeat import Heartbeat
 from zlaunch.worker.hook.imports import unseen, without_first
+from zlaunch.worker.hook.step_profiler import StepProfiler
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -87,8 +88,8 @@ class _Accumulation:
 class EngineFacts:
     """Reads facts from an engine before and after its phases; raises nothing."""
 
-    def __init__(self, heartbeat: Heartbeat) -> None:
-        self._heartbeat = heartbeat
+    def __init__(self, heartbeat: Heartbeat, profiler: StepProfiler | None = None) -> None:
+        self._heartbeat, self._profiler = heartbeat, profiler
         self._accumulations: dict[int, _Accumulation] = {}
         """Those of each engine."""
         self._num_discarded = self._num_taken = self._num_skipped = self._num_idle = 0
@@ -123,6 +124,8 @@ class EngineFacts:
 
     def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Read the inputs of a phase."""
+        if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING):
+            self._profiler.forward(getattr(args[0], "global_steps", 0))
         try:
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
@@ -167,9 +170,11 @@ class EngineFacts:
         if engine.global_steps == accumulation.step:  # it accumulates
             accumulation.num_backwards = 0
             return {}
+        if self._profiler is not None:
+            self._profiler.stepped(engine.global_steps)
         following = self._accumulations[id(engine)] = _Accumulation()
         following.step = engine.global_steps
-        facts: dict[str, object] = {}
+        facts = self._heartbeat.clock.step_ended()
         if accumulation.num_discarded:
             self._num_discarded += accumulation.num_discarded
             facts["discarded_backwards"] = self._num_discarded

@@ -19,6 +19,7 @@ from typing import cast
 from zlaunch.rundir import phases
 from zlaunch.rundir.write import VERSION
 from zlaunch.worker.hook.own_file import OwnFile
+from zlaunch.worker.hook.step_clock import StepClock
 from zlaunch.worker.hook.step_history import StepHistory
 
 SIZE_BYTES = 1024
@@ -38,9 +39,10 @@ class Heartbeat:
         """
         self._home = (os.getpid(), _thread.get_ident())
         self._file = OwnFile(file)
+        self.clock = StepClock()
         self._history: StepHistory | None = None
         if history is not None:
-            self._history = StepHistory(history)
+            self._history = StepHistory(history, self.clock.spent)
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
         self._facts: dict[str, object] = {"version": VERSION, "step": 0}
@@ -75,11 +77,12 @@ class Heartbeat:
     def enter(self, phase: str, **facts: object) -> str:
         """Enter a phase; return the one that ends."""
         before, self.phase = self.phase, phase
-        began, self._since = self._since, time.time()
+        self._since = time.time()
+        self.clock.enter_phase(phase)
         self.note(**facts)
         if self._history is not None and before and os.getpid() == self._home[0]:
             with contextlib.suppress(OSError, ValueError):
-                self._history.spend(before, self._since - began, self._since)
+                self._history.phase_ended(before, self._since)
         return before
 
     def note(self, **facts: object) -> None:

@@ -17,6 +17,8 @@ from zlaunch.worker.hook.heartbeat import Heartbeat
 from zlaunch.worker.hook.imports import ImportWatch, unseen, without_first
 from zlaunch.worker.hook.program_record import ProgramRecorder
 from zlaunch.worker.hook.save_request import SaveRequest
+from zlaunch.worker.hook.step_clock import PARTS
+from zlaunch.worker.hook.step_profiler import StepProfiler
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -70,16 +72,17 @@ class Instrumentation:
         program: ProgramRecorder,
         request: SaveRequest,
         also: Mapping[str, Callable[[ModuleType], None]],
+        profiler: StepProfiler | None,
     ) -> None:
         """`also`: module → what else to do with it."""
         self._heartbeat, self._program, self._request = heartbeat, program, request
         self._saver = EngineSaver(heartbeat, request)
         self._also = {**also, **dict.fromkeys(MODULES, self._saver.watch)}
-        self._engine = EngineFacts(heartbeat)
+        self._engine = EngineFacts(heartbeat, profiler)
 
     def install(self) -> None:
         """Wrap the functions of the table, now or when their modules are imported."""
-        ImportWatch({*WRAPPED, *self._also}, self._wrap, self._importing).install()
+        ImportWatch({*WRAPPED, *PARTS, *self._also}, self._wrap, self._importing).install()
 
     def _importing(self) -> Callable[[], object]:
         return functools.partial(self._heartbeat.enter, self._heartbeat.enter(phases.IMPORTING))
@@ -97,6 +100,8 @@ class Instrumentation:
                 setattr(owner, name, classmethod(self._wrapped(function.__func__, phase)))
             elif function is not None:
                 setattr(owner, name, self._wrapped(function, phase))
+        if module.__name__ in PARTS:
+            self._heartbeat.clock.watch(module)
         if module.__name__ == _ENGINE:
             self._engine.watch(module.DeepSpeedEngine)
         if module.__name__ == _TRAINER:

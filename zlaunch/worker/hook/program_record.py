@@ -39,6 +39,8 @@ class ProgramRecorder:
             self._record["num_engines"] = self._record.get("num_engines", 0) + 1
             if not self._record.get("engine", {}).get("optimizer"):
                 self._record["engine"] = _describe(engine)
+                with contextlib.suppress(Exception):
+                    self._record["engine"].update(_describe_model(engine))
             self._write()
 
     def trainer_args(self, args: "TrainingArguments") -> None:
@@ -106,3 +108,15 @@ def _describe(engine: "DeepSpeedEngine") -> "EngineRecord":
         "grad_accum": int(engine.gradient_accumulation_steps()),
         "train_batch_size": int(engine.train_batch_size()),
     }
+
+
+def _describe_model(engine: "DeepSpeedEngine") -> "EngineRecord":
+    """Describe the model, as far as it says what it is."""
+    trained = [parameter for parameter in engine.module.parameters() if parameter.requires_grad]
+    # At stage 3, a parameter of another rank is empty, and `ds_numel` has its size.
+    described: EngineRecord = {
+        "trainable": sum(int(getattr(parameter, "ds_numel", parameter.numel())) for parameter in trained)
+    }
+    if (config := getattr(engine.module, "config", None)) is not None and hasattr(config, "to_dict"):
+        described["model_config"] = plain(config.to_dict())
+    return described

@@ -30,8 +30,8 @@ SILENT_SECONDS: Final = 30.0
 class StepHistory:
     """Collects the numbers of a step, and writes its line when the next step ends."""
 
-    def __init__(self, file: Path, lines: int = LINES) -> None:
-        """Begin with an empty file."""
+    def __init__(self, file: Path, spent: Mapping[str, float], lines: int = LINES) -> None:
+        """Begin with an empty file; `spent` grows: part of a step → seconds since the start."""
         self._file = OwnFile(file)
         self._encode = json.JSONEncoder(default=str).encode
         self._lines = self._lines_left = lines
@@ -45,12 +45,11 @@ class StepHistory:
         self._not_finite: dict[str, int] = {}
         self._coming: dict[str, float] = {}
         """Numbers of the step that has not ended yet."""
-        self._spent: dict[str, float] = {}
+        self._spent, self._written = spent, dict[str, float]()
         self._spent_written = time.time()
 
-    def spend(self, phase: str, seconds: float, now: float) -> None:
-        """Count the time of a phase that has ended. May raise OSError."""
-        self._spent[phase] = self._spent.get(phase, 0.0) + seconds
+    def phase_ended(self, phase: str, now: float) -> None:
+        """Write the time of all parts if it is long ago. May raise OSError."""
         patience = PHASE_SECONDS
         if phase in phases.STEPS:
             patience = SILENT_SECONDS
@@ -115,11 +114,16 @@ class StepHistory:
     def _is_time(self, now: float, patience: float) -> bool:
         return now - self._spent_written >= patience * self._steps_per_line
 
+    def _since_last(self) -> dict[str, float]:
+        before, self._written = self._written, dict(self._spent)
+        seconds = {part: value - before.get(part, 0.0) for part, value in self._written.items()}
+        return {part: round(value, 3) for part, value in seconds.items() if part and value > 0}
+
     def _write(self, line: Mapping[str, object], now: float) -> None:
         spent = {}
         if self._is_time(now, PHASE_SECONDS):
-            spent = {"phases": {phase: round(seconds, 3) for phase, seconds in self._spent.items()}}
-            self._spent, self._spent_written = {}, now
+            spent = {"phases": self._since_last()}
+            self._spent_written = now
         self._lines_left -= 1
         if self._lines_left == 0:
             self._lines_left, self._steps_per_line = self._lines, 2 * self._steps_per_line

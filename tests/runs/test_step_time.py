@@ -1,0 +1,97 @@
+"""The time of a step, as the records of a run tell it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recorded_run import RANKS, SECONDS, write_run
+from zlaunch.rundir import phases
+from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import StepTime, step_time
+
+
+def changed(file: Path, **members: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | members))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", 100)
+
+
+def measured(root: Path) -> StepTime:
+    found = step_time(Run(root))
+    assert found is not None
+    return found
+
+
+def test_the_parts_of_a_step_add_up_to_it(root: Path) -> None:
+    found = measured(root)
+    assert sum(found.parts.values()) == pytest.approx(found.seconds) == pytest.approx(SECONDS)
+    assert next(iter(found.parts)) == phases.BACKWARD
+
+
+def test_samples_and_tokens_are_those_of_all_ranks(root: Path) -> None:
+    throughput = measured(root).throughput
+    assert throughput.samples_per_second == pytest.approx(64 / SECONDS)
+    assert throughput.tokens_per_second == pytest.approx(8192 * len(RANKS) / SECONDS)
+
+
+def test_the_slowest_rank_is_named_first(root: Path) -> None:
+    verdict = measured(root).losses[0].verdict
+    assert verdict.cause == "rank 5 on w1 is slower than the others, which wait for it"
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+    "architectures": ["LlamaForCausalLM"],
+}  # fmt: skip
+
+
+def test_mfu_counts_six_operations_per_weight_and_token_against_the_dense_peak(root: Path) -> None:
+    file = root / "ranks/rank-0.program.json"
+    engine = json.loads(file.read_text())["engine"]
+    changed(file, engine={**engine, "model_config": LLAMA})
+    throughput = measured(root).throughput
+    assert throughput.flops_per_second is not None
+    matrices = 8.03e9 - 128256 * 4096  # looking up an embedding is no product
+    assert throughput.flops_per_second == pytest.approx(6 * matrices * 8192 / SECONDS, rel=0.03)
+    assert throughput.mfu == pytest.approx(throughput.flops_per_second / 989e12, rel=0.01)
+    assert throughput.hfu == throughput.mfu
+
+
+def test_recomputation_counts_for_hfu_alone(root: Path) -> None:
+    file = root / "ranks/rank-0.program.json"
+    engine = json.loads(file.read_text())["engine"]
+    changed(file, engine={**engine, "model_config": LLAMA})
+    before = measured(root).throughput
+    job = root / "job.json"
+    changed(job, script=["train.py", "--gradient_checkpointing"])
+    after = measured(root).throughput
+    assert before.mfu == after.mfu is not None
+    assert after.hfu is not None
+    assert 1.1 < after.hfu / after.mfu < 4 / 3  # neither the head nor a layer's last product is recomputed
+
+
+def test_a_run_of_few_steps_has_no_time_of_a_step(tmp_path: Path) -> None:
+    assert step_time(Run(write_run(tmp_path / "run", 11))) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"parts": {}},
+        {"timed_steps": -5},
+        {"timed_steps": 10**17},
+        {"parts": {"forward": -1.0}},
+        {"gpu_parts": {}},
+    ],
+)
+def test_absurd_numbers_do_no_harm(root: Path, odd: dict[str, Any]) -> None:
+    for rank in RANKS:
+        changed(root / f"ranks/rank-{rank}.pulse.json", **odd)
+    found = step_time(Run(root))
+    assert found is None or found.seconds > 0

@@ -1,0 +1,189 @@
+"""What belongs to which part of a step, with functions that stand for those of torch and DeepSpeed."""
+
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zlaunch.rundir import phases
+from zlaunch.worker.hook import step_clock
+from zlaunch.worker.hook.step_clock import PARTS, WARM_UP, StepClock
+
+names = st.sampled_from([*phases.STEPS, phases.SAVING])
+
+
+@given(st.lists(st.tuples(names, st.sampled_from([None, *phases.PARTS])), min_size=1, max_size=20))
+def test_all_time_belongs_to_exactly_one_part(visits: list[tuple[str, str | None]]) -> None:
+    began, clock = time.perf_counter(), StepClock()
+    for phase, part in visits:
+        clock.enter_phase(phase)
+        if part is not None and (outer := clock.enter(part)) is not None:
+            clock.leave(outer)
+    clock.enter_phase(phases.EXITING)
+    assert sum(clock.spent.values()) <= time.perf_counter() - began
+    assert sum(clock.spent.values()) == pytest.approx(time.perf_counter() - began, abs=0.002)
+
+
+def module(name: str, **functions: Any) -> Any:
+    made = ModuleType(name)
+    vars(made).update(functions)
+    return made
+
+
+def timed(clock: StepClock, name: str, **functions: Any) -> Any:
+    made = module(name, **functions)
+    clock.watch(made)
+    return made
+
+
+def test_communication_within_a_pass_is_no_time_of_the_pass() -> None:
+    clock = StepClock()
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: time.sleep(0.02))
+    clock.enter_phase(phases.BACKWARD)
+    c10d.all_reduce()
+    clock.enter_phase(phases.TRAINING)
+    assert clock.spent[phases.COMMUNICATION] >= 0.02 > clock.spent[phases.BACKWARD]
+
+
+def test_a_collective_that_waits_for_its_own_work_is_counted_once() -> None:
+    clock = StepClock()
+
+    class Work:
+        def wait(self) -> None:
+            time.sleep(0.02)
+
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: Work().wait(), Work=Work)
+    clock.enter_phase(phases.BACKWARD)
+    began = time.perf_counter()
+    c10d.all_reduce()
+    clock.enter_phase(phases.TRAINING)
+    assert clock.spent[phases.COMMUNICATION] <= time.perf_counter() - began
+
+
+def test_data_of_an_evaluation_belongs_to_the_evaluation() -> None:
+    clock = StepClock()
+
+    class _BaseDataLoaderIter:
+        def __next__(self) -> None: ...
+
+    loader = timed(clock, "torch.utils.data.dataloader", _BaseDataLoaderIter=_BaseDataLoaderIter)
+    clock.enter_phase(phases.EVALUATING)
+    loader._BaseDataLoaderIter().__next__()
+    clock.enter_phase(phases.TRAINING)
+    assert phases.DATA not in clock.spent
+
+
+@pytest.mark.parametrize(("phase", "counts"), [(phases.BACKWARD, True), (phases.FORWARD, False)])
+def test_another_thread_counts_only_while_the_main_one_waits_for_the_backward_pass(
+    phase: str, counts: bool
+) -> None:
+    clock = StepClock()
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: None)
+    clock.enter_phase(phase)
+    thread = threading.Thread(target=c10d.all_reduce)
+    thread.start()
+    thread.join()
+    clock.enter_phase(phases.TRAINING)
+    assert (phases.COMMUNICATION in clock.spent) is counts
+
+
+def test_an_error_within_a_part_ends_the_part_and_hides_the_wrapper() -> None:
+    clock = StepClock()
+
+    def all_reduce() -> None:
+        raise ValueError("lost a peer")
+
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=all_reduce)
+    clock.enter_phase(phases.BACKWARD)
+    with pytest.raises(ValueError, match="lost a peer") as raised:
+        c10d.all_reduce()
+    assert [entry.name for entry in raised.traceback][1:] == ["all_reduce"]
+    assert clock.enter(phases.DATA) == phases.BACKWARD
+
+
+def test_a_module_without_a_function_of_the_table_keeps_the_others_timed() -> None:
+    clock = StepClock()
+    name = "torch.distributed.distributed_c10d"
+    made = timed(clock, name, broadcast=lambda: 7)
+    assert made.broadcast() == 7
+    assert made.broadcast.__name__ == "<lambda>"
+    assert len(PARTS[name]) > 1
+
+
+def test_steps_of_the_warm_up_are_not_counted() -> None:
+    clock = StepClock()
+    for step in range(WARM_UP + 2):
+        clock.enter_phase(phases.FORWARD)
+        time.sleep(0.02 if step < WARM_UP else 0.002)
+        clock.enter_phase(phases.TRAINING)
+        facts = clock.step_ended()
+    assert facts["timed_steps"] == 2
+    assert facts["parts"][phases.FORWARD] < 0.02  # type: ignore[index]
+
+
+class Event:
+    """Stands for an event of CUDA on a GPU whose clock the test moves."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self) -> None:
+        self.time = Event.now
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: "Event") -> float:
+        return end.time - self.time
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(
+        is_initialized=lambda: True,
+        stream="main",
+        Event=Event,
+        get_device_name=lambda: "NVIDIA H100 80GB HBM3",
+        memory_stats=lambda: {"num_alloc_retries": 3},
+    )
+    made.current_stream = lambda: made.stream
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=made))
+    monkeypatch.setattr(step_clock, "GPU_SAMPLE_SECONDS", 0.0)
+    return made
+
+
+def step(clock: StepClock, **milliseconds: float) -> dict[str, Any]:
+    for phase, duration in milliseconds.items():
+        clock.enter_phase(phase)
+        Event.now += duration
+    clock.enter_phase(phases.TRAINING)
+    return clock.step_ended()
+
+
+def test_a_step_on_a_gpu_is_measured_with_events(cuda: SimpleNamespace) -> None:
+    clock = StepClock()
+    for _ in range(WARM_UP + 1):
+        step(clock)
+    step(clock, forward=70, backward=130)
+    facts = step(clock, forward=70, backward=130)
+    assert facts["gpu_parts"] == {"training": 0.0, "forward": 0.14, "backward": 0.26}
+    assert (facts["gpu_steps"], facts["device"], facts["allocator_retries"]) == (2, cuda.get_device_name(), 3)
+
+
+def test_what_waits_in_another_stream_of_a_gpu_delays_no_step(cuda: SimpleNamespace) -> None:
+    clock = StepClock()
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: None)
+    for _ in range(WARM_UP + 1):
+        step(clock)
+    clock.enter_phase(phases.BACKWARD)
+    cuda.stream = "reductions"
+    c10d.all_reduce()
+    cuda.stream = "main"
+    assert phases.COMMUNICATION not in step(clock, backward=10)["gpu_parts"]

@@ -1,0 +1,70 @@
+"""The profile of some steps, recorded by torch itself."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zlaunch.rundir.layout import RunDir
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from zlaunch.rundir.layout import RunDir
+from zlaunch.worker.hook.step_profiler import profiler_of
+import torch
+profiler = profiler_of(RunDir(Path(sys.argv[1])), 1, sys.argv[2])
+assert profiler_of(RunDir(Path(sys.argv[1])), 1, None) is None
+for step in range(8):
+    profiler.forward(step)
+    torch.ones(64, 64) @ torch.ones(64, 64)
+    if step == int(sys.argv[3]):
+        print("there", flush=True)
+        time.sleep(60)
+    profiler.stepped(step + 1)
+"""
+
+
+def profiled(root: Path, steps: str, sleeps_in: int = -1) -> tuple[int, dict[str, Any], list[str]]:
+    """Return the exit status, the record, and the names of the operations in the trace."""
+    (root / "ranks").mkdir()
+    argv = [sys.executable, "-c", PROGRAM, str(root), steps, str(sleeps_in)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        if sleeps_in >= 0:
+            process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+    run_dir = RunDir(root)
+    record = json.loads(run_dir.rank_operations(1).read_text())
+    trace = json.loads(gzip.decompress(run_dir.rank_trace(1).read_bytes()))
+    return process.returncode, record, [event.get("name", "") for event in trace["traceEvents"]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], list[str]]:
+    return profiled(tmp_path_factory.mktemp("whole"), "3-5")
+
+
+def test_the_steps_that_are_asked_for_are_recorded(whole: tuple[int, dict[str, Any], list[str]]) -> None:
+    status, record, names = whole
+    assert (status, record["first"], record["last"]) == (0, 3, 5)
+    assert names.count("aten::mm") == 3
+
+
+def test_numbers_are_those_of_one_step(whole: tuple[int, dict[str, Any], list[str]]) -> None:
+    _, record, _ = whole
+    calls = {row["name"]: row["calls"] for row in record["operations"]}
+    assert calls["aten::mm"] == 1
+    assert record["seconds"] > 0
+
+
+def test_a_script_that_is_terminated_leaves_a_whole_trace_and_dies_of_the_signal(tmp_path: Path) -> None:
+    status, record, names = profiled(tmp_path, "3-100", sleeps_in=4)
+    assert status == -signal.SIGTERM
+    assert (record["first"], record["last"]) == (3, 4)
+    assert names.count("aten::mm") == 3

@@ -1,0 +1,59 @@
+"""Show the time of a step by part, the throughput, and what limits the speed."""
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from zlaunch import console
+from zlaunch.diagnosis.render import loss_lines
+from zlaunch.diagnosis.speed import part_name
+from zlaunch.rundir.read import read_rank_records
+from zlaunch.rundir.record import OperationRecord, OperationsRecord
+from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import StepTime
+from zlaunch.units import brief, plural, rate, steps_text
+
+MOST_OPERATIONS: Final = 10
+NAME_WIDTH: Final = 48
+LEAST_SHOWN: Final = 0.005
+"""Share of a step below which a part has no row of its own."""
+
+
+def step_time_lines(time: StepTime) -> Iterator[str]:
+    """Write a table of the parts of a step, the throughput, and each loss."""
+    clock = "on the GPU" if time.on_gpu else "on the host's clock"
+    title = f"time of a step {clock}, mean of {plural(len(time.ranks), 'rank')}"
+    total = sum(time.parts.values())
+    rows = [(title, "time", "share")]
+    for part, seconds in time.parts.items():
+        if seconds >= LEAST_SHOWN * total:
+            rows.append((part_name(part), brief(seconds), f"{seconds / total:.0%}"))
+    yield from console.figures(rows)
+    if text := str(time.throughput):
+        yield f"  {text}"
+    for loss in time.losses:
+        yield from loss_lines(loss, console.width())
+
+
+def profile_lines(run: Run) -> Iterator[str]:
+    """Show the operations of each profiled rank, what the profile cost, and where its trace is."""
+    records = read_rank_records(run.paths, OperationsRecord)
+    if (asked := run.job.get("profile")) and not records:
+        steps = steps_text(asked.get("first", 0), asked.get("last", 0))
+        yield f"nothing was profiled: the run ended before {steps} of the ranks"
+    for rank, record in records.items():
+        clock = "on the GPU" if record.get("on_gpu") else "on the CPU"
+        steps = steps_text(record.get("first", 0), record.get("last", 0))
+        rows = [_operation_row(row) for row in record.get("operations", [])[:MOST_OPERATIONS]]
+        yield from console.figures([(f"{steps} of rank {rank}, {clock}", "calls", "time"), *rows])
+        cost = f"a profiled step took {brief(record.get('seconds', 0))}"
+        if usual := record.get("usual_seconds"):
+            cost += f", the one before {brief(usual)}"
+        cost += f"; writing the trace took {brief(record.get('export_seconds', 0))}"
+        trace = os.path.relpath(run.paths.rank_trace(rank))
+        for text in (cost, f"trace: {trace}, for `ui.perfetto.dev` or `chrome://tracing`"):
+            yield from console.paragraph(text, "  ")
+
+
+def _operation_row(row: OperationRecord) -> tuple[str, str, str]:
+    return row.get("name", "?")[:NAME_WIDTH], rate(row.get("calls", 0)), brief(row.get("seconds", 0))

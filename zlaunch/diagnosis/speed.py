@@ -1,0 +1,465 @@
+"""What limits the speed of a run: the time of a step by part, of every rank, and what to change.
+
+Nothing is said of what takes less than `LEAST_SHARE` of the time.
+"""
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from zlaunch.diagnosis.advice import setting, state_of
+from zlaunch.diagnosis.evidence import JobEvidence
+from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.estimate.changes import Options, speed_changes
+from zlaunch.rundir import phases
+from zlaunch.units import brief, plural
+
+LEAST_SHARE: Final = 0.10
+LEAST_STEPS: Final = 10
+"""Fewer timed steps say nothing."""
+OUTSIDE: Final = (phases.SAVING, phases.EVALUATING)
+"""Phases between steps that belong to training."""
+HALF_BUSY: Final = 0.75
+"""A main thread that has less of a CPU than this, and less than the others, shares it with something else."""
+LEAST_CHANGE: Final = 1.2
+"""How many times as long steps have to take before that is a change."""
+SPLIT_STEPS: Final = 5
+"""Steps on each side of a jump."""
+MOST_BLOCKS: Final = 200
+"""Steps are looked at in at most so many blocks."""
+FEW_FLOPS: Final = 0.05
+"""Share of a device's FLOP/s below which micro-batches are too small for it."""
+SMALL_BATCH: Final = 512
+"""Tokens of a micro-batch; a larger one occupies a device."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankTime:
+    """The time of a step of one rank, in seconds."""
+
+    rank: int
+    host: str
+    parts: Mapping[str, float]
+    """Phase of a step, or part of one → seconds."""
+    busy: float | None = None
+    """Share of the forward and backward passes in which its main thread had a CPU."""
+    device: str = ""
+    """The model of its GPU."""
+
+    @property
+    def seconds(self) -> float:
+        """All parts."""
+        return sum(self.parts.values())
+
+    @property
+    def own(self) -> float:
+        """All parts but communication, in which a rank waits for the others, too."""
+        return self.seconds - self.parts.get(phases.COMMUNICATION, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedLine:
+    """One or more steps of the first rank in a row: the number of the last, and the mean time in seconds."""
+
+    step: int
+    seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Part → seconds since the last line that has parts: of several steps, if they are short."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedEvidence:
+    """What is known of the speed of a run."""
+
+    job: JobEvidence
+    ranks: Sequence[RankTime]
+    lines: Sequence[TimedLine] = ()
+    outside: Mapping[str, float] = field(default_factory=dict)
+    """Saving and evaluating → seconds per step of the first rank."""
+    workers: int | None = None
+    """Processes that load data, as a Trainer was told; None if unknown."""
+    threads: int | None = None
+    """`OMP_NUM_THREADS` of a rank; None if it is not set."""
+    cores: int | None = None
+    """CPU cores of a host, shared by its ranks; None if unknown."""
+    flops_share: float | None = None
+    """Share of the device's FLOP/s that the model's operations reach: MFU."""
+    tokens: int | None = None
+    """Tokens of a micro-batch; None if unknown."""
+    room: int | None = None
+    """Bytes of the device that were never used; None if unknown."""
+    unsaved: int | None = None
+    """Bytes of activations that are recomputed instead of saved; None if unknown."""
+    allocator_retries: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The mean time of a step."""
+        return statistics.fmean(rank.seconds for rank in self.ranks)
+
+    def usual(self, part: str) -> float:
+        """The time of a part on most ranks: a single slow one is another matter."""
+        return statistics.median_low([rank.parts.get(part, 0.0) for rank in self.ranks])
+
+    def changes(self, saves: str) -> list[str]:
+        """Advise the changes that save time of one kind, with options of `zlaunch train`."""
+        rows = speed_changes(state_of(self.job), saves)
+        advice = (self.option(options, row.effect) for row, options in rows)
+        return [text for text in advice if text]
+
+    def option(self, options: Options, effect: str) -> str | None:
+        """Write options of `zlaunch train` and their effect; None if only the script can set them."""
+        if not self.job.takes_ds_config:
+            return None
+        typed = options.for_train(self.job.setting)
+        return typed and f"`{typed}`: {effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLoss:
+    """Something that costs time."""
+
+    share: float
+    """Of the time of training: what would be saved without it, at most."""
+    verdict: Verdict
+
+
+def speed_losses(evidence: SpeedEvidence) -> list[SpeedLoss]:
+    """List what costs at least a tenth of the time, the most expensive first."""
+    if not evidence.ranks or evidence.seconds <= 0:
+        return []
+    losses = [loss for check in CHECKS for loss in check(evidence) if loss.share >= LEAST_SHARE]
+    return sorted(losses, key=lambda loss: -loss.share)
+
+
+def _loss(
+    code: str,
+    share: float,
+    cause: str,
+    facts: Iterable[str | None] = (),
+    advice: Iterable[str | None] = (),
+) -> SpeedLoss:
+    known, changes = (tuple(text for text in texts if text) for texts in (facts, advice))
+    return SpeedLoss(share, Verdict(code, cause, facts=known, advice=changes))
+
+
+def _of_a_step(evidence: SpeedEvidence, seconds: float) -> str:
+    return f"{seconds / evidence.seconds:.0%} of a step: {brief(seconds)} of {brief(evidence.seconds)}"
+
+
+def _data(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Ranks wait for the next batch."""
+    seconds = evidence.usual(phases.DATA)
+    yield _loss(
+        "waiting-for-data",
+        seconds / evidence.seconds,
+        f"waiting for data takes {_of_a_step(evidence, seconds)}",
+        (_workers(evidence),),
+        (_more_workers(evidence),),
+    )
+
+
+def _workers(evidence: SpeedEvidence) -> str | None:
+    if evidence.workers is None:
+        return None
+    if evidence.workers == 0:
+        return "no worker: each rank prepares its batches itself, between the steps"
+    return f"{plural(evidence.workers, 'worker')} of each rank cannot keep up"
+
+
+def _more_workers(evidence: SpeedEvidence) -> str:
+    workers, place = evidence.workers, "in its `DataLoader`"
+    if workers:
+        return "more workers, or prepare the data once before training: `Dataset.map`, a faster disk"
+    if evidence.job.setting == "argument" and workers == 0:
+        return "`-- --dataloader_num_workers 2`: prepare batches while the step before is computed"
+    return f"`num_workers=2` {place}: prepare batches while the step before is computed"
+
+
+def _slow_rank(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """All ranks wait for one that is slower than the others."""
+    if len(evidence.ranks) < 2:
+        return
+    slowest = max(evidence.ranks, key=lambda rank: rank.own)
+    others = [rank for rank in evidence.ranks if rank is not slowest]
+    usual = statistics.median_low([rank.own for rank in others])
+    parts = sorted(slowest.parts, key=lambda part: _extra(slowest, others, part), reverse=True)
+    longer = [part for part in parts if part != phases.COMMUNICATION][:1]
+    facts = [f"without communication {brief(slowest.own)} a step, the others {brief(usual)}"]
+    for part in longer:
+        typical = statistics.median_low([rank.parts.get(part, 0.0) for rank in others])
+        facts.append(
+            f"{part_name(part)} takes {brief(slowest.parts[part])} there, {brief(typical)} elsewhere"
+        )
+    why, advice = _why_slow(slowest, others, longer)
+    if why:
+        facts.append(why)
+    yield _loss(
+        "slow-rank",
+        (slowest.own - usual) / evidence.seconds,
+        f"rank {slowest.rank} on {slowest.host} is slower than the others, which wait for it",
+        facts,
+        advice,
+    )
+
+
+def _extra(slowest: RankTime, others: Sequence[RankTime], part: str) -> float:
+    return slowest.parts[part] - statistics.median_low([rank.parts.get(part, 0.0) for rank in others])
+
+
+def _why_slow(
+    slowest: RankTime, others: Sequence[RankTime], longer: Sequence[str]
+) -> tuple[str, list[str | None]]:
+    devices = {rank.device for rank in others}
+    if slowest.device and slowest.device not in devices:
+        return f"it has a {slowest.device}, the others a {', '.join(sorted(devices))}", [
+            "leave it out with `--include` or `--gpus`, or use GPUs of one model"
+        ]
+    if phases.DATA in longer:
+        return "", ["look at the disk or the preprocessing of its data"]
+    busiest = max((rank.busy or 0.0 for rank in others), default=0.0)
+    if slowest.busy is not None and slowest.busy < min(HALF_BUSY, busiest - 0.1):
+        text = f"its main thread had {slowest.busy:.0%} of a CPU while it computed, the others {busiest:.0%}"
+        return text, [f"stop what else runs on {slowest.host}, or give the job fewer cores there"]
+    return "", []
+
+
+def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Communication that nothing overlaps, also of the rank that waits least."""
+    least = min(evidence.ranks, key=lambda rank: rank.parts.get(phases.COMMUNICATION, 0.0))
+    seconds = least.parts.get(phases.COMMUNICATION, 0.0)
+    hosts = len({rank.host for rank in evidence.ranks})
+    where = "within one host" if hosts == 1 else f"between {hosts} hosts"
+    yield _loss(
+        "exposed-communication",
+        seconds / evidence.seconds,
+        f"communication takes {_of_a_step(evidence, seconds)}",
+        (
+            f"{plural(len(evidence.ranks), 'rank')} {where}, stage {evidence.job.stage}",
+            f"rank {least.rank}, which waits for others least, spends so much of it",
+        ),
+        _less_communication(evidence, hosts),
+    )
+
+
+def _less_communication(evidence: SpeedEvidence, hosts: int) -> Iterator[str | None]:
+    job, zero = evidence.job, "zero_optimization"
+    if job.stage == 3 and hosts > 1:
+        partitions = ((f"{zero}.zero_hpz_partition_size", len(evidence.ranks) // hosts),)
+        effect = "gathers weights within a host, with a whole copy in each"
+        yield evidence.option(Options(overrides=partitions), effect)
+    if job.accelerator != "cpu" and setting(job.config, zero, "overlap_comm") is False:
+        overlap = ((f"{zero}.overlap_comm", True),)
+        yield evidence.option(Options(overrides=overlap), "communicates while it computes")
+    yield from evidence.changes("communication")
+    if job.grad_accum == 1:
+        effect = "half as much communication per sample; doubles the global batch"
+        yield evidence.option(Options(grad_accum=2), effect)
+
+
+def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """The optimizer steps on the CPU."""
+    if evidence.job.offload.get("optimizer") != "cpu":
+        return
+    seconds = evidence.usual(phases.STEPPING)
+    ranks = max(1, len(evidence.ranks) // max(1, len({rank.host for rank in evidence.ranks})))
+    share, facts, advice = (evidence.cores or 0) // ranks, [], evidence.changes("offload")
+    if evidence.threads and share > evidence.threads:
+        facts.append(f"OMP_NUM_THREADS={evidence.threads}, with {share} cores for each rank")
+        advice.insert(0, f"`--env OMP_NUM_THREADS={share}`: use all cores")
+    yield _loss(
+        "optimizer-on-cpu",
+        seconds / evidence.seconds,
+        f"the optimizer, which is offloaded to the CPU, takes {_of_a_step(evidence, seconds)}",
+        facts,
+        advice,
+    )
+
+
+def _swapping(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Ranks wait for a drive."""
+    seconds = evidence.usual(phases.SWAPPING)
+    yield _loss(
+        "waiting-for-nvme",
+        seconds / evidence.seconds,
+        f"waiting for NVMe takes {_of_a_step(evidence, seconds)}",
+        (),
+        (
+            "`zlaunch nvme tune DIR`: measures the drive, and finds its best settings",
+            *evidence.changes("swapping"),
+        ),
+    )
+
+
+def _copying(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Gradients and weights are copied between GPU and host."""
+    if not evidence.job.offload:
+        return
+    seconds = evidence.usual(phases.COPYING)
+    yield _loss(
+        "offload-copies",
+        seconds / evidence.seconds,
+        f"copies of offloaded gradients take {_of_a_step(evidence, seconds)}",
+        (),
+        evidence.changes("offload"),
+    )
+
+
+def _outside(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Checkpoints and evaluations between the steps."""
+    total = evidence.seconds + sum(evidence.outside.values())
+    words = {
+        phases.SAVING: ("checkpoints", "saves-often", "save less often", "save_steps"),
+        phases.EVALUATING: ("evaluations", "evaluates-often", "evaluate less often", "eval_steps"),
+    }
+    for phase, seconds in evidence.outside.items():
+        what, code, rarely, argument = words[phase]
+        if evidence.job.setting == "argument":
+            rarely += f", with a larger `--{argument}`"
+        cause = f"{what} take {seconds / total:.0%} of the time: {brief(seconds)} for each step"
+        facts = (f"a step itself takes {brief(evidence.seconds)}",)
+        yield _loss(code, seconds / total, cause, facts, (rarely,))
+
+
+def _own_code(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """The script's own code between the passes."""
+    seconds = evidence.usual(phases.TRAINING)
+    yield _loss(
+        "own-code",
+        seconds / evidence.seconds,
+        f"code of the script between the passes takes {_of_a_step(evidence, seconds)}",
+        ("it is neither in the model nor in DeepSpeed nor in a `DataLoader`",),
+        ("`--profile`: shows what it does",),
+    )
+
+
+def _recomputation(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Activations are recomputed although there is room for them."""
+    if not evidence.job.gradient_checkpointing or not evidence.unsaved or evidence.room is None:
+        return
+    if evidence.unsaved > evidence.room / 1.5:
+        return
+    seconds = evidence.usual(phases.FORWARD)
+    room, unsaved = evidence.room / 2**30, evidence.unsaved / 2**30
+    yield _loss(
+        "needless-recomputation",
+        seconds / evidence.seconds,
+        f"the backward pass recomputes the forward pass: about {_of_a_step(evidence, seconds)}",
+        (f"the activations would take {unsaved:.1f} GiB; {room:.1f} GiB were never used",),
+        evidence.changes("recomputation"),
+    )
+
+
+def _small_batch(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Micro-batches are too small for the device."""
+    share, tokens = evidence.flops_share, evidence.tokens
+    if share is None or tokens is None or share >= FEW_FLOPS or tokens >= SMALL_BATCH:
+        return
+    fixed = 1 - min(1.0, share / FEW_FLOPS)
+    yield _loss(
+        "small-micro-batch",
+        fixed,
+        f"a micro-batch of {plural(tokens, 'token')} is too small to keep the device busy",
+        (f"the model's operations reach {share:.1%} of what the device can do",),
+        evidence.changes("passes"),
+    )
+
+
+def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """Steps become slower during the run."""
+    lines = evidence.lines
+    if len(lines) < 4 * SPLIT_STEPS:
+        return
+    at = _split(lines)
+    before, after = (_typical(part) for part in (lines[:at], lines[at:]))
+    if before <= 0 or after < LEAST_CHANGE * before:
+        return
+    near = _typical(lines[at : at + SPLIT_STEPS]) - _typical(lines[at - SPLIT_STEPS : at])
+    total = sum(line.seconds for line in lines)
+    share = (after - before) * (len(lines) - at) / total
+    text = f"{after / before:.1f} times as long as before: {brief(after)}, {brief(before)} before"
+    cause = f"from step {lines[at].step} on, a step takes {text}"
+    if near < (after - before) / 2:
+        first, last = _typical(lines[:SPLIT_STEPS]), _typical(lines[-SPLIT_STEPS:])
+        cause = f"steps become ever slower: {brief(first)} at first, {brief(last)} in the end"
+    yield _loss("slower-steps", share, cause, (_grown_part(lines, at),), ())
+
+
+def _typical(lines: Sequence[TimedLine]) -> float:
+    return statistics.median(line.seconds for line in lines)
+
+
+def _split(lines: Sequence[TimedLine]) -> int:
+    """Return the first line of the second level, if the times are best described by two levels."""
+    size = -(-len(lines) // MOST_BLOCKS)
+    blocks = [_typical(lines[at : at + size]) for at in range(0, len(lines), size)]
+    ends = range(SPLIT_STEPS, len(blocks) - SPLIT_STEPS + 1)
+    end = min(ends, key=lambda end: _deviation(blocks[:end]) + _deviation(blocks[end:]))
+    middle = (statistics.median(blocks[:end]) + statistics.median(blocks[end:])) / 2
+    for at in range((end - 1) * size, len(lines) - SPLIT_STEPS):
+        if min(lines[at].seconds, _typical(lines[at : at + SPLIT_STEPS])) > middle:
+            return at
+    return end * size
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the sum of the distances to the median, which a few long steps hardly move."""
+    middle = statistics.median(values)
+    return sum(abs(value - middle) for value in values)
+
+
+def _grown_part(lines: Sequence[TimedLine], at: int) -> str | None:
+    """Name the part that takes longer."""
+    before, after = _mean_parts(lines[:at]), _mean_parts(lines[at:])
+    if not before or not after:
+        return None
+    part = max(after, key=lambda part: after[part] - before.get(part, 0.0))
+    return f"{part_name(part)} grew from {brief(before.get(part, 0.0))} to {brief(after[part])}"
+
+
+def _mean_parts(lines: Sequence[TimedLine]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for line in lines:
+        for part, seconds in line.parts.items():
+            sums[part] = sums.get(part, 0.0) + seconds / len(lines)
+    return sums
+
+
+def _retries(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
+    """The allocator of torch had to free its cache."""
+    if evidence.allocator_retries:
+        steps = max(1, evidence.lines[-1].step if evidence.lines else 1)
+        share = min(1.0, evidence.allocator_retries / steps)
+        cause = f"GPU memory was full {plural(evidence.allocator_retries, 'time')}: torch freed its cache"
+        yield _loss(
+            "allocator-retries",
+            share,
+            f"{cause} and waited for the GPU",
+            ("`num_alloc_retries` of `torch.cuda.memory_stats()`",),
+            ("`--env PYTORCH_ALLOC_CONF=expandable_segments:True`, or use less memory: `zlaunch plan`",),
+        )
+
+
+CHECKS: Final[Sequence[Callable[[SpeedEvidence], Iterator[SpeedLoss]]]] = (
+    _data,
+    _slow_rank,
+    _communication,
+    _optimizer,
+    _swapping,
+    _copying,
+    _outside,
+    _own_code,
+    _recomputation,
+    _small_batch,
+    _change,
+    _retries,
+)
+
+PART_NAMES: Final = {phases.TRAINING: "other code", phases.COPYING: "offload copies"}
+"""How parts are shown, if not by their own name."""
+
+
+def part_name(part: str) -> str:
+    """Name a part of a step as it is shown."""
+    return PART_NAMES.get(part, part)

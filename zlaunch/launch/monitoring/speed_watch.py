@@ -1,0 +1,37 @@
+"""Say during a run what limits its speed, once it lasts."""
+
+from pathlib import Path
+from typing import Final
+
+from zlaunch.launch.reporter import Reporter
+from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import step_time
+
+LOOK_SECONDS: Final = 60.0
+
+
+class SpeedWatch:
+    """Looks at the time of the steps now and then, and reports what costs most, each thing once."""
+
+    def __init__(self, root: Path, now: float, reporter: Reporter) -> None:
+        """Begin at a time of a monotonic clock."""
+        self._root, self._reporter = root, reporter
+        self._next = now + LOOK_SECONDS
+        self._before = ""
+        """What cost most at the last look."""
+        self._reported: set[str] = set()
+
+    def tick(self, now: float) -> None:
+        """Look if it is time: what cost most twice in a row lasts."""
+        if now < self._next:
+            return
+        self._next = now + LOOK_SECONDS
+        time = step_time(Run(self._root))
+        if time is None or not time.losses:
+            self._before = ""
+            return
+        verdict = time.losses[0].verdict
+        if verdict.code == self._before and verdict.code not in self._reported:
+            self._reported.add(verdict.code)
+            self._reporter.slowed(time.losses[:1])
+        self._before = verdict.code

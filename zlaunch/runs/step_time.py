@@ -1,0 +1,263 @@
+"""The time of a step of a run, by part and rank, its throughput, and what limits it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from zlaunch.diagnosis.collect import job_evidence
+from zlaunch.diagnosis.speed import (
+    LEAST_STEPS,
+    OUTSIDE,
+    RankTime,
+    SpeedEvidence,
+    SpeedLoss,
+    TimedLine,
+    speed_losses,
+)
+from zlaunch.errors import ZlaunchError
+from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
+from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
+from zlaunch.job.transformer import Transformer, read_transformer
+from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.history import RunHistory
+from zlaunch.runs.run import Run
+from zlaunch.units import decimal, rate, whole
+
+OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
+CPU_FLOPS: Final = 64e9
+"""FLOP/s of a CPU core in fp32, at least: 2 GHz, two fused multiply-adds of 8 numbers at a time (AVX2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """How fast a run trains; None for what is unknown."""
+
+    samples_per_second: float | None = None
+    """Of all ranks, as are the tokens."""
+    tokens_per_second: float | None = None
+    flops_per_second: float | None = None
+    """Of one rank, for the operations of the model alone, without recomputation."""
+    mfu: float | None = None
+    """That, as a share of the dense peak of the GPU in this precision."""
+    hfu: float | None = None
+    """The same with the operations that are recomputed."""
+
+    def __str__(self) -> str:
+        """Write what is known."""
+        parts = []
+        if self.samples_per_second is not None:
+            parts.append(f"{rate(self.samples_per_second)} samples/s")
+        if self.tokens_per_second is not None:
+            parts.append(f"{rate(self.tokens_per_second)} tokens/s")
+        if self.flops_per_second is not None:
+            parts.append(f"{decimal(self.flops_per_second, 'FLOP')}/s per rank")
+        if self.mfu is not None:
+            parts.append(f"MFU {self.mfu:.1%}")
+        if self.hfu is not None and self.hfu != self.mfu:
+            parts.append(f"HFU {self.hfu:.1%}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The mean step of all ranks; times in seconds."""
+
+    num_steps: int
+    """Timed steps of the rank that has fewest."""
+    on_gpu: bool
+    """Whether the parts were measured with events on the GPU."""
+    seconds: float
+    """From the clock of the first rank."""
+    parts: Mapping[str, float]
+    """Part → seconds, the longest first."""
+    ranks: Sequence[RankTime]
+    throughput: Throughput
+    losses: Sequence[SpeedLoss]
+    """What limits the speed, the most expensive first."""
+
+    @property
+    def total_seconds(self) -> float:
+        """The time of all timed steps."""
+        return self.num_steps * self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The operations of a micro-batch."""
+
+    flops: float
+    executed: float
+    """With those that are recomputed."""
+    unsaved: int
+    """Bytes of activations that are recomputed."""
+    tokens: int
+
+
+def step_time(run: Run) -> StepTime | None:
+    """Compute the time of a step from the heartbeats of all ranks; None if too few steps were timed."""
+    beats = {rank: beat for rank, beat in run.heartbeats.items() if beat.get("parts")}
+    num_steps = min((beat.get("timed_steps", 0) for beat in beats.values()), default=0)
+    if num_steps < LEAST_STEPS:
+        return None
+    on_gpu = all(beat.get("gpu_steps", 0) > 0 and beat.get("gpu_parts") for beat in beats.values())
+    ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
+    first = beats[min(beats)]
+    seconds = _per_step(first, on_gpu=False)
+    step = sum(seconds.get(part, 0.0) for part in OF_A_STEP)
+    if step <= 0:
+        return None
+    model = _model(run, first)
+    throughput = _throughput(run, first, model, step)
+    share = throughput.mfu
+    if share is None and throughput.flops_per_second is not None and not on_gpu:
+        share = throughput.flops_per_second / CPU_FLOPS
+    return StepTime(
+        num_steps=num_steps,
+        on_gpu=on_gpu,
+        seconds=step,
+        parts=_mean_parts(ranks),
+        ranks=ranks,
+        throughput=throughput,
+        losses=speed_losses(_evidence(run, ranks, seconds, model, share)),
+    )
+
+
+def _throughput(run: Run, first: HeartbeatRecord, model: _Model | None, step: float) -> Throughput:
+    engine, tokens = run.program.get("engine", {}), first.get("tokens")
+    batch, pieces = engine.get("train_batch_size"), engine.get("grad_accum") or 1
+    throughput = Throughput()
+    if batch:
+        throughput = replace(throughput, samples_per_second=batch / step)
+    if tokens:
+        of_a_step = tokens / max(1, _steps_taken(first)) * len(run.heartbeats)
+        throughput = replace(throughput, tokens_per_second=of_a_step / step)
+    if model is None:
+        return throughput
+    throughput = replace(throughput, flops_per_second=model.flops * pieces / step)
+    peak = _peak(run, first)
+    if peak is not None:
+        mfu, hfu = (flops * pieces / step / peak for flops in (model.flops, model.executed))
+        throughput = replace(throughput, mfu=mfu, hfu=hfu)
+    return throughput
+
+
+def _steps_taken(beat: HeartbeatRecord) -> int:
+    return beat.get("taken_steps") or beat.get("step", 0) - beat.get("first_step", 0)
+
+
+def _per_step(beat: HeartbeatRecord, *, on_gpu: bool) -> dict[str, float]:
+    parts, steps = beat.get("parts", {}), beat.get("timed_steps", 0)
+    if on_gpu:
+        parts, steps = beat.get("gpu_parts", {}), beat.get("gpu_steps", 0)
+    return {part: max(0.0, seconds) / max(1, steps) for part, seconds in parts.items()}
+
+
+def _rank_time(run: Run, rank: int, beat: HeartbeatRecord, on_gpu: bool) -> RankTime:
+    seconds = _per_step(beat, on_gpu=on_gpu)
+    of_a_step = {part: seconds[part] for part in OF_A_STEP if seconds.get(part)}
+    hosts = {slot.get("rank"): slot.get("host", "") for slot in run.job.get("ranks", [])}
+    return RankTime(rank, hosts.get(rank, ""), of_a_step, beat.get("busy"), beat.get("device", ""))
+
+
+def _mean_parts(ranks: Sequence[RankTime]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for rank in ranks:
+        for part, seconds in rank.parts.items():
+            sums[part] = sums.get(part, 0.0) + seconds / len(ranks)
+    return dict(sorted(sums.items(), key=lambda item: -item[1]))
+
+
+def _model(run: Run, beat: HeartbeatRecord) -> _Model | None:
+    """Count the operations of a micro-batch from the model's config and the tokens that were fed."""
+    engine = run.program.get("engine", {})
+    config, tokens, steps = engine.get("model_config"), beat.get("tokens"), _steps_taken(beat)
+    if not config or not tokens or not steps:
+        return None
+    try:
+        model: Transformer = read_transformer(config)
+    except ZlaunchError:
+        return None
+    sequences = max(1, engine.get("micro_batch") or 1)
+    micro = tokens // (steps * (engine.get("grad_accum") or 1))
+    item = 4
+    if any(_enabled(engine.get("ds_config", {}), name) for name in ("bf16", "fp16")):
+        item = 2
+    batch = Batch(sequences, max(1, micro // sequences), item)
+    trainable = whole(engine.get("trainable"))
+    flops = step_flops(model, batch, recomputed=False, trainable=trainable)
+    kept = saved_activations(model, batch, checkpointing=True)
+    unsaved = saved_activations(model, batch, checkpointing=False).activations - kept.activations
+    recomputes = bool(job_evidence(run).gradient_checkpointing)
+    executed = step_flops(model, batch, recomputed=recomputes, trainable=trainable)
+    return _Model(flops, executed, unsaved, batch.tokens)
+
+
+def _enabled(config: Mapping[str, object], name: str) -> bool:
+    section = config.get(name)
+    return isinstance(section, Mapping) and section.get("enabled") is True
+
+
+def _peak(run: Run, beat: HeartbeatRecord) -> float | None:
+    """Return the dense FLOP/s of the GPU in the precision of the run; None without a known GPU."""
+    gpu = gpu_from_nvml(beat.get("device", ""))
+    if gpu is None:
+        return None
+    if any(_enabled(run.config, name) for name in ("bf16", "fp16")):
+        return gpu.half_flops or None
+    return gpu.fp32_flops or None
+
+
+def _evidence(
+    run: Run,
+    ranks: Sequence[RankTime],
+    seconds: Mapping[str, float],
+    model: _Model | None,
+    flops_share: float | None,
+) -> SpeedEvidence:
+    arguments = run.program.get("trainer_args", {})
+    threads = run.job.get("environment", {}).get("OMP_NUM_THREADS", "")
+    retries = [beat.get("allocator_retries", 0) for beat in run.heartbeats.values()]
+    evidence = SpeedEvidence(
+        job=job_evidence(run),
+        ranks=ranks,
+        lines=timed_lines(run),
+        outside={phase: seconds[phase] for phase in OUTSIDE if seconds.get(phase)},
+        workers=whole(arguments.get("dataloader_num_workers")),
+        threads=int(threads) if threads.isdecimal() else None,
+        cores=run.environment.get("machine", {}).get("num_cores"),
+        flops_share=flops_share,
+        room=_room(run),
+        allocator_retries=max(retries, default=0),
+    )
+    if model is None:
+        return evidence
+    return replace(evidence, tokens=model.tokens, unsaved=model.unsaved)
+
+
+def _room(run: Run) -> int | None:
+    """Return the least memory of a device that was never used: of its GPU, or of the host of CPU ranks."""
+    rooms = []
+    for rank, sample in run.samples.items():
+        gpu, machine = sample.get("gpu"), sample.get("machine") or {}
+        reserved = run.heartbeats.get(rank, {}).get("gpu_reserved_bytes")
+        if gpu and reserved is not None:
+            rooms.append(gpu.get("total_bytes", 0) - max(gpu.get("used_bytes", 0), reserved))
+        elif not gpu and (available := machine.get("memory_available_bytes")) is not None:
+            rooms.append(available // max(1, len(run.samples)))
+    return min(rooms, default=None)
+
+
+def timed_lines(run: Run) -> list[TimedLine]:
+    """List the times of the first rank's steps, without the first ones."""
+    history = RunHistory(run.root)
+    history.update()
+    lines, timed = [line for line in history.steps.lines if line.get("count", 1)], []
+    for before, line in pairwise(lines[1:]):
+        steps = line.get("step", 0) - before.get("step", 0)
+        seconds = line.get("time", 0.0) - before.get("time", 0.0)
+        if steps > 0 and seconds > 0:
+            parts = {part: value for part, value in line.get("phases", {}).items() if part in OF_A_STEP}
+            timed.append(TimedLine(line.get("step", 0), seconds / steps, parts))
+    return timed

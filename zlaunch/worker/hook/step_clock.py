@@ -1,0 +1,223 @@
+"""Measure the time of a step by part: each phase, and what of it is waiting for data or communication.
+
+All time belongs to exactly one part, so the parts add up to the steps. On a GPU the host's clock tells when
+kernels were launched, not when they ran: there, the marks of some steps are events on the GPU, too.
+"""
+
+import _thread
+import contextlib
+import functools
+import itertools
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from zlaunch.rundir import phases
+from zlaunch.worker.hook.imports import unseen, without_first
+
+if TYPE_CHECKING:
+    import torch
+
+WARM_UP: Final = 2
+"""Steps that are not counted: they compile, allocate, and record the order of the layers."""
+GPU_SAMPLE_SECONDS: Final = 5.0
+"""How often a step is measured with events on the GPU."""
+
+_SWAPPER = "deepspeed.runtime.swap_tensor"
+_SWAPS = ("swap_in_optimizer_state", "swap_out_optimizer_state", "swap_out_gradients", "flush_gradients")
+_COLLECTIVES = (
+    *(
+        "all_reduce",
+        "reduce",
+        "broadcast",
+        "barrier",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+    ),
+    *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "send", "recv", "all_reduce_coalesced"),
+    *("all_gather_coalesced", "all_gather_object", "broadcast_object_list", "Work.wait"),
+)
+
+PARTS: Final[Mapping[str, Mapping[str, str]]] = {
+    "torch.utils.data.dataloader": {"_BaseDataLoaderIter.__next__": phases.DATA},
+    "torch.distributed.distributed_c10d": dict.fromkeys(_COLLECTIVES, phases.COMMUNICATION),
+    "torch.cuda.streams": {"Stream.wait_stream": phases.COMMUNICATION},
+    f"{_SWAPPER}.partitioned_optimizer_swapper": {
+        f"PartitionedOptimizerSwapper.{name}": phases.SWAPPING for name in _SWAPS
+    },
+    f"{_SWAPPER}.pipelined_optimizer_swapper": {
+        f"PipelinedOptimizerSwapper.{name}": phases.SWAPPING for name in _SWAPS
+    },
+    f"{_SWAPPER}.partitioned_param_swapper": {
+        f"AsyncPartitionedParameterSwapper.{name}": phases.SWAPPING
+        for name in ("swap_in", "swap_out_and_release", "synchronize_reads", "synchronize_writes")
+    },
+    "deepspeed.runtime.zero.stage_1_and_2": {
+        f"DeepSpeedZeroOptimizer.{name}": phases.COPYING
+        for name in ("copy_grads_in_partition", "async_accumulate_grad_in_cpu_via_gpu")
+    },
+}
+"""Module → function → the part of a step that its time belongs to."""
+
+
+class StepClock:
+    """Seconds of this process in each part since its start."""
+
+    def __init__(self) -> None:
+        self._thread = _thread.get_ident()
+        self._phase = self._part = ""
+        self._mark, self._cpu_mark = time.perf_counter(), time.thread_time()
+        self.spent: dict[str, float] = {}
+        self._cpu: dict[str, float] = {}
+        """CPU time of the main thread."""
+        self._num_steps = 0
+        self._start: tuple[dict[str, float], dict[str, float]] = ({}, {})
+        """`spent` and `_cpu` when the warm-up was over."""
+        self._gpu: _GpuClock | None = None
+
+    def enter_phase(self, phase: str) -> None:
+        """End the current part, and begin a phase."""
+        self._phase = phase
+        self._begin(phase)
+
+    def enter(self, part: str) -> str | None:
+        """Begin a part of a phase of a step, and return the one to go back to; None if it is not counted.
+
+        During the backward pass on a GPU, the main thread waits while another one calls the hooks.
+        """
+        is_main = _thread.get_ident() == self._thread
+        if self._phase not in phases.STEPS or not (is_main or self._phase == phases.BACKWARD):
+            return None
+        outer = self._part
+        self._begin(part, is_main=is_main)
+        return outer
+
+    def leave(self, outer: str) -> None:
+        """End a part."""
+        self._begin(outer, is_main=_thread.get_ident() == self._thread)
+
+    def _begin(self, part: str, *, is_main: bool = True) -> None:
+        now, before = time.perf_counter(), self._part
+        self.spent[before] = self.spent.get(before, 0.0) + now - self._mark
+        self._part, self._mark = part, now
+        if is_main:
+            cpu = time.thread_time()
+            self._cpu[before] = self._cpu.get(before, 0.0) + cpu - self._cpu_mark
+            self._cpu_mark = cpu
+        if self._gpu is not None:
+            self._gpu.mark(part)
+
+    def step_ended(self) -> dict[str, object]:
+        """Take in the end of a step; return facts about the time of all steps since the warm-up."""
+        self._begin(self._part)
+        self._num_steps += 1
+        if self._num_steps <= WARM_UP:
+            self._start = (dict(self.spent), dict(self._cpu))
+            return {}
+        if self._num_steps == WARM_UP + 1:
+            self._gpu = _gpu_clock()
+        spent, cpu = self._start
+        seconds = {part: round(value - spent.get(part, 0.0), 4) for part, value in self.spent.items()}
+        computing = seconds.get(phases.FORWARD, 0.0) + seconds.get(phases.BACKWARD, 0.0)
+        busy = sum(
+            self._cpu.get(part, 0.0) - cpu.get(part, 0.0) for part in (phases.FORWARD, phases.BACKWARD)
+        )
+        facts: dict[str, object] = {
+            "timed_steps": self._num_steps - WARM_UP,
+            "parts": {part: value for part, value in seconds.items() if value},
+        }
+        if computing > 0:
+            facts["busy"] = round(busy / computing, 3)
+        if self._gpu is not None:
+            facts |= self._gpu.step_ended(self._part)
+        return facts
+
+    def watch(self, module: ModuleType) -> None:
+        """Time the functions of a module."""
+        for path, part in PARTS[module.__name__].items():
+            *holder, name = path.split(".")
+            with contextlib.suppress(AttributeError, TypeError):
+                owner: Any = functools.reduce(getattr, holder, module)
+                setattr(owner, name, self._timed(getattr(owner, name), part))
+
+    def _timed(self, function: Callable[..., object], part: str) -> Callable[..., object]:
+        enter, leave = self.enter, self.leave
+
+        @functools.wraps(function)
+        def timed(*args: object, **kwargs: object) -> object:
+            outer = enter(part)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                if outer is not None:
+                    leave(outer)
+                error.__traceback__ = without_first(error)
+                raise
+            if outer is not None:
+                leave(outer)
+            return result
+
+        return unseen(timed)
+
+
+class _GpuClock:
+    """Marks some steps with events on the GPU, and reads them when they have passed: nothing waits."""
+
+    def __init__(self, cuda: ModuleType) -> None:
+        self._cuda = cuda
+        self._stream = cuda.current_stream()
+        """Other streams overlap with it: what waits there delays no step."""
+        self._marks: list[tuple[str, torch.cuda.Event]] = []
+        self._passing: list[tuple[str, torch.cuda.Event]] = []
+        self._is_marking = False
+        self._marked = 0.0
+        self._seconds: dict[str, float] = {}
+        self._num_steps = 0
+        self._facts: dict[str, object] = {"device": cuda.get_device_name()}
+
+    def mark(self, part: str) -> None:
+        """Note on the GPU that a part begins."""
+        if not self._is_marking:
+            return
+        with contextlib.suppress(Exception):  # a surprise here must not reach the script
+            if self._cuda.current_stream() == self._stream:
+                event = self._cuda.Event(enable_timing=True)
+                event.record()
+                self._marks.append((part, event))
+
+    def step_ended(self, part: str) -> dict[str, object]:
+        """Read a marked step, and begin to mark the next if it is time; `part` is the current one."""
+        if self._is_marking:
+            self.mark(part)
+            self._is_marking, self._passing, self._marks = False, self._marks, []
+        with contextlib.suppress(Exception):
+            self._read()
+        now = time.monotonic()
+        if not self._passing and now - self._marked > GPU_SAMPLE_SECONDS:
+            self._is_marking, self._marked = True, now
+            self.mark(part)
+        if not self._num_steps:
+            return {}
+        seconds = {name: round(value, 4) for name, value in self._seconds.items()}
+        return {"gpu_steps": self._num_steps, "gpu_parts": seconds, **self._facts}
+
+    def _read(self) -> None:
+        if not self._passing or not self._passing[-1][1].query():
+            return
+        passed, self._passing = self._passing, []
+        self._num_steps += 1
+        self._facts["allocator_retries"] = self._cuda.memory_stats().get("num_alloc_retries", 0)
+        for (part, begin), (_, end) in itertools.pairwise(passed):
+            self._seconds[part] = self._seconds.get(part, 0.0) + begin.elapsed_time(end) / 1000
+
+
+def _gpu_clock() -> _GpuClock | None:
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
+        return None
+    with contextlib.suppress(Exception):  # a surprise here must not reach the script
+        return _GpuClock(cuda)
+    return None

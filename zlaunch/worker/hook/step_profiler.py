@@ -1,0 +1,125 @@
+"""Record some steps with torch's profiler: a trace for Perfetto, and a table of the operations.
+
+Both are written whole or not at all. A script that ends early, or gets SIGTERM, writes what was recorded.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import time
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.write import write_record
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+    from zlaunch.rundir.record import OperationsRecord
+
+VARIABLE: Final = "ZLAUNCH_PROFILE"
+MOST_OPERATIONS: Final = 20
+
+
+class StepProfiler:
+    """Profiles the steps from `first` to `last`; raises nothing."""
+
+    def __init__(self, run_dir: RunDir, rank: int, first: int, last: int) -> None:
+        self._trace = run_dir.rank_trace(rank)
+        self._operations = run_dir.rank_operations(rank)
+        self._first, self._last = first, last
+        self._profile: profile | None = None
+        self._is_over = False
+        self._began = self._usual = 0.0
+        self._step_began = 0.0
+        self._step = 0
+
+    def forward(self, step: int) -> None:
+        """Take in a forward pass after so many steps: the first one of the first step begins the profile."""
+        if self._is_over or self._profile is not None or step + 1 < self._first:
+            return
+        self._step = step
+        with contextlib.suppress(Exception):
+            self._begin()
+
+    def stepped(self, step: int) -> None:
+        """Take in the end of a step."""
+        now = time.perf_counter()
+        if self._profile is None:
+            self._usual, self._step_began = now - self._step_began, now
+            return
+        self._step = step
+        if step >= self._last:
+            self.finish()
+
+    def _begin(self) -> None:
+        from torch.profiler import profile
+
+        made = profile()
+        made.start()
+        self._profile, self._began = made, time.perf_counter()
+        atexit.register(self.finish)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._terminated)
+
+    def _terminated(self, number: int, _frame: FrameType | None) -> None:
+        self.finish()
+        os.kill(os.getpid(), number)
+
+    def finish(self) -> None:
+        """End the profile, and write it."""
+        made, self._profile = self._profile, None
+        if made is None or self._is_over:
+            return
+        self._is_over = True
+        seconds = time.perf_counter() - self._began
+        with contextlib.suppress(Exception):
+            if signal.getsignal(signal.SIGTERM) == self._terminated:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            made.stop()
+            self._write(made, seconds)
+
+    def _write(self, made: "profile", seconds: float) -> None:
+        began = time.perf_counter()
+        part = self._trace.with_name(f".{self._trace.name}")  # a name with .gz is compressed
+        made.export_chrome_trace(str(part))
+        part.replace(self._trace)
+        events = list(made.key_averages())
+        on_gpu = any(_on_gpu(event) for event in events)
+        events.sort(key=_on_gpu if on_gpu else _on_cpu, reverse=True)
+        steps = max(1, self._step - self._first + 1)
+        record: OperationsRecord = {
+            "first": self._first,
+            "last": self._first + steps - 1,
+            "seconds": seconds / steps,
+            "usual_seconds": self._usual,
+            "export_seconds": time.perf_counter() - began,
+            "on_gpu": on_gpu,
+            "operations": [
+                {
+                    "name": event.key,
+                    "calls": event.count / steps,
+                    "seconds": (_on_gpu(event) if on_gpu else _on_cpu(event)) / 1e6 / steps,
+                }
+                for event in events[:MOST_OPERATIONS]
+            ],
+        }
+        write_record(self._operations, record, indent=None)
+
+
+def _on_gpu(event: Any) -> float:
+    return float(getattr(event, "self_device_time_total", 0.0))
+
+
+def _on_cpu(event: Any) -> float:
+    return float(event.self_cpu_time_total)
+
+
+def profiler_of(run_dir: RunDir, rank: int, asked: str | None) -> StepProfiler | None:
+    """Make the profiler that `first-last` asks for; None if nothing does."""
+    if not asked:
+        return None
+    first, _, last = asked.partition("-")
+    return StepProfiler(run_dir, rank, int(first), int(last))

@@ -24,7 +24,8 @@ def apply() -> None:
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if query.device.type == NAME:
-            return _attention(query, *args, **kwargs)
+            given = ("key", "value", "attn_mask", "dropout_p", "is_causal")
+            return _attention(query, **dict(zip(given, args, strict=False)), **kwargs)
         return original_attention(query, *args, **kwargs)
 
     def dropout(
@@ -49,19 +50,17 @@ def _attention(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
+    **options: Any,
 ) -> torch.Tensor:
     """Choose a kernel like `sdp_utils.cpp`: flash, then memory-efficient, then math.
 
     `query` is (batch, heads, tokens, head size); `key` and `value` may have fewer heads.
     """
-    size = query.shape[-1]
+    is_causal, scale = options.get("is_causal", False), options.get("scale")
+    grouped, size = options.get("enable_gqa", False), query.shape[-1]
     if attn_mask is None and query.dtype in _HALF and size <= 256 and value.shape[-1] == size:
         return _flash((query, key, value), dropout_p, is_causal, scale)
-    if not enable_gqa and query.shape[1] == key.shape[1]:
+    if not grouped and query.shape[1] == key.shape[1]:
         bias = None
         if attn_mask is not None:
             bias = _bias(attn_mask, query, key)
@@ -70,7 +69,7 @@ def _attention(
             query, key, value, bias, needs_grad, dropout_p, is_causal, scale=scale
         )[0]
     return aten._scaled_dot_product_attention_math(
-        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=grouped
     )[0]
 
 

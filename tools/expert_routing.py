@@ -38,6 +38,10 @@ plan; `zlaunch config validate --model DIR` warns.
 Transformers 5 keeps all experts of a block in one parameter, with two exceptions, and its models need no
 leaf module. In transformers 4, the experts of more types are modules of their own.
 
+One of the exceptions shows nothing: NLLB-MoE of transformers 5.24 sends every token to experts 0 and 1,
+whatever its router says (`NllbMoeExperts.forward` takes a mask for numbers of experts). So all ranks need the
+same ones.
+
 `python -m tools.expert_routing` writes this page. It trains the types of the installed transformers whose
 experts are separate for two steps at stage 3, on two ranks of the CPU with a token each that needs other
 experts.

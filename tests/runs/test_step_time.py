@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.recorded_run import RANKS, SECONDS, write_run
+from tests.running import zlaunch
 from zlaunch.rundir import phases
 from zlaunch.runs.run import Run
 from zlaunch.runs.step_time import StepTime, step_time
@@ -95,3 +96,20 @@ def test_absurd_numbers_do_no_harm(root: Path, odd: dict[str, Any]) -> None:
         changed(root / f"ranks/rank-{rank}.pulse.json", **odd)
     found = step_time(Run(root))
     assert found is None or found.seconds > 0
+
+
+def test_the_fastest_run_is_listed_first(tmp_path: Path) -> None:
+    for name, tokens in (("slow", 100), ("fast", 300), ("silent", 0)):
+        root = write_run(tmp_path / "runs" / name, 100)
+        for rank in RANKS:
+            changed(
+                root / f"ranks/rank-{rank}.pulse.json",
+                tokens=tokens * 8192,
+                **({} if tokens else {"parts": {}}),
+            )
+    listed = zlaunch("runs", "list", "--sort", "speed", "--json", cwd=tmp_path)
+    assert [run["id"] for run in json.loads(listed.out)] == ["fast", "slow", "silent"]
+    assert (
+        "train.py: 49.2 samples/s, 151,237 tokens/s: the script raised"
+        in zlaunch("runs", "list", "--sort", "speed", cwd=tmp_path).out
+    )

@@ -436,6 +436,7 @@ class MetricsRecord(TypedDict, total=False):
     loss: float | None
     learning_rate: float | None
     tokens_per_second: Finite | None
+    mfu: Finite | None
     seconds_left: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]

@@ -50,11 +50,6 @@ class Document:
         """Remember its secrets, so that no message shows them."""
         remember(self.value)
 
-    @property
-    def strict_edits(self) -> tuple[Edit, ...]:
-        """Edits that make the text strict JSON."""
-        return (*self.plain_edits, *self.comment_edits)
-
     def place(self, path: KeyPath) -> Place:
         """Locate a key, or the innermost object around it if it is missing."""
         while path not in self.spans:

@@ -74,8 +74,6 @@ class Forward:
     arrived: Outputs = field(default_factory=dict)
     """Gradients of the outputs from a backward pass that has not ended."""
     backwards: list[Backward] = field(default_factory=list)
-    draws: bool = False
-    """Whether it drew random numbers."""
 
 
 class PlainModule:

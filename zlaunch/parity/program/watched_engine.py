@@ -74,8 +74,6 @@ class WatchedEngine:
         self.distances: list[Distance] = []
         self.unreached: set[str] = set()
         self.unchecked: dict[str, None] = {}
-        self.draws = False
-        """Whether the model draws random numbers."""
         engine.module.register_forward_pre_hook(self._begin, with_kwargs=True, prepend=True)
         engine.module.register_forward_hook(self._end)
 
@@ -125,7 +123,6 @@ class WatchedEngine:
         forward, self._open = self._open, None
         if forward is None:
             return output
-        self.draws |= not torch.equal(torch.get_rng_state(), forward.random.torch)
         copies: dict[int, torch.Tensor] = {}
 
         def copy_of(name: str, tensor: torch.Tensor) -> torch.Tensor:

@@ -21,8 +21,8 @@ from zlaunch.launch.measure import (
     Measurement,
     Race,
     Sample,
-    Trial,
-    Trials,
+    TrialJob,
+    TrialJobs,
     sample_of,
     trials_of,
 )
@@ -31,9 +31,9 @@ from zlaunch.runs.run import Run
 JOB = JobSpec(script=Path("train.py"))
 
 
-def trial(number: int, micro_batch: int = 8) -> Trial:
+def trial(number: int, micro_batch: int = 8) -> TrialJob:
     strategy = STRATEGIES[number]
-    return Trial(strategy, strategy.options | Options(micro_batch=micro_batch), JOB, micro_batch, 1)
+    return TrialJob(strategy, strategy.options | Options(micro_batch=micro_batch), JOB, micro_batch, 1)
 
 
 STAGES = [trial(number) for number in range(4)]
@@ -49,7 +49,7 @@ class Machine:
     now: float = 0.0
     kept: Mapping[str, Sequence[Sample]] | None = None
 
-    def run(self, one: Trial, _seconds: float) -> Sample:
+    def run(self, one: TrialJob, _seconds: float) -> Sample:
         self.ran.append(one.name)
         self.now += 1.0
         outcome = self.steps[one.name]
@@ -67,7 +67,7 @@ class Machine:
 
     def measure(
         self,
-        trials: Sequence[Trial] = STAGES,
+        trials: Sequence[TrialJob] = STAGES,
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         kept: Mapping[str, Sequence[Sample]] | None = None,
     ) -> Measurement:
@@ -131,7 +131,7 @@ def test_no_run_begins_that_would_exceed_the_budget() -> None:
 
 def test_what_cannot_win_even_if_its_prediction_is_best_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     likely = {ZERO: 0.5, ONE: 2.0, TWO: 0.0}
-    monkeypatch.setattr(Trial, "least_seconds", property(lambda one: likely[one.name]))
+    monkeypatch.setattr(TrialJob, "least_seconds", property(lambda one: likely[one.name]))
     machine = Machine({ZERO: 1.0, TWO: 5.0})
     result = machine.measure(STAGES[:3])
     assert ONE not in machine.ran
@@ -163,12 +163,14 @@ def test_an_engine_with_another_global_batch_is_passed_over() -> None:
     assert result.passed_over == [(ONE, "it trained with a batch of 8, not of 16")]
 
 
-def listed(source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **more: object) -> Trials:
+def listed(
+    source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **more: object
+) -> TrialJobs:
     facts = facts_of(replace(JOB, **more), script(source, interface), topology=local(0, 1))  # type: ignore[arg-type]
     return trials_of(facts, None)
 
 
-def batches(trials: Iterable[Trial]) -> set[tuple[int | None, int | None]]:
+def batches(trials: Iterable[TrialJob]) -> set[tuple[int | None, int | None]]:
     return {(one.micro_batch, one.grad_accum) for one in trials}
 
 

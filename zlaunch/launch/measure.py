@@ -85,7 +85,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialJob:
     """A configuration that can be run, and what is predicted of it."""
 
     strategy: Strategy
@@ -144,7 +144,7 @@ class Sample:
 class MeasuredTrial:
     """A configuration that ran."""
 
-    trial: Trial
+    trial: TrialJob
     samples: Sequence[Sample]
 
     @property
@@ -189,7 +189,7 @@ class Measurement:
     limits: Limits
 
 
-Runner = Callable[[Trial, float], Sample]
+Runner = Callable[[TrialJob, float], Sample]
 """Runs a configuration for at most some seconds."""
 
 
@@ -198,7 +198,7 @@ class Race:
 
     def __init__(
         self,
-        trials: Sequence[Trial],
+        trials: Sequence[TrialJob],
         limits: Limits,
         runner: Runner,
         kept: Mapping[str, Sequence[Sample]],
@@ -216,7 +216,7 @@ class Race:
         self._samples = {trial.name: list(kept.get(trial.name, ())) for trial in trials}
         self._num_kept = sum(map(len, self._samples.values()))
         self._passed: dict[str, str] = {}
-        self._round: list[Trial] = []
+        self._round: list[TrialJob] = []
         """What is run again, until each had its turn."""
         for trial in trials:
             self._judge(trial)
@@ -238,7 +238,7 @@ class Race:
         passed = list(self._passed.items())
         return Measurement(measured, passed, why, is_interrupted, self._num_kept, left, self._limits)
 
-    def _try(self, trial: Trial) -> None:
+    def _try(self, trial: TrialJob) -> None:
         self._round = [other for other in self._round if other is not trial]
         left = self._limits.seconds - (self._clock() - self._began)
         try:
@@ -255,7 +255,7 @@ class Race:
         )
         self._judge(trial)
 
-    def _judge(self, trial: Trial) -> None:
+    def _judge(self, trial: TrialJob) -> None:
         """Pass over a configuration that failed, or trained something else than the others."""
         samples = self._samples[trial.name]
         failures = [sample.failure for sample in samples if sample.failure is not None]
@@ -272,7 +272,7 @@ class Race:
             MeasuredTrial(trial, self._samples[trial.name]) for trial in ran if trial.name not in self._passed
         ]
 
-    def _next(self) -> Trial | None:
+    def _next(self) -> TrialJob | None:
         """Choose what to run: at first the best configurations, then those again that may be the fastest."""
         measured = self._measured()
         best = min((one.seconds for one in measured), default=None)
@@ -286,7 +286,7 @@ class Race:
             self._round = self._contenders(measured, best)
         return next(iter(self._round), None)
 
-    def _contenders(self, measured: Sequence[MeasuredTrial], best: float) -> list[Trial]:
+    def _contenders(self, measured: Sequence[MeasuredTrial], best: float) -> list[TrialJob]:
         """List what another round runs; those that an interrupted round has left come first."""
         contenders = [one for one in measured if one.fastest <= best * CONTENDERS[min(len(one.samples), 2)]]
         fewest = min(len(one.samples) for one in contenders)
@@ -294,7 +294,7 @@ class Race:
             return []
         return [one.trial for one in contenders if len(one.samples) == fewest]
 
-    def _may_win(self, trial: Trial, best: float | None) -> bool:
+    def _may_win(self, trial: TrialJob, best: float | None) -> bool:
         """Whether it may run, and be faster than the best; otherwise say why not."""
         if trial.name in self._passed:
             return False
@@ -309,7 +309,7 @@ class Race:
                 return False
         return True
 
-    def _is_too_late(self, trial: Trial) -> bool:
+    def _is_too_late(self, trial: TrialJob) -> bool:
         took = [sample.took for samples in self._samples.values() for sample in samples]
         own = [sample.took for sample in self._samples[trial.name]]
         expected = max(own or took, default=0.0)
@@ -321,24 +321,24 @@ def _worth_keeping(samples: Sequence[Sample]) -> list[Sample]:
     return [sample for sample in samples if not sample.is_late]
 
 
-def _needs_more(trial: Trial, other: Trial) -> bool:
+def _needs_more(trial: TrialJob, other: TrialJob) -> bool:
     if trial.micro_batch is None or other.micro_batch is None:
         return False
     return trial.strategy == other.strategy and trial.micro_batch >= other.micro_batch
 
 
 @dataclass(frozen=True)
-class Trials:
+class TrialJobs:
     """The configurations of a job, the best first, and those that DeepSpeed or the memory does not allow."""
 
     facts: JobFacts
-    listed: Sequence[Trial]
+    listed: Sequence[TrialJob]
     refused: Sequence[tuple[str, str]]
     per_rank: int | None
     """Samples of a rank in a step."""
 
 
-def find_trials(job: JobSpec, reporter: Reporter, global_batch: int | None) -> Trials:
+def find_trials(job: JobSpec, reporter: Reporter, global_batch: int | None) -> TrialJobs:
     """List the configurations of a job with one global batch; raise what makes the job impossible."""
     options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
     facts = prepare(job, options, reporter)
@@ -349,7 +349,7 @@ def find_trials(job: JobSpec, reporter: Reporter, global_batch: int | None) -> T
     return trials_of(facts, global_batch)
 
 
-def trials_of(facts: JobFacts, global_batch: int | None) -> Trials:
+def trials_of(facts: JobFacts, global_batch: int | None) -> TrialJobs:
     """List the configurations of a job: those that are predicted to be faster first, the best of each stage.
 
     Raise WrongUsage for a batch that the script does not let zlaunch choose, Refused if none can work.
@@ -357,7 +357,7 @@ def trials_of(facts: JobFacts, global_batch: int | None) -> Trials:
     wanted = None
     if global_batch is not None:
         wanted = _shared(global_batch, facts)
-    listed: list[Trial] = []
+    listed: list[TrialJob] = []
     refused: list[tuple[str, str]] = []
     errors: list[Refused] = []
     for strategy in available(facts.job):
@@ -377,7 +377,7 @@ def trials_of(facts: JobFacts, global_batch: int | None) -> Trials:
         else:
             trials.append(replace(trial, estimate=estimate))
     pieces = [trial.micro_batch * (trial.grad_accum or 1) for trial in listed if trial.micro_batch]
-    return Trials(facts, _best_first(trials), refused, next(iter(pieces), None))
+    return TrialJobs(facts, _best_first(trials), refused, next(iter(pieces), None))
 
 
 def _shared(global_batch: int, facts: JobFacts) -> int:
@@ -398,23 +398,25 @@ def _can_split(script: Script) -> bool:
     return setting == "argument" or (setting == "key" and any(map(script.mentions, _FEEDS)))
 
 
-def _splits(plan: LaunchPlan, strategy: Strategy, wanted: int | None) -> Iterator[Trial]:
+def _splits(plan: LaunchPlan, strategy: Strategy, wanted: int | None) -> Iterator[TrialJob]:
     """Cut the batch of a rank into micro-batches, the largest first."""
     job, script = plan.facts.job, plan.script
     setting = setting_of(script.interface, script.handover)
     micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
     if micro is None or pieces is None or not _can_split(script):
-        yield Trial(strategy, strategy.options, job, micro, pieces)
+        yield TrialJob(strategy, strategy.options, job, micro, pieces)
         return
     per_rank = wanted or micro * pieces
     for size in sizes(per_rank)[::-1]:
         batch = Options(micro_batch=size, grad_accum=per_rank // size)
         changed = batch.apply(job, setting)
         assert changed is not None, "the setting is known"
-        yield Trial(strategy, strategy.options | batch, changed, size, per_rank // size)
+        yield TrialJob(strategy, strategy.options | batch, changed, size, per_rank // size)
 
 
-def _estimated(facts: JobFacts, trials: Sequence[Trial]) -> Iterator[tuple[Trial, Estimate | str | None]]:
+def _estimated(
+    facts: JobFacts, trials: Sequence[TrialJob]
+) -> Iterator[tuple[TrialJob, Estimate | str | None]]:
     """Predict each in closed form; None if nothing is known, a reason if it cannot work."""
     queries = [query_for(replace(facts, job=trial.job)) for trial in trials]
     known = [query for query in queries if query is not None and _is_known(query)]
@@ -440,7 +442,7 @@ def _is_known(query: EstimateQuery) -> bool:
     return not (training.assumes_length or training.uncounted or training.split)
 
 
-def _best_first(trials: Sequence[Trial]) -> list[Trial]:
+def _best_first(trials: Sequence[TrialJob]) -> list[TrialJob]:
     order = [trials[number] for number in fastest_first({n: t.seconds for n, t in enumerate(trials)})]
     first_of = {trial.strategy: trial for trial in reversed(order)}
     return [
@@ -489,7 +491,7 @@ class TrialRunner:
     root: Path = field(default_factory=lambda: RUNS / f"{time.strftime('%Y%m%d-%H%M%S')}-measure")
     num_runs: int = 0
 
-    def __call__(self, trial: Trial, seconds: float) -> Sample:
+    def __call__(self, trial: TrialJob, seconds: float) -> Sample:
         """Run one for its steps, or until the seconds are over; raise KeyboardInterrupt if a user ends it."""
         self.num_runs += 1
         self.begins(trial.name)
@@ -559,7 +561,7 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
 class KeptSamples:
     """A file with the runs of one question, in the cache of this user."""
 
-    def __init__(self, trials: Trials, limits: Limits) -> None:
+    def __init__(self, trials: TrialJobs, limits: Limits) -> None:
         """Find the file; nothing is kept if the cache is off."""
         self._file: Path | None = None
         directory = cache_directory(os.environ)
@@ -584,7 +586,7 @@ class KeptSamples:
             write_whole(self._file, json.dumps(written))
 
 
-def _question(trials: Trials, limits: Limits) -> str:
+def _question(trials: TrialJobs, limits: Limits) -> str:
     """Hash everything that a measurement depends on."""
     facts, job = trials.facts, trials.facts.job
     depends = {

@@ -40,6 +40,12 @@ def test_samples_and_tokens_are_those_of_all_ranks(root: Path) -> None:
     assert throughput.tokens_per_second == pytest.approx(8192 * len(RANKS) / SECONDS)
 
 
+def test_the_forecast_of_a_step_is_shown_beside_it(root: Path) -> None:
+    assert measured(root).predicted == "0.90 s to 1.6 s, bound by compute"
+    shown = zlaunch("runs", "show", root, cwd=root.parent)
+    assert "1.3 s in all; predicted: 0.90 s to 1.6 s, bound by compute" in shown.out
+
+
 def test_the_slowest_rank_is_named_first(root: Path) -> None:
     verdict = measured(root).losses[0].verdict
     assert verdict.cause == "rank 5 on w1 is slower than the others, which wait for it"

@@ -21,6 +21,7 @@ SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("
 
 def commands(text: str) -> Iterator[list[str]]:
     """Find the zlaunch commands in code blocks and in backticks, up to the arguments of the script."""
+    text = re.sub(r" \\\n +", " ", text)  # a command of several lines
     blocks = re.findall(r"^    (?:\$ )?(zlaunch .*)$", text, re.MULTILINE)
     for command in (*blocks, *re.findall(r"`(zlaunch [^`]+)`", text)):
         yield re.split(r"\s#|\s\[?--\s|;", command + " ")[0].replace("[", " ").replace("]", " ").split()[1:]

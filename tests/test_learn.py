@@ -16,7 +16,8 @@ LANGUAGES = (BOOK, BOOK.with_suffix(".zh.md"))
 
 def blocks(page: Path) -> list[list[str]]:
     """Find the indented blocks, without the empty lines around them."""
-    found = re.findall(r"(?:^(?: {4}.*)?\n)+", page.read_text("utf-8"), re.MULTILINE)
+    text = re.sub(r" \\\n +", " ", page.read_text("utf-8"))  # a command of several lines
+    found = re.findall(r"(?:^(?: {4}.*)?\n)+", text, re.MULTILINE)
     return [one.strip("\n").splitlines() for one in found if one.strip()]
 
 
@@ -83,6 +84,12 @@ def test_the_book_shows_the_tour_as_its_own_page_does() -> None:
     (lines,) = [lines for command, lines in examples() if command == TOUR]
     page = iter((ROOT / "docs" / "tour.md").read_text("utf-8").splitlines())
     assert [line for line in lines if line not in ("", "…") and f"    {line}" not in page] == []
+
+
+@pytest.mark.parametrize("page", LANGUAGES)
+def test_the_book_shows_commands_in_80_columns(page: Path) -> None:
+    lines = re.findall(r"^ {4}((?:\$ zlaunch | {4}--).*)$", page.read_text("utf-8"), re.MULTILINE)
+    assert [line for line in lines if len(line) > 80] == []
 
 
 def test_both_languages_show_the_same_and_have_the_same_chapters() -> None:

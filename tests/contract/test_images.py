@@ -89,6 +89,25 @@ def test_internvl_cuts_images_into_tiles() -> None:
         assert inputs(width, height, {}, config).shapes["pixel_values"][0] == tiles
 
 
+@pytest.mark.parametrize(
+    ("kind", "images", "processor", "missing"),
+    [
+        ("internvl", Images(1), {}, ("more tiles of each image",)),
+        ("internvl", Images(1, 3000, 1300), {}, ()),
+        ("internvl", Images(1), {"crop_to_patches": False}, ()),
+        ("llama4", Images(1, 3000, 1300), {}, ("more tiles of each image",)),
+        ("gemma3", Images(1), {}, ()),
+    ],
+)
+def test_tiles_that_are_not_counted_make_the_number_a_lower_bound(
+    kind: str, images: Images, processor: dict[str, Any], missing: tuple[str, ...]
+) -> None:
+    vision = SimpleNamespace(image_size=336, patch_size=14)
+    config = SimpleNamespace(vision_config=vision, model_type=kind)
+    made = image_inputs(images, config, {"pixel_values": None}, (1, 64), processor=processor)
+    assert made.missing == missing
+
+
 def test_smolvlm_splits_images() -> None:
     processor = models.smolvlm.image_processing_pil_smolvlm.SmolVLMImageProcessorPil(
         size={"longest_edge": 2048}, max_image_size={"longest_edge": 512}

@@ -35,6 +35,11 @@ CALLS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     ),
     "nll_loss": (aten.nll_loss_forward.default, (ones(4, 4), INDEX, ones(4, dtype=WHOLE), 1, -100)),
     "index_put": (aten.index_put.default, (ones(4, 4, dtype=WHOLE), [INDEX[:1]], ones(1, 4))),
+    "layer_norm": (aten.native_layer_norm.default, (ones(2, 4, dtype=WHOLE), [4], ones(4), ones(4), 1e-5)),
+    "group_norm": (
+        aten.native_group_norm.default,
+        (ones(2, 4, 8, dtype=WHOLE), ones(4), ones(4), 2, 4, 8, 2, 1e-5),
+    ),
     "index_add": (aten.index_add.default, (ones(4, 4, dtype=WHOLE), 0, INDEX[:1], ones(1, 4))),
 }
 
@@ -59,3 +64,11 @@ def test_types_that_autocast_converts_do_not_fail() -> None:
     func, args = CALLS["mm"]
     with torch.autocast("cpu", HALF):
         assert error_of(lambda: check_types(func, args, {}, ONE_TYPE[id(func)])) is None
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "group_norm"])
+def test_norms_with_weights_that_the_cpu_converts_do_not_fail(name: str) -> None:
+    func, args = CALLS[name]
+    args = (args[0].to(HALF), *(arg.to(WHOLE) if isinstance(arg, torch.Tensor) else arg for arg in args[1:]))
+    assert error_of(lambda: func(*args)) is None
+    assert error_of(lambda: check_types(func, args, {}, ONE_TYPE[id(func)])) is None

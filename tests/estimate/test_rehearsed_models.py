@@ -91,6 +91,10 @@ KINDS = {
     "images of a given size": replace(
         of(QWEN, "Qwen2_5_VLForConditionalGeneration"), images=Images(2, 200, 130), seq_len=128
     ),
+    "pages that may have an image": of(
+        {**BERT, "model_type": "layoutlmv3", "coordinate_size": 12, "shape_size": 8},
+        "LayoutLMv3ForTokenClassification",
+    ),
     "infinity": of({**MAMBA2, "time_step_limit": [0.0, float("inf")]}, "Mamba2ForCausalLM"),
     "infinity as transformers writes it": of(
         {**MAMBA2, "time_step_limit": [0.0, {"__float__": "Infinity"}]}, "Mamba2ForCausalLM"
@@ -106,7 +110,7 @@ REMARKS = {
     "images of a given size": "counted with 2 images of 196 x 140 in each sequence, 35 tokens each",
     "images of one size": "counted with one image of 56 x 56 in each sequence, its tokens included",
 }
-MISSING = {"images of any size": ("images",)}
+MISSING = {"images of any size": ("images",), "pages that may have an image": ("images",)}
 
 
 @pytest.fixture(scope="module")

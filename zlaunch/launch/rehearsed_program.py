@@ -202,9 +202,10 @@ def _uncounted(facts: JobFacts, result: RehearsedProgram) -> Iterator[Uncounted]
 
 
 def _notes(result: RehearsedProgram) -> Iterator[str]:
+    trained = next(engine for engine in result.engines if engine.steps)
     for engine in result.engines:
-        if not engine.steps:
-            yield f"counted with a second engine, whose {engine.model} has {engine.parameters:,} parameters"
+        if engine is not trained:
+            yield f"counted with another engine, whose {engine.model} has {engine.parameters:,} parameters"
 
 
 def sequence_length(result: RehearsedProgram) -> int | None:

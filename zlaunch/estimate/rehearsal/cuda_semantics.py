@@ -24,7 +24,8 @@ def apply() -> None:
 
     def attention(query: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if query.device.type == NAME:
-            return _attention(query, *args, **kwargs)
+            given = ("key", "value", "attn_mask", "dropout_p", "is_causal")
+            return _attention(query, **dict(zip(given, args, strict=False)), **kwargs)
         return original_attention(query, *args, **kwargs)
 
     def dropout(

@@ -321,8 +321,18 @@ ONE_TYPE: dict[int, tuple[int, ...]] = {
     id(aten.index_put_.default): (0, 2),
     id(aten.index_add.default): (0, 3),
     id(aten.index_add_.default): (0, 3),
+    id(aten.native_layer_norm.default): (0, 2),
+    id(aten.native_group_norm.default): (0, 1),
 }
 """Operators, by identity → arguments of one type; fake tensors may differ where real ones may not."""
+
+
+_SMALLEST_NORMS: dict[int, Callable[[Sequence[Any]], tuple[Any, ...]]] = {
+    id(aten.native_layer_norm.default): lambda args: (args[0], [1] * len(args[1]), *args[2:]),
+    id(aten.native_group_norm.default): lambda args: (*args[:3], 1, 1, 1, 1, args[-1]),
+}
+"""Norms, by identity → their arguments for tensors of one element."""
+_NAMES_OF_TYPES = {torch.float32: "Float", torch.bfloat16: "BFloat16", torch.float16: "Half"}
 
 
 def check_types(
@@ -335,13 +345,20 @@ def check_types(
     if len(types) < 2 or any(map(torch.is_autocast_enabled, devices)):
         return
 
+    if id(func) in _SMALLEST_NORMS and given[0].device.type == NAME:
+        # The kernels of CUDA convert no weights; those of the CPU convert some.
+        wanted, found = (_NAMES_OF_TYPES.get(tensor.dtype, tensor.dtype) for tensor in given)
+        raise RuntimeError(f"expected scalar type {wanted} but found {found}")
+
     def smallest(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return _empty([1] * value.dim(), dtype=value.dtype, device="cpu").zero_()
         return value
 
     with _disable_current_modes():
-        func(*tree_map(smallest, tuple(args)), **tree_map(smallest, dict(kwargs)))
+        small: Any = tree_map(smallest, tuple(args))
+        small = _SMALLEST_NORMS.get(id(func), tuple)(small)
+        func(*small, **tree_map(smallest, dict(kwargs)))
 
 
 def _item(tensor: torch.Tensor) -> float | None:

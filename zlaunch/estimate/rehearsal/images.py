@@ -25,6 +25,11 @@ _REDUCED_FROM: Final = 1.1
 _SHORTEST, _LONGEST = 378, 980
 """Edges of an image with the processor of Idefics 2."""
 _WITH_QUARTERS: Final = 5
+_CUTTING: Final = (
+    *("aya_vision", "cohere2_vision", "llama4", "molmo2", "perception_lm", "qianfan_ocr"),
+    *("deepseek_ocr2", "phi4_multimodal", "step3p7", "unlimited_ocr"),
+)
+"""Types of models whose processors cut large images into tiles, unless they are told not to."""
 _AROUND_IMAGE: Final = 2
 """Tokens that begin and end an image."""
 
@@ -88,7 +93,7 @@ def image_inputs(
     """
     job = _Job(images, config, arguments, batch, processor or {})
     takes_images = "pixel_values" in arguments and hasattr(config, "vision_config")
-    if not takes_images and images.count and images != ONE_IMAGE:
+    if "pixel_values" not in arguments and images.count and images != ONE_IMAGE:
         return ImageInputs(notes=(f"`--images {images}` has no effect: the model takes no images",))
     if not takes_images or not images.count:
         return ImageInputs()
@@ -105,10 +110,14 @@ def image_inputs(
     token = getattr(config, "image_token_id", None)
     if token is None:
         token = getattr(config, "image_token_index", None)
-    missing: tuple[str, ...] = ()
+    notes, missing = [_note(images, tokens, of_size)], tuple[str, ...]()
     if prepare is _resampled and "do_image_splitting" not in job.processor:
-        missing = ("the four parts of each image, which its processor may add",)
-    return ImageInputs(shapes, (_note(images, tokens, of_size),), data, tokens, token, missing)
+        missing = ("four more parts of each image",)
+    elif _leaves_out_tiles(job, prepare):
+        missing = ("more tiles of each image",)
+        if prepare is _in_tiles:
+            notes.append(f"the tiles of images of any size are counted with `--images {_EXAMPLE}`")
+    return ImageInputs(shapes, tuple(notes), data, tokens, token, missing)
 
 
 _Prepared = tuple[Mapping[str, Shape], int | None, Mapping[str, torch.Tensor], tuple[int, int]]
@@ -133,6 +142,15 @@ def _processor_of(job: _Job) -> _Processor:
     if job.config.model_type == "internvl":
         return _in_tiles
     return _of_one_size
+
+
+def _leaves_out_tiles(job: _Job, prepare: _Processor) -> bool:
+    """Whether the model's processor cuts large images, of which one tile is counted."""
+    if job.processor.get("crop_to_patches") is False:
+        return False
+    if prepare is _in_tiles:
+        return job.size is None
+    return prepare is _of_one_size and job.config.model_type in _CUTTING
 
 
 def _note(images: Images, tokens: int | None, size: tuple[int, int]) -> str:

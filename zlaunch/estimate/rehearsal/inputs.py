@@ -23,8 +23,11 @@ _ONE_LABEL = ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFI
 _NUM_CHOICES = 4
 """Choices per example for multiple choice, as in most datasets."""
 _FLOATING_POINT = frozenset({"pixel_values", "input_features", "input_values", "vectors", "targets"})
-_MODALITIES = {"vision_config": "images", "audio_config": "audio"}
-"""Attribute of a config → what the model takes besides text."""
+_BESIDE_TEXT = {
+    "images": ("vision_config", "pixel_values", "image", "image_patches", "visual_embeds", "visual_feats"),
+    "audio": ("audio_config", "input_features", "input_values", "audio_input_ids", "user_audio_codes"),
+}
+"""What a model may take besides text → attributes of its config and arguments of `forward` that tell."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,17 @@ class ModelInputs:
 
 def is_text(cls: type[transformers.PreTrainedModel], config: transformers.PretrainedConfig) -> bool:
     """Whether a model takes only tokens."""
-    return cls.main_input_name == "input_ids" and not _modalities(config)
+    return cls.main_input_name == "input_ids" and not _modalities(cls, config)
 
 
-def _modalities(config: transformers.PretrainedConfig) -> list[str]:
-    return [what for name, what in _MODALITIES.items() if hasattr(config, name)]
+def _modalities(cls: type[torch.nn.Module], config: transformers.PretrainedConfig) -> list[str]:
+    """Name what a model that takes tokens may take besides."""
+    arguments = inspect.signature(cls.forward).parameters
+    modalities = []
+    for modality, names in _BESIDE_TEXT.items():
+        if any(name in arguments or hasattr(config, name) for name in names):
+            modalities.append(modality)
+    return modalities
 
 
 def inputs_of(
@@ -84,11 +93,11 @@ def inputs_of(
         with _disable_current_modes():
             size = (count, workload.seq_len)
             images = image_inputs(workload.images, config, arguments, size, processor=workload.processor)
-        missing = _modalities(config)
+        missing = _modalities(type(base), config)
         notes = (*notes, *images.notes)
         if images.shapes:
             shapes = {**shapes, **images.shapes}
-            missing.remove(_MODALITIES["vision_config"])
+            missing.remove("images")
             missing += images.missing
     if _is_for_task(name, ("SEQUENCE_CLASSIFICATION",)) and config.get_text_config().pad_token_id is None:
         config.get_text_config().pad_token_id = 0  # without it, batches of several sequences are rejected

@@ -7,6 +7,7 @@ there what it wrote. Nothing outside may be deleted or renamed, and no other mac
 import builtins
 import io
 import os
+import shutil
 import sys
 import tempfile
 import zlib
@@ -43,10 +44,12 @@ class Confinement:
         opens, os_opens = builtins.open, os.open
 
         def open_file(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            return opens(self._place(file, any(letter in mode for letter in "wax+")), mode, *args, **kwargs)
+            writes, replaces = (any(letter in mode for letter in letters) for letters in ("wax+", "wx"))
+            return opens(self._place(file, writes, replaces=replaces), mode, *args, **kwargs)
 
         def open_descriptor(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
-            return os_opens(self._place(path, bool(flags & _WRITING)), flags, *args, **kwargs)
+            place = self._place(path, bool(flags & _WRITING), replaces=bool(flags & os.O_TRUNC))
+            return os_opens(place, flags, *args, **kwargs)
 
         builtins.open = io.open = open_file
         os.open = open_descriptor
@@ -54,7 +57,22 @@ class Confinement:
             setattr(os, name, self._moving(getattr(os, name)))
         for name in ("remove", "unlink"):
             setattr(os, name, self._removing(getattr(os, name)))
+        self._place_databases()
         sys.addaudithook(self._hear)
+
+    def _place_databases(self) -> None:
+        try:
+            import sqlite3
+        except ImportError:  # a Python may be built without it
+            return
+        connect = sqlite3.connect
+
+        def connected(database: Any, *args: Any, **kwargs: Any) -> Any:
+            if not str(database).startswith((":", "file:")):
+                database = self._place(database, True)
+            return connect(database, *args, **kwargs)
+
+        sqlite3.connect = connected
 
     def lift(self) -> tuple[str, ...]:
         """End this, and return the directories that the program made, all of which are empty."""
@@ -64,15 +82,18 @@ class Confinement:
     def _is_free(self, path: str) -> bool:
         return any(path == root or path.startswith(root + os.sep) for root in self._free)
 
-    def _place(self, file: Any, writes: bool) -> Any:
-        """Return the file to open in place of another one."""
+    def _place(self, file: Any, writes: bool, *, replaces: bool = False) -> Any:
+        """Return the file to open in place of another one, of which it is a copy unless that is replaced."""
         if not self._is_on or not isinstance(file, (str, os.PathLike)) or isinstance(os.fspath(file), bytes):
             return file
         path = os.path.realpath(os.fspath(file))
         if self._is_free(path):
             return file
         other = self._other(path)
-        if writes or os.path.exists(other):  # noqa: PTH110 - in each call
+        is_there = os.path.exists(other)  # noqa: PTH110 - in each call
+        if writes and not is_there and not replaces and os.path.isfile(path):  # noqa: PTH113
+            shutil.copyfile(path, other)
+        if writes or is_there:
             return other
         return file
 

@@ -1,6 +1,7 @@
 """What a program is given in place of its own settings: fewer micro-batches, no trackers, no saved model."""
 
 import contextlib
+import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -114,6 +115,10 @@ def _save_no_model() -> None:
             save(obj, f, *args, **kwargs)
 
     torch.save = saved
+    with contextlib.suppress(ImportError):
+        writer: Any = importlib.import_module("safetensors.torch")
+        writer._flatten = lambda _: {}  # whoever has imported `save_file` calls these two
+        writer.serialize_file = lambda *_, **__: None
     for model in (
         transformers.PreTrainedModel,
         transformers.PreTrainedTokenizerBase,

@@ -1,5 +1,6 @@
 """Values that a rehearsal does not have, and the lines of a program that decide by them."""
 
+import ast
 import linecache
 import os
 import sys
@@ -170,6 +171,13 @@ def _note_what_is_left_out() -> None:
 
 
 def _branches() -> bool:
-    """Whether the line of the program begins with a word that decides."""
+    """Whether the line of the program begins with a word that decides, maybe by a number."""
     place = place_of(_caller())
-    return place is not None and place[1].startswith(("if ", "elif ", "while ", "assert "))
+    if place is None or not place[1].startswith(("if ", "elif ", "while ", "assert ")):
+        return False
+    try:
+        (statement,) = ast.parse(place[1].removeprefix("el")).body
+    except (SyntaxError, ValueError):  # what it decides on is on other lines
+        return True
+    condition: ast.expr = statement.test  # type: ignore[attr-defined]
+    return any(isinstance(node, ast.Call) for node in ast.walk(condition))

@@ -2,19 +2,17 @@
 
 import shlex
 import shutil
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
 
 from zlaunch import console
 from zlaunch.cli.views.achieved import achieved
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.process import answer_of
 from zlaunch.runs.run import Run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.why import headline
@@ -51,7 +49,7 @@ def notify(root: Path, ways: Sequence[str]) -> None:
             send = _post(how) if how.startswith(("http://", "https://")) else _call(how)
         try:
             send(run)
-        except (OSError, URLError, subprocess.SubprocessError, ValueError) as error:
+        except (OSError, ValueError, ZlaunchError) as error:
             console.say(*console.paragraph(f"`--notify {how}` failed: {error}"))
 
 
@@ -68,12 +66,11 @@ def _json(run: Run) -> str:
 
 
 def _ring(_run: Run) -> None:
-    sys.stderr.write("\a")
-    sys.stderr.flush()
+    console.ring()
 
 
 def _show(run: Run) -> None:
-    subprocess.run([_DESKTOP, f"zlaunch: {run.id}", _summary(run)], timeout=SECONDS, check=True)
+    _start([_DESKTOP, f"zlaunch: {run.id}", _summary(run)])
 
 
 def _post(url: str) -> Callable[[Run], None]:
@@ -86,12 +83,13 @@ def _post(url: str) -> Callable[[Run], None]:
 
 
 def _call(command: str) -> Callable[[Run], None]:
-    def call(run: Run) -> None:
-        argv = shlex.split(command)
-        # stdout is for what the job prints, and for the object of --json
-        subprocess.run(argv, input=_json(run), text=True, stdout=sys.stderr, timeout=SECONDS, check=True)
+    return lambda run: _start(shlex.split(command), _json(run))
 
-    return call
+
+def _start(argv: Sequence[str], stdin: str = "") -> None:
+    ended = answer_of(argv, stdin, SECONDS)
+    if ended.returncode != 0:
+        raise ValueError(ended.err.strip() or f"it ended with status {ended.returncode}")
 
 
 _WAYS: Final = {"bell": _ring, "desktop": _show}

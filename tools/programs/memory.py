@@ -23,7 +23,7 @@ REMARKS = {
     "trl.scripts.grpo": "the generation of completions is not rehearsed",
     "training_batch_hard_trec": "65,544 bytes too high: its loss selects by a mask, which counts as all true",
     "swift sft": "2,016 bytes too low: a rank keeps two more copies of a batch; why is not known",
-    "run_audio_classification": "`load` is 768 bytes too high: the first norm of each size counts when it is filled",
+    "run_audio_classification": "`load` is 768 bytes too high: the first norms of a size count when filled",
 }
 """What differs, and why."""
 Levels = dict[str, tuple[int, int]]

@@ -2,9 +2,9 @@
 
     python -m bench.watch_cost [STEPS]    # a multiple of 4
 
-DeepSpeed trains in one process. Half of the steps use the engine's functions as the hook wrapped them, the
-other half the original ones, in turn and on the same machine. The CPU time of zlaunch's own processes is
-read from the kernel.
+DeepSpeed trains on two ranks. Half of the steps use the functions of the engine, of torch.distributed and of
+the DataLoader as the hook wrapped them, the other half the original ones, in turn and on the same machine.
+The CPU time of zlaunch's own processes is read from the kernel.
 """
 
 import json
@@ -33,12 +33,15 @@ config = {
     "steps_per_print": 1 << 30,
 }
 engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=config)
+c10d, loading = torch.distributed.distributed_c10d, torch.utils.data.dataloader
+holders = (DeepSpeedEngine, torch.distributed, c10d, c10d.Work, loading._BaseDataLoaderIter)
 watched = {
-    name: value
-    for name, value in vars(DeepSpeedEngine).items()
+    (holder, name): value
+    for holder in holders
+    for name, value in vars(holder).items()
     if "zlaunch" in getattr(getattr(value, "__code__", None), "co_filename", "")
 }
-bare = {name: value.__wrapped__ for name, value in watched.items()}
+bare = {place: value.__wrapped__ for place, value in watched.items()}
 parents = psutil.Process().parents()
 around = parents[: [p.pid for p in parents].index(int(sys.argv[3]))]  # up to the bench
 
@@ -47,26 +50,29 @@ def worked():
     return sum(sum(p.cpu_times()[:2]) for p in around)
 
 
-ids = torch.randint(0, 512, (4, 64))
+samples = torch.utils.data.TensorDataset(torch.randint(0, 512, (4 * int(sys.argv[1]), 64)))
+batches = iter(torch.utils.data.DataLoader(samples, batch_size=4))
 took = {True: [], False: []}
 before, start = worked(), time.perf_counter()
 for number in range(int(sys.argv[1])):
     is_watched = number % 4 in (0, 3)
-    for name, value in (watched if is_watched else bare).items():
-        setattr(DeepSpeedEngine, name, value)
+    for (holder, name), value in (watched if is_watched else bare).items():
+        setattr(holder, name, value)
     began = time.perf_counter()
+    (ids,) = next(batches)
     engine.backward(engine(ids).square().mean())
     engine.step()
     took[is_watched].append(time.perf_counter() - began)
 answer = {
     "watched": took[True],
     "bare": took[False],
-    "functions": sorted(watched),
+    "functions": len({value for value in watched.values()}),
     "programs": len(around),
     "share": (worked() - before) / (time.perf_counter() - start),
 }
-with open(sys.argv[2], "w") as file:
-    json.dump(answer, file)
+if torch.distributed.get_rank() == 0:
+    with open(sys.argv[2], "w") as file:
+        json.dump(answer, file)
 """
 
 
@@ -76,7 +82,7 @@ def main(steps: int) -> None:
     pairs = zip(found["watched"], found["bare"], strict=True)
     low, ratio, high = statistics.quantiles([watched / bare for watched, bare in pairs], n=4)
     step = {kind: statistics.median(found[kind]) * 1e3 for kind in ("bare", "watched")}
-    print(f"wrapped: {', '.join(found['functions'])}")
+    print(f"{found['functions']} functions are wrapped")
     print(f"a step: {step['bare']:.2f} ms bare, {step['watched']:.2f} ms watched")
     medians = step["watched"] / step["bare"]
     print(f"ratio: {medians:.4f} of the medians; {ratio:.4f} of pairs ({low:.3f}-{high:.3f})")
@@ -88,7 +94,7 @@ def _measured(steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         script, answer = Path(folder) / "train.py", Path(folder) / "answer.json"
         script.write_text(TRAINING)
-        zlaunch = [sys.executable, "-m", "zlaunch", "train", str(script), "--gpus", "1"]
+        zlaunch = [sys.executable, "-m", "zlaunch", "train", str(script), "--gpus", "2"]
         run_dir = ["--run-dir", str(Path(folder) / "run")]
         argv = [*zlaunch, *run_dir, "--", str(steps), str(answer), str(os.getpid())]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)

@@ -58,7 +58,8 @@ def own_files(steps: int, odd: str) -> dict[str, Any]:
             "phases": [
                 {"name": name, "peak": {"gpu": peak * GIB, "reserved": (peak + 2) * GIB, "pinned": 40 * GIB}}
                 for name, peak in peaks.items()
-            ]
+            ],
+            "step": {"likely": [0.9, 1.6], "bound_by": "compute"},
         },
         "environment.json": {"packages": {"torch": "2.9.0"}, "machine": {"gpus": [{"name": f"H200{odd}"}]}},
         "how-it-ended.json": {

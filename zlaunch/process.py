@@ -262,6 +262,29 @@ def signals_told(tell: Callable[[int], None]) -> Iterator[None]:
         _restore(handlers)
 
 
+@contextlib.contextmanager
+def signals_noted() -> Iterator[Callable[[], bool]]:
+    """Note signals that ask this process to stop, whoever handles them; the value says whether one came."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    came = False
+
+    def has_come() -> bool:
+        nonlocal came
+        with contextlib.suppress(BlockingIOError):
+            came = bool({*os.read(reader, 1024)} & {*RELAYED}) or came
+        return came
+
+    try:
+        yield has_come
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reader)
+        os.close(writer)
+
+
 def _raise_stopped(number: int, _frame: FrameType | None) -> NoReturn:
     defer_signals()  # a second one would come while the first is dealt with
     raise Stopped(number)

@@ -138,6 +138,13 @@ def brief(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def measured_time(seconds: float) -> str:
+    """Format a short time that was measured, with three significant digits: `812 ms`, `1.27 s`."""
+    if seconds < 0.9995:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s"
+
+
 def count(number: float) -> str:
     """Format a large count: `8.03 B`, `125 M`, `512`."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):

@@ -65,6 +65,17 @@ class Network:
             _ip("link", "set", self._link(host), "mtu", "1500")
 
     @contextmanager
+    def slowed(self, host: str, rate: str) -> Iterator[None]:
+        """Let the link of a host carry only so much for a while: `50mbit`."""
+        device = ("dev", self._link(host), "root")
+        shape = ("tbf", "rate", rate, "burst", "64kb", "latency", "400ms")
+        subprocess.run(["tc", "qdisc", "add", *device, *shape], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["tc", "qdisc", "del", *device], check=True)
+
+    @contextmanager
     def closed_ports(self, host: str, to: str) -> Iterator[None]:
         """Let a host send nothing to the ports of another one for a while, except to those below 1024."""
         rule = ("to", self.address(to), "ipproto", "tcp", "dport", "1024-65534", "pref", "10", "unreachable")

@@ -108,6 +108,15 @@ def history(layout: RunDir) -> list[dict[str, Any]]:
     return [json.loads(line) for line in layout.steps.read_text().splitlines()]
 
 
+def check_time_of_steps(lines: list[dict[str, Any]], last: dict[str, Any]) -> None:
+    """Compare the parts of all timed steps with the time between the first and the last of them."""
+    assert last["timed_steps"] == len(lines) - 2
+    parts = last["parts"]
+    took = lines[-1]["time"] - lines[1]["time"]
+    assert sum(parts.values()) == pytest.approx(took, rel=0.03, abs=0.02)
+    assert parts["forward"] > 0.04 * last["timed_steps"] < parts["training"] + parts["backward"]
+
+
 def check_time_of_phases(lines: list[dict[str, Any]], seen: list[dict[str, Any]]) -> None:
     """Compare the time of all phases with that between the first and the last pulse."""
     spent = sum(sum(line.get("phases", {}).values()) for line in lines)
@@ -173,6 +182,7 @@ def test_an_engine_without_a_trainer_tells_its_course(tmp_path: Path) -> None:
     assert [line["tokens"] for line in lines] == [20 * step for step in range(1, 21)]
     assert [f"{line['loss']:.4f}" for line in lines[-1:]] == [f"{last['loss']:.4f}"]
     check_time_of_phases(history(layout), seen)
+    check_time_of_steps(lines, last)
 
 
 def test_a_script_with_neither_reports_in_two_lines(tmp_path: Path) -> None:

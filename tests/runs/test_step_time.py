@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.recorded_run import RANKS, SECONDS, write_run
+from tests.running import zlaunch
 from zlaunch.rundir import phases
 from zlaunch.runs.run import Run
 from zlaunch.runs.step_time import StepTime, step_time
@@ -37,6 +38,12 @@ def test_samples_and_tokens_are_those_of_all_ranks(root: Path) -> None:
     throughput = measured(root).throughput
     assert throughput.samples_per_second == pytest.approx(64 / SECONDS)
     assert throughput.tokens_per_second == pytest.approx(8192 * len(RANKS) / SECONDS)
+
+
+def test_the_forecast_of_a_step_is_shown_beside_it(root: Path) -> None:
+    assert measured(root).predicted == "0.90 s to 1.6 s, bound by compute"
+    shown = zlaunch("runs", "show", root, cwd=root.parent)
+    assert "1.3 s in all; predicted: 0.90 s to 1.6 s, bound by compute" in shown.out
 
 
 def test_the_slowest_rank_is_named_first(root: Path) -> None:
@@ -95,3 +102,20 @@ def test_absurd_numbers_do_no_harm(root: Path, odd: dict[str, Any]) -> None:
         changed(root / f"ranks/rank-{rank}.pulse.json", **odd)
     found = step_time(Run(root))
     assert found is None or found.seconds > 0
+
+
+def test_the_fastest_run_is_listed_first(tmp_path: Path) -> None:
+    for name, tokens in (("slow", 100), ("fast", 300), ("silent", 0)):
+        root = write_run(tmp_path / "runs" / name, 100)
+        for rank in RANKS:
+            changed(
+                root / f"ranks/rank-{rank}.pulse.json",
+                tokens=tokens * 8192,
+                **({} if tokens else {"parts": {}}),
+            )
+    listed = zlaunch("runs", "list", "--sort", "speed", "--json", cwd=tmp_path)
+    assert [run["id"] for run in json.loads(listed.out)] == ["fast", "slow", "silent"]
+    assert (
+        "train.py: 49.2 samples/s, 151,237 tokens/s: the script raised"
+        in zlaunch("runs", "list", "--sort", "speed", cwd=tmp_path).out
+    )

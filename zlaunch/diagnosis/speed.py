@@ -13,7 +13,7 @@ from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.estimate.changes import Options, speed_changes
 from zlaunch.rundir import phases
-from zlaunch.units import brief, plural
+from zlaunch.units import brief, memory, plural
 
 LEAST_SHARE: Final = 0.10
 LEAST_STEPS: Final = 10
@@ -30,6 +30,9 @@ MOST_BLOCKS: Final = 200
 """Steps are looked at in at most so many blocks."""
 FEW_FLOPS: Final = 0.05
 """Share of a device's FLOP/s below which micro-batches are too small for it."""
+FIXED: Final = (phases.COMMUNICATION, phases.STEPPING, phases.TRAINING)
+"""Parts whose time does not depend on the size of a micro-batch."""
+MUCH_FIXED: Final = 0.4
 SMALL_BATCH: Final = 512
 """Tokens of a micro-batch; a larger one occupies a device."""
 
@@ -341,29 +344,29 @@ def _recomputation(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     if evidence.unsaved > evidence.room / 1.5:
         return
     seconds = evidence.usual(phases.FORWARD)
-    room, unsaved = evidence.room / 2**30, evidence.unsaved / 2**30
     yield _loss(
         "needless-recomputation",
         seconds / evidence.seconds,
         f"the backward pass recomputes the forward pass: about {_of_a_step(evidence, seconds)}",
-        (f"the activations would take {unsaved:.1f} GiB; {room:.1f} GiB were never used",),
+        (f"the activations would take {memory(evidence.unsaved)}; {memory(evidence.room)} were never used",),
         evidence.changes("recomputation"),
     )
 
 
 def _small_batch(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
-    """Micro-batches are too small for the device."""
+    """Micro-batches are too small for the device, or for what a step costs whatever its size."""
     share, tokens = evidence.flops_share, evidence.tokens
-    if share is None or tokens is None or share >= FEW_FLOPS or tokens >= SMALL_BATCH:
+    if tokens is None or tokens >= SMALL_BATCH:
         return
-    fixed = 1 - min(1.0, share / FEW_FLOPS)
-    yield _loss(
-        "small-micro-batch",
-        fixed,
-        f"a micro-batch of {plural(tokens, 'token')} is too small to keep the device busy",
-        (f"the model's operations reach {share:.1%} of what the device can do",),
-        evidence.changes("passes"),
-    )
+    fixed = sum(evidence.usual(part) for part in FIXED) / evidence.seconds
+    cause = f"a micro-batch of {plural(tokens, 'token')} is too small"
+    changes = evidence.changes("passes")
+    if fixed >= MUCH_FIXED:
+        fact = f"{fixed:.0%} of a step does not depend on its size: communication, optimizer, other code"
+        yield _loss("small-micro-batch", fixed / 2, cause, (fact,), changes)
+    elif share is not None and share < FEW_FLOPS:
+        fact = f"the model's operations reach {share:.1%} of what the device can do"
+        yield _loss("small-micro-batch", 1 - share / FEW_FLOPS, cause, (fact,), changes)
 
 
 def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:

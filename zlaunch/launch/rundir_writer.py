@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from zlaunch import __version__
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.errors import Finding, Unavailable
-from zlaunch.estimate.forecast import Forecast
+from zlaunch.estimate.query import Estimate
 from zlaunch.files import is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
@@ -52,9 +52,14 @@ def claim(plan: LaunchPlan, *, is_shared: bool = False) -> None:
             ) from None
 
 
-def write_forecast(run_dir: RunDir, forecast: Forecast) -> None:
+def write_forecast(run_dir: RunDir, estimate: Estimate) -> None:
     """Record the forecast, to be compared with what the ranks measure."""
-    write_record(run_dir.forecast, {**asdict(forecast), "curve": []})
+    step: record.StepForecast | None = None
+    if estimate.speed is not None:
+        roofline = estimate.speed.roofline
+        terms = {term.name: list(term.likely) for term in roofline.terms}
+        step = {"likely": list(roofline.likely), "bound_by": roofline.bound_by, "terms": terms}
+    write_record(run_dir.forecast, {**asdict(estimate.forecast), "curve": [], "step": step})
 
 
 def release(plan: LaunchPlan) -> None:
@@ -100,7 +105,7 @@ def write_run_files(
     if plan.data_position is not None:
         plan.data_position.resumption.link(run_dir)
     if plan.facts.estimate is not None:
-        write_forecast(run_dir, plan.facts.estimate.forecast)
+        write_forecast(run_dir, plan.facts.estimate)
     run_dir.reserve.write_bytes(b"\n" * RESERVE_BYTES)
 
 

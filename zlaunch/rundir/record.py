@@ -229,10 +229,20 @@ class PhaseRecord(TypedDict, total=False):
     peak: dict[str, int]
 
 
+class StepForecast(TypedDict, total=False):
+    """The predicted time of a step; each range is its best and worst value in seconds."""
+
+    likely: list[Finite]
+    bound_by: str
+    """The term that probably takes longest."""
+    terms: dict[str, list[Finite]]
+
+
 class ForecastRecord(TypedDict, total=False):
-    """`forecast.json`: the memory forecast."""
+    """`forecast.json`: the forecast of memory, and of the time of a step where the GPU is known."""
 
     phases: list[PhaseRecord]
+    step: StepForecast | None
 
 
 class RankRecord(TypedDict, total=False):
@@ -436,6 +446,7 @@ class MetricsRecord(TypedDict, total=False):
     loss: float | None
     learning_rate: float | None
     tokens_per_second: Finite | None
+    mfu: Finite | None
     seconds_left: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]

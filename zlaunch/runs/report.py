@@ -92,6 +92,7 @@ def _step_time(run: Run) -> dict[str, Any] | None:
         "parts": found.parts,
         "ranks": [{"rank": rank.rank, "seconds": rank.seconds, "parts": rank.parts} for rank in ranks],
         "throughput": str(found.throughput),
+        "predicted": found.predicted,
         "losses": [asdict(loss.verdict) for loss in found.losses],
     }
 

@@ -23,7 +23,7 @@ from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
-from zlaunch.units import decimal, rate, whole
+from zlaunch.units import brief, decimal, rate, whole
 
 OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
 CPU_FLOPS: Final = 64e9
@@ -74,6 +74,8 @@ class StepTime:
     """Part → seconds, the longest first."""
     ranks: Sequence[RankTime]
     throughput: Throughput
+    predicted: str | None
+    """The likely range of the forecast, and what it is bound by."""
     losses: Sequence[SpeedLoss]
     """What limits the speed, the most expensive first."""
 
@@ -120,8 +122,17 @@ def step_time(run: Run) -> StepTime | None:
         parts=_mean_parts(ranks),
         ranks=ranks,
         throughput=throughput,
+        predicted=_predicted(run),
         losses=speed_losses(_evidence(run, ranks, seconds, model, share)),
     )
+
+
+def _predicted(run: Run) -> str | None:
+    forecast = run.forecast.get("step") or {}
+    match forecast.get("likely", []):
+        case [best, worst]:
+            return f"{brief(best)} to {brief(worst)}, bound by {forecast.get('bound_by')}"
+    return None
 
 
 def _throughput(run: Run, first: HeartbeatRecord, model: _Model | None, step: float) -> Throughput:

@@ -1,6 +1,7 @@
 """The progress of a job in one line."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,7 @@ def test_what_matters_most_comes_first_in_a_line() -> None:
     assert "5/10  no progress for 0:15  0:05 left" in progress_line(
         progress.after(Snapshot(20.0, {})), 2, None, 80
     )
+    assert "16.4k tok/s  MFU 41%" in progress_line(replace(progress, mfu=0.412), 2, None, 200)
     assert plain_line(progress, 2) == "step 5 of 10, 0:05 left, loss nan, lr 0.0003, 16.4k tok/s"
 
 

@@ -2,9 +2,10 @@
 
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,12 +18,18 @@ from zlaunch.runs.run import Run
 from zlaunch.runs.store import all_runs, closed_runs, load_run
 from zlaunch.units import clock, plural
 
+if TYPE_CHECKING:
+    from zlaunch.runs.step_time import Throughput
+
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
 
 
 def list_runs(
     runs_dir: RunsDir = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum number of runs.")] = 20,
+    sort: Annotated[
+        Literal["started", "speed"], typer.Option(help="The newest first, or the fastest.")
+    ] = "started",
     as_json: AsJson = False,
 ) -> None:
     """List runs, how they ended and why.
@@ -30,11 +37,15 @@ def list_runs(
     The ZeRO column shows the stage, and where the optimizer and the parameters are offloaded to.
     """
     roots = all_runs(runs_dir)
+    speeds: dict[str, Throughput] = {}
+    if sort == "speed":
+        speeds = _speeds(roots)
+        roots = sorted(roots, key=lambda root: _pace(speeds.get(root.name)), reverse=True)
     runs = [load_run(root) for root in roots[:limit]]
     if as_json:
-        console.data(to_json([members(run) for run in runs]))
+        console.data(to_json([{**members(run), **_throughput(speeds.get(run.id))} for run in runs]))
         return
-    console.data(*lines_about(runs, time.time(), console.width()))
+    console.data(*lines_about(runs, time.time(), console.width(), speeds))
     if not roots:
         console.say(f"no runs in `{RUNS if runs_dir is None else runs_dir}`")
     elif len(roots) > limit:
@@ -43,15 +54,37 @@ def list_runs(
         console.say(f"{plural(closed, 'run')} not listed: only their users may read them")
 
 
-def lines_about(runs: Sequence[Run], now: float, width: int) -> Iterator[str]:
-    """Write a row for each run, and below it the script and the cause of its end."""
+def _speeds(roots: Sequence[Path]) -> "dict[str, Throughput]":
+    """Compute the throughput of each run that tells it, by its name."""
+    from zlaunch.runs.step_time import step_time  # it takes longer to import than a list
+
+    times = {root.name: step_time(load_run(root)) for root in roots}
+    return {name: found.throughput for name, found in times.items() if found is not None}
+
+
+def _pace(throughput: "Throughput | None") -> tuple[float, float]:
+    if throughput is None:
+        return 0.0, 0.0
+    return throughput.tokens_per_second or 0.0, throughput.samples_per_second or 0.0
+
+
+def _throughput(throughput: "Throughput | None") -> dict[str, object]:
+    if throughput is None:
+        return {}
+    return {"throughput": throughput}
+
+
+def lines_about(
+    runs: Sequence[Run], now: float, width: int, speeds: Mapping[str, "Throughput"] = MappingProxyType({})
+) -> Iterator[str]:
+    """Write a row for each run, and below it the script, its throughput and the cause of its end."""
     if not runs:
         return
     header, *rows = _aligned([HEADER, *(_run_row(run, now) for run in runs)], width)
     yield header
     for row, run in zip(rows, runs, strict=True):
         yield row
-        parts = [Path(run.script or "").name, run.cause or ""]
+        parts = [Path(run.script or "").name, str(speeds.get(run.id, "")), run.cause or ""]
         text = ": ".join(filter(None, parts))
         if below := "".join(character if character.isprintable() else " " for character in text):
             yield f"    {textwrap.shorten(below, width - 4, placeholder=' …')}"

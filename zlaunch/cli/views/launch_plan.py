@@ -24,6 +24,7 @@ from zlaunch.launch.time_limit import limit_words
 from zlaunch.resume.save_plan import SavePlan
 from zlaunch.secrets import hide_arguments
 from zlaunch.units import plural, size, steps_text
+from zlaunch.worker.hook.debug import PATIENT
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
     from zlaunch.resume.resumed_data import DataPosition
@@ -207,8 +208,6 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
     yield "\nchanges to the environment of every rank"
     variables = dict(plan.environment)
     if plan.debug is not None:
-        from zlaunch.worker.hook.debug import PATIENT  # what only a debugger needs
-
         why = "`--debug`: the ranks wait for each other"
         variables |= {name: Variable(value, why) for name, value in PATIENT.items()}
     yield from console.notes([(f"{name}={v.shown(name)}", v.why) for name, v in variables.items()])

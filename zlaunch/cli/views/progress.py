@@ -55,6 +55,8 @@ def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list
         figures.append(f"{_thousands(tokens)} tok/s")
     elif progress.seconds_per_step is not None:
         figures.append(f"{brief(progress.seconds_per_step)}/step")
+    if progress.mfu is not None:
+        figures.append(f"MFU {progress.mfu:.0%}")
     if rss_bytes:
         figures.append(f"{rss_bytes / (1 << 30):.1f} GiB a rank")
     return figures

@@ -365,7 +365,7 @@ function stepSection(run) {
   const step = run.step_time;
   if (!step) return null;
   const parts = Object.keys(step.parts), longest = Math.max(...step.ranks.map((rank) => rank.seconds));
-  const title = element("small", {}, `${brief(step.seconds)} a step${step.throughput ? `, ${step.throughput}` : ""}`);
+  const title = element("small", {}, [`${brief(step.seconds)} a step`, step.predicted && `predicted ${step.predicted}`, step.throughput].filter(Boolean).join("; "));
   const box = element("section", { class: "full" }, element("h2", {}, "Time of a step ", title));
   for (const rank of step.ranks) {
     const bar = element("div", { class: "bar", role: "img", "aria-label": `rank ${rank.rank}` });

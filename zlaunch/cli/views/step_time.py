@@ -29,6 +29,8 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
         if seconds >= LEAST_SHOWN * total:
             rows.append((part_name(part), brief(seconds), f"{seconds / total:.0%}"))
     yield from console.figures(rows)
+    if time.predicted is not None:
+        yield f"  {brief(time.seconds)} in all; predicted: {time.predicted}"
     if text := str(time.throughput):
         yield f"  {text}"
     for loss in time.losses:

@@ -99,6 +99,7 @@ class JobMonitor:
         self._check_gradients()
         self._check_stall(now)
         self._speed.tick(now)
+        self._progress = replace(self._progress, mfu=self._speed.mfu)
         return True
 
     @property
@@ -171,6 +172,7 @@ class JobMonitor:
             "loss": first.get("loss"),
             "learning_rate": first.get("learning_rate"),
             "tokens_per_second": progress.tokens_per_second(self._world_size),
+            "mfu": progress.mfu,
             "seconds_left": progress.seconds_left,
             "ranks": [
                 {

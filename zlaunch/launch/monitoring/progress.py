@@ -60,6 +60,8 @@ class Progress:
     """Whether rank 0 has been past its start: its own code from then on is no start."""
     steps: tuple[tuple[int, float, int], ...] = ()
     """The last steps: number, time, and tokens of rank 0 so far."""
+    mfu: float | None = None
+    """Model FLOPs utilization, where the peak of the GPU is known."""
 
     def after(self, new: Snapshot) -> "Progress":
         """Take in another snapshot; for a rank that could not be read the heartbeat before still counts."""

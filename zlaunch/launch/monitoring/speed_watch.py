@@ -20,6 +20,8 @@ class SpeedWatch:
         self._before = ""
         """What cost most at the last look."""
         self._reported: set[str] = set()
+        self.mfu: float | None = None
+        """Model FLOPs utilization of all steps up to the last look; None if unknown."""
 
     def tick(self, now: float) -> None:
         """Look if it is time: what cost most twice in a row lasts."""
@@ -27,6 +29,7 @@ class SpeedWatch:
             return
         self._next = now + LOOK_SECONDS
         time = step_time(Run(self._root))
+        self.mfu = None if time is None else time.throughput.mfu
         if time is None or not time.losses:
             self._before = ""
             return

@@ -1,0 +1,212 @@
+"""Show configurations that were measured, beside what was predicted of them; write the fastest."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from zlaunch import console
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.launch import LaunchView
+from zlaunch.config.resolve.compose import compose
+from zlaunch.config.resolve.compose import to_json as config_text
+from zlaunch.diagnosis.outcome import Outcome
+from zlaunch.diagnosis.speed import SpeedLoss
+from zlaunch.errors import Finding
+from zlaunch.files import typed, write_new
+from zlaunch.job.recipes import recipe_of
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.measure import MeasuredTrial, Measurement
+from zlaunch.launch.monitoring.progress import Progress, phase_shown
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.resume.saved_by_run import SavedByRun
+from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.units import brief, measured_time, memory, plural
+
+UNKNOWN: Final = "-"
+_HEADERS: Final = (
+    ("", "step time", "", "memory", "of a rank", ""),
+    ("stage offload        batch", "predicted", "measured", "predicted", "measured", "runs"),
+)
+
+
+class MeasureView(LaunchView):
+    """Shows the runs in one line that changes."""
+
+    def __init__(self) -> None:
+        """Nothing has run yet."""
+        super().__init__()
+        self._title = ""
+        self._num_runs = 0
+        self._shown: set[str] = set()
+
+    def begin(self, name: str) -> None:
+        """Show a run that starts."""
+        self._num_runs += 1
+        self._title = f"run {self._num_runs}: {name}"
+        self._line.show(self._title)
+
+    def note(self, text: str, label: str | None = None) -> None:
+        """Say each sentence once for all runs."""
+        if text not in self._shown:
+            self._shown.add(text)
+            super().note(text, label)
+
+    def warn(self, findings: Sequence[Finding]) -> None:
+        """Say nothing: `zlaunch train` does, for the one that is chosen."""
+
+    def busy(self, what: str, elapsed: str) -> None:
+        """Show what is done before the ranks start."""
+        self._line.show(self._title, f"({what} {elapsed})")
+
+    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+        """Show the step of the first rank, or its phase before the first."""
+        doing = phase_shown(progress.first)
+        if progress.step:
+            doing = f"step {progress.step}"
+        self._line.show(self._title, f"({doing})")
+
+    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+        """Show no plan; the table has all there is to say of the runs."""
+
+    def differed(self, differences: Sequence[str]) -> None:
+        """Say nothing."""
+
+    def ignored(self, arguments: Sequence[str]) -> None:
+        """Say nothing."""
+
+    def slowed(self, losses: Sequence[SpeedLoss]) -> None:
+        """Say nothing."""
+
+    def saved(self, saved: SavedByRun) -> None:
+        """Say nothing: it is deleted."""
+
+    def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
+        """Say nothing."""
+
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+        """Say nothing."""
+
+    def done(self) -> None:
+        """Remove the line."""
+        self._line.clear()
+
+
+def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
+    """Write the table, which is the fastest, what was passed over and why it ended."""
+    if result.measured:
+        ranks = facts.topology.world_size
+        where = plural(ranks, "GPU") if facts.machine.gpus else f"{plural(ranks, 'rank')} on the CPU"
+        yield f"{facts.job.shown_name} on {where}, {_same_batch(result, ranks)}"
+        yield ""
+        yield from console.figures([*_HEADERS, *map(_row, result.measured)])
+        yield ""
+        best = result.measured[0]
+        yield from console.paragraph(f"fastest: `{best.trial.name}`; {best.provenance}")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in result.passed_over:
+        by_reason.setdefault(why, []).append(f"`{name}`")
+    for why, names in by_reason.items():
+        yield from console.paragraph(f"not measured: {', '.join(names)}: {why}")
+    yield from map(str, _ending(result))
+
+
+def _same_batch(result: Measurement, ranks: int) -> str:
+    batch = next((sample.batch for one in result.measured for sample in one.samples if sample.batch), None)
+    if batch is None:
+        return "all with the same global batch"
+    return f"global batch {batch}"
+
+
+def _row(one: MeasuredTrial) -> tuple[str, ...]:
+    trial, strategy = one.trial, one.trial.strategy
+    batch = UNKNOWN
+    if trial.micro_batch is not None:
+        batch = f"{trial.micro_batch} x {trial.grad_accum}"
+    predicted = UNKNOWN
+    if trial.seconds is not None:
+        predicted = brief(trial.seconds)
+    return (
+        f"{strategy.stage:<5} {strategy.label:<13}  {batch}",
+        predicted,
+        measured_time(one.seconds),
+        _bytes(one.predicted_memory),
+        _bytes(one.memory),
+        str(len(one.samples)),
+    )
+
+
+def _bytes(number: int | None) -> str:
+    if number is None:
+        return UNKNOWN
+    return memory(number)
+
+
+def _ending(result: Measurement) -> Iterator[str]:
+    if result.why_ended:
+        yield from console.paragraph(f"ended early: {result.why_ended}; the same command continues")
+    elif result.num_left:
+        left = plural(result.num_left, "more configuration")
+        yield from console.paragraph(f"{left} not run; `--top N` runs more of them")
+    if result.num_kept:
+        text = (
+            f"{plural(result.num_kept, 'run')} of an earlier measurement; `ZLAUNCH_CACHE=off` measures anew"
+        )
+        yield from console.paragraph(text)
+
+
+def measured_json(result: Measurement) -> str:
+    """Write everything as JSON."""
+    return to_json(
+        {
+            "measured": [_record(one) for one in result.measured],
+            "not_measured": [{"options": name, "why": why} for name, why in result.passed_over],
+            "ended_early": result.why_ended or None,
+            "not_run": result.num_left,
+            "kept_runs": result.num_kept,
+            "steps": result.limits.steps,
+        }
+    )
+
+
+def _record(one: MeasuredTrial) -> dict[str, Any]:
+    trial = one.trial
+    return {
+        "options": trial.name,
+        "stage": trial.strategy.stage,
+        "offload": trial.strategy.label,
+        "micro_batch": trial.micro_batch,
+        "grad_accum": trial.grad_accum,
+        "predicted_seconds": trial.seconds,
+        "seconds": one.seconds,
+        "predicted_memory": one.predicted_memory,
+        "memory": one.memory,
+        "provenance": one.provenance,
+        "runs": [asdict(sample) for sample in one.samples],
+    }
+
+
+def record_beside(output: Path) -> Path:
+    """Name the file with what was measured, beside the ds_config."""
+    return output.with_name(f"{output.stem}.measured.json")
+
+
+def write_measured(result: Measurement, facts: JobFacts, output: Path | None) -> None:
+    """Write the ds_config of the fastest, and the measurement beside it; say how to train with it."""
+    if output is None:
+        console.say("add `-o FILE` to write the ds_config")
+        return
+    best = result.measured[0]
+    job, record = best.trial.job, record_beside(output)
+    write_new(output, config_text(compose(job, None).config()))
+    write_new(record, measured_json(result))
+    program, recipe = job.program, recipe_of(job.script)
+    if recipe is not None:
+        program = (recipe.name,)
+    words = ["zlaunch", "train", *program, "--ds-config", typed(output)]
+    if job.gpus is not None and job.gpus.count is not None:
+        words += ["--gpus", str(job.gpus.count)]
+    if job.args.words:
+        words += ["--", *job.args.words]
+    console.say(f"wrote {output} ({best.provenance}) and {record}; to train with it:")
+    console.say(*console.command_lines(words))

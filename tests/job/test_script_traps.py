@@ -81,6 +81,15 @@ TRAPS = {
 """Code → a script."""
 
 
+@pytest.mark.parametrize(
+    "test",
+    ["engine.global_rank == 0", "deepspeed.comm.get_rank() == 0", "is_world_process_zero() and args.save"],
+)
+def test_a_rank_of_deepspeed_is_one(test: str, tmp_path: Path) -> None:
+    source = engine(STEP + f'if {test}:\n    engine.save_checkpoint("out")')
+    assert codes(found(tmp_path, source)) == ["save-on-one-rank"]
+
+
 @pytest.mark.parametrize("code", TRAPS)
 def test_a_trap_is_found_with_its_line(code: str, tmp_path: Path) -> None:
     settings = {"accumulation": 4} if code in ("own-accumulation", "loss-divided-by-script") else {}
@@ -105,10 +114,10 @@ def test_an_unknown_stage_is_no_trap(code: str, tmp_path: Path) -> None:
 
 def test_only_what_surely_fails_is_refused(tmp_path: Path) -> None:
     after = found(tmp_path, TRAPS["device-map"])
-    perhaps = found(
-        tmp_path,
-        trainer('if args.merge:\n    model = AutoModelForCausalLM.from_pretrained("m", device_map="auto")'),
+    elsewhere = (
+        'def load(training_args):\n    return AutoModelForCausalLM.from_pretrained("m", device_map="auto")'
     )
+    perhaps = found(tmp_path, trainer(f"{elsewhere}\nmodel = load(args)"))
     assert [finding.severity for finding in (*after, *perhaps)] == [Severity.FAILS_LATER, Severity.WARNING]
 
 
@@ -118,7 +127,48 @@ def test_low_cpu_mem_usage_is_refused_by_older_transformers(tmp_path: Path) -> N
     assert found(tmp_path, source, transformers="4.57.6") == []
 
 
+EARLY = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+{before}
+model = AutoModelForCausalLM.from_pretrained("m")
+Trainer(model=model, args=TrainingArguments("out")).train()
+"""
+
 NO_TRAPS = {
+    "a model that is loaded if somebody asks for it": trainer(
+        'if args.merge:\n    model = AutoModelForCausalLM.from_pretrained("m", device_map="auto")'
+    ),
+    "a function that nobody calls": trainer(
+        'def infer():\n    return AutoModelForCausalLM.from_pretrained("m", load_in_4bit=True)\nmodel = None'
+    ),
+    "a function that may be called before the arguments": trainer(
+        'def load():\n    return AutoModelForCausalLM.from_pretrained("m", device_map="auto")\nmodel = load()'
+    ),
+    "a failure that is caught": trainer(
+        'try:\n    model = AutoModelForCausalLM.from_pretrained("m", device_map="auto")\n'
+        "except ValueError:\n    model = None"
+    ),
+    "4 bits that nothing uses": trainer("bits = BitsAndBytesConfig(load_in_4bit=True)\nmodel = None"),
+    "a program that trains nothing": 'AutoModelForCausalLM.from_pretrained("m", device_map="auto")',
+    "a tokenizer, and another library's model": trainer(
+        'AutoTokenizer.from_pretrained("m", device_map="auto")\n'
+        'model = PeftModel.from_pretrained(base, "m", device_map="auto")'
+    ),
+    "a model after an Accelerator, which knows the stage": EARLY.format(before="accelerator = Accelerator()"),
+    "a model in a function that is given the arguments": """
+        from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+        def train(training_args):
+            model = AutoModelForCausalLM.from_pretrained("m")
+            Trainer(model=model, args=TrainingArguments("again")).train()
+        train(None)
+        """,
+    "a save of another engine": engine(
+        STEP + "    if args.framework == 'deepspeed':\n        engine.save_checkpoint('out')\n"
+        "    else:\n        torch.save(engine.state_dict(), 'out.pt')"
+    ),
+    "a loss divided by one": engine(
+        "    gradient_accumulation_steps = 1\n    loss = loss / gradient_accumulation_steps\n" + STEP
+    ),
     "a device map that may be None": trainer(
         'model = AutoModelForCausalLM.from_pretrained("m", device_map=where)'
     ),

@@ -8,7 +8,7 @@ from zlaunch.cli.script_job import job_of, read_named_script
 from zlaunch.cli.views.check import answer_of, lines_of, rows_of_script
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
-from zlaunch.errors import ExitStatus, Unavailable
+from zlaunch.errors import ExitStatus, Unavailable, ZlaunchError
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.checked_script import check_script
 from zlaunch.parity.verdict import ParityAnswer
@@ -41,4 +41,7 @@ def check_first(job: JobSpec) -> ExitStatus:
         view.note(f"checked: {answer_of(checked)}")
         return ExitStatus.OK
     console.say(*lines_of(checked, rows_of_script(checked)))
+    console.say_findings(checked.defects)
+    message = "not started, since it trains something else than plain torch"
+    console.show_error(ZlaunchError(message, "leave out `--check` to start it all the same"))
     return ExitStatus.REFUSED

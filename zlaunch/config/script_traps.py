@@ -144,6 +144,7 @@ def _loss_divided(zero: ZeroSettings) -> _Effect | None:
         return None
     text = (
         "the script divides the loss by the accumulated micro-batches, and DeepSpeed divides it by "
-        f"`gradient_accumulation_steps` = {zero.accumulation} again: gradients are too small"
+        f"`gradient_accumulation_steps` = {zero.accumulation} again: gradients are too small, unless the "
+        "script counts one"
     )
     return _Effect(_ALL, text, "leave the division to DeepSpeed")

@@ -4,6 +4,7 @@ Only what is certain from the source is a trap; `config/script_traps` says with 
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain
@@ -53,11 +54,22 @@ class Trap(NamedTuple):
 _LOADERS: Final = ("from_pretrained",)
 _ARGUMENT_CALLS: Final = ("parse_args_into_dataclasses", "parse_args_and_config", "TrainingArguments")
 _ARGUMENT_CLASSES: Final = ("TrainingArguments", "SFTConfig", "DPOConfig", "GRPOConfig")
+_TELL_STAGE: Final = ("HfDeepSpeedConfig", "Accelerator")
+"""What tells transformers the stage, besides TrainingArguments."""
 _RANKS: Final = ("rank", "global_rank", "local_rank", "get_rank", "process_index", "local_process_index")
 _IS_MAIN: Final = (
     *("is_main_process", "is_local_main_process", "is_world_process_zero", "is_local_process_zero"),
     *("is_global_zero", "is_rank_0", "is_main_rank"),
 )
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PLAIN: Final = (
+    *(ast.Expr, ast.Assign, ast.AnnAssign, ast.Return, ast.Module, ast.With, ast.Try, ast.withitem),
+    *(ast.Call, ast.Attribute, ast.Subscript, ast.keyword, ast.Tuple, ast.List, ast.Dict),
+)
+"""What evaluates all its parts."""
+_ENGINE: Final = re.compile("deepspeed|zero|stage|engine|framework|backend|fsdp|ddp", re.IGNORECASE)
+"""What may tell DeepSpeed from other engines."""
+_ARGUMENTS: Final = re.compile("train(ing)?_?arg|(SFT|DPO|GRPO)Config", re.IGNORECASE)
 _Parents = Mapping[ast.AST, ast.AST]
 Locate = Callable[[ast.Call], Place]
 
@@ -90,6 +102,8 @@ class _Source:
         """The same, and the models that engines hold."""
         for call in engine_calls:
             self.held.update(_model_of(call))
+        self.entered = self._entered()
+        """The module, and its functions that are certainly called."""
         prepared = [call for call in self.calls if last_name(call.func) == "prepare"]
         self.prepared = {*chain.from_iterable(map(self._targets, prepared))}
         """What accelerate has prepared; its models are among them."""
@@ -124,6 +138,54 @@ class _Source:
                 return outer
         return outer
 
+    def _entered(self) -> set[ast.AST]:
+        functions = {node.name: node for node in self.nodes if isinstance(node, _FUNCTIONS)}
+        plain = [call for call in self.calls if not self.is_conditional(call)]
+        entered: set[ast.AST] = {node for node in self.nodes if isinstance(node, ast.Module)}
+        size = 0
+        while len(entered) > size:
+            size = len(entered)
+            for call in plain:
+                if self.scope(call) in entered:
+                    named = [part for part in (call.func, *call.args) if isinstance(part, ast.Name)]
+                    entered.update(functions[name.id] for name in named if name.id in functions)
+        return entered
+
+    def is_certain(self, call: ast.Call) -> bool:
+        """Whether a run certainly gets to a call, unless it ends before."""
+        return self.scope(call) in self.entered and not self.is_conditional(call)
+
+    def is_conditional(self, call: ast.Call) -> bool:
+        """Whether something in its function decides if a call happens."""
+        for outer, child in self.around(call):
+            match outer:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    return child not in outer.body
+                case ast.If(test=test) if "__name__" in ast.unparse(test):
+                    continue
+                case ast.Try(handlers=[_, *_]):
+                    return True
+            if not isinstance(outer, _PLAIN):
+                return True
+        return False
+
+    def is_used(self, call: ast.Call) -> bool:
+        """Whether something reads what the result of a call is assigned to."""
+        assign = self.parents[call]
+        if not isinstance(assign, ast.Assign):
+            return True
+        read = {
+            node.id for node in self.nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        return not all(isinstance(name, ast.Name) and name.id not in read for name in assign.targets)
+
+    def is_for_deepspeed(self, node: ast.AST) -> bool:
+        """Whether no `if` around a node may tell DeepSpeed from other engines."""
+        tests = chain.from_iterable(
+            _parts(outer.test) for outer, _ in self.around(node) if isinstance(outer, ast.If)
+        )
+        return not any(_ENGINE.search(ast.unparse(test)) for test in tests if not _is_rank_0(test))
+
     def on_one_rank(self, node: ast.AST) -> bool:
         """Whether only one rank gets here, by an `if` in the same function."""
         for outer, child in self.around(node):
@@ -140,6 +202,13 @@ def _model_of(call: ast.Call) -> Iterator[str]:
     if len(call.args) > 1:
         given.append(call.args[1])
     yield from (ast.unparse(model) for model in given if isinstance(model, ast.Name | ast.Attribute))
+
+
+def _parts(test: ast.expr) -> Sequence[ast.expr]:
+    match test:
+        case ast.BoolOp(values=values):
+            return values
+    return (test,)
 
 
 def _is_rank_0(test: ast.expr) -> bool:
@@ -163,43 +232,42 @@ def _called(node: ast.expr) -> str:
 def _loading(source: _Source) -> _Found:
     """Find models that are loaded in a way that stage 3 does not support."""
     arguments = [call for call in source.calls if _creates_arguments(call)]
-    loads = [call for call in source.calls if last_name(call.func) in _LOADERS]
-    for call in loads:
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        first = arguments[0] if len(arguments) == 1 else None
-        is_same = first is not None and source.scope(first) is source.scope(call)
-        is_reached = is_same and first is not None and first.lineno < call.lineno
-        is_reached = is_reached and not _is_conditional(source, call)
-        if _is_literal(given.get("device_map")):
-            yield TrapKind.DEVICE_MAP, call, is_reached
-        if _is_true(given.get("low_cpu_mem_usage")):
-            yield TrapKind.LOW_MEMORY, call, is_reached
-        is_early = is_same and first is not None and first.lineno > call.lineno
-        if is_early and _is_model(call) and "HfDeepSpeedConfig" not in source.names:
-            yield TrapKind.EARLY_MODEL, call, False
-    for call in source.calls:
+    if not arguments and source.names.isdisjoint(_TELL_STAGE):
+        return  # transformers does not know of a stage
+    for call in filter(source.is_certain, source.calls):
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         is_loader = last_name(call.func) in ("BitsAndBytesConfig", *_LOADERS)
-        if is_loader and _is_true(given.get("load_in_4bit")) and "bnb_4bit_quant_storage" not in given:
+        is_four_bits = is_loader and _is_true(given.get("load_in_4bit"))
+        if is_four_bits and "bnb_4bit_quant_storage" not in given and source.is_used(call):
             yield TrapKind.FOUR_BITS, call, False
+        if last_name(call.func) not in _LOADERS or not _is_model(call):
+            continue
+        here = [other for other in arguments if source.scope(other) is source.scope(call)]
+        is_reached = len(arguments) == 1 and bool(here) and here[0].lineno < call.lineno
+        is_told = is_reached or _may_have_arguments(call, source)
+        if here and len(arguments) == 1 and not is_told:
+            yield TrapKind.EARLY_MODEL, call, False
+        if is_told and _is_literal(given.get("device_map")):
+            yield TrapKind.DEVICE_MAP, call, is_reached
+        if is_told and _is_true(given.get("low_cpu_mem_usage")):
+            yield TrapKind.LOW_MEMORY, call, is_reached
+
+
+def _may_have_arguments(call: ast.Call, source: _Source) -> bool:
+    """Whether something before a call in its function tells transformers the stage."""
+    scope = source.scope(call)
+    tells = [other for other in source.calls if last_name(other.func) in _TELL_STAGE]
+    if any(other.lineno < call.lineno and source.scope(other) is scope for other in tells):
+        return True
+    given: list[ast.AST] = []
+    if isinstance(scope, _FUNCTIONS):
+        given = [scope.args]
+    return any(_ARGUMENTS.search(ast.unparse(node)) for node in (*given, *call.args))
 
 
 def _creates_arguments(call: ast.Call) -> bool:
     name = last_name(call.func)
     return name in _ARGUMENT_CALLS or name.endswith(_ARGUMENT_CLASSES)
-
-
-def _is_conditional(source: _Source, call: ast.Call) -> bool:
-    """Whether something in its function decides if a call happens."""
-    plain = (ast.Expr, ast.Assign, ast.AnnAssign, ast.Module, ast.Call, ast.Attribute, ast.keyword)
-    for outer, _ in source.around(call):
-        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef):
-            return False
-        if isinstance(outer, ast.If) and "__name__" in ast.unparse(outer.test):
-            continue
-        if not isinstance(outer, plain):
-            return True
-    return False
 
 
 def _is_model(call: ast.Call) -> bool:
@@ -229,7 +297,7 @@ def _on_one_rank(source: _Source) -> _Found:
         if not isinstance(call.func, ast.Attribute) or not source.on_one_rank(call):
             continue
         kind = _lone_call(call.func, source)
-        if kind is not None:
+        if kind is not None and source.is_for_deepspeed(call):
             yield kind, call, False
 
 
@@ -271,7 +339,8 @@ def _partial_weights(source: _Source) -> _Found:
         if not isinstance(call.func, ast.Attribute) or ast.unparse(call.func) != "torch.save":
             continue
         states = [node for node in _walk(call.args[:1]) if _is_state(node, source)]
-        if states and not any(map(_gathers, (outer for outer, _ in source.around(call)))):
+        gathers = any(map(_gathers, (outer for outer, _ in source.around(call))))
+        if states and not gathers and source.is_for_deepspeed(call):
             yield TrapKind.PARTIAL_WEIGHTS, call, False
 
 
@@ -305,7 +374,7 @@ def _accumulation(source: _Source) -> _Found:
                 if test is not None and not any(_is_below(found, test, source) for found in backward):
                     yield TrapKind.OWN_ACCUMULATION, call, False
         for call in backward:
-            if call.args and _is_divided(call.args[0], loop):
+            if call.args and _is_divided(call.args[0], loop, source) and source.is_for_deepspeed(call):
                 yield TrapKind.LOSS_DIVIDED, call, False
 
 
@@ -340,27 +409,35 @@ def _is_below(node: ast.AST, outer: ast.AST, source: _Source) -> bool:
     return any(around is outer for around, _ in source.around(node))
 
 
-def _is_divided(loss: ast.expr, loop: ast.For | ast.While) -> bool:
+def _is_divided(loss: ast.expr, loop: ast.For | ast.While, source: _Source) -> bool:
     """Whether a loss was divided by a number of accumulated micro-batches, in this loop."""
-    if _is_division(loss):
-        return True
-    if not isinstance(loss, ast.Name):
-        return False
-    for node in _walk(loop.body):
+    return any(_counts_micro_batches(number, source) for number in _divisors(loss, loop, source))
+
+
+def _divisors(loss: ast.expr, loop: ast.For | ast.While, source: _Source) -> Iterator[ast.expr]:
+    """List what a loss was divided by before its backward pass."""
+    values = [loss]
+    if isinstance(loss, ast.Name):
+        for node in filter(source.is_for_deepspeed, _walk(loop.body)):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == loss.id:
+                    values.append(value)
+                case ast.AugAssign(target=ast.Name(id=name), op=ast.Div(), value=value) if name == loss.id:
+                    yield value
+    for value in values:
+        match value:
+            case ast.BinOp(op=ast.Div(), right=right):
+                yield right
+
+
+def _counts_micro_batches(number: ast.expr, source: _Source) -> bool:
+    """Whether a number is one of accumulated micro-batches, and the script does not set it to 1."""
+    text = ast.unparse(number)
+    for node in source.nodes:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == loss.id:
-                if _is_division(value):
-                    return True
-            case ast.AugAssign(target=ast.Name(id=name), op=ast.Div(), value=value) if name == loss.id:
-                return "accum" in ast.unparse(value)
-    return False
-
-
-def _is_division(node: ast.expr) -> bool:
-    match node:
-        case ast.BinOp(op=ast.Div(), right=right):
-            return "accum" in ast.unparse(right)
-    return False
+            case ast.Assign(targets=[target], value=ast.Constant(value=1)) if ast.unparse(target) == text:
+                return False
+    return "accum" in text
 
 
 def _muon(source: _Source) -> _Found:

@@ -85,7 +85,7 @@ def check_script(job: JobSpec, reporter: PlanReporter, steps: int = STEPS) -> Ch
     if measured.comparison is None or measured.engine is None:
         raise _cannot_tell(facts, measured)
     verdict = judge(measured.comparison.distances, measured.engine.precision)
-    unchecked = tuple(_unchecked(facts, measured))
+    unchecked = tuple(_unchecked(facts, measured, steps))
     context = facts.context(facts.read_args()[0]).context
     met = known_defects(plan.values.config(), context)
     defects = tuple(located(defect, facts.ds_config) for defect in met)
@@ -169,8 +169,10 @@ def _cannot_tell(facts: JobFacts, measured: MeasuredScript) -> Unavailable:
     return Unavailable(f"cannot tell here: {facts.job.shown_name}: {measured.error}{where}", hint)
 
 
-def _unchecked(facts: JobFacts, measured: MeasuredScript) -> Iterator[str]:
+def _unchecked(facts: JobFacts, measured: MeasuredScript, steps: int) -> Iterator[str]:
     yield ON_CPU
+    if measured.steps < steps:
+        yield f"{plural(steps, 'step')}: it ends after {measured.steps}"
     engine = measured.engine
     if engine is not None and engine.asked > engine.accumulated:
         yield f"{engine.asked} accumulation steps: {engine.accumulated} are taken"

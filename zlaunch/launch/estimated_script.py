@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from zlaunch.console import shell_line
+from zlaunch.console import shell_line, shell_word
 from zlaunch.errors import Finding, Severity, Unavailable
+from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.program import ENDED_EARLY, RehearsedProgram
@@ -57,14 +58,17 @@ def estimate_program(
 
 
 def train_command(facts: JobFacts) -> str:
-    """Write the command that starts the same program."""
-    return shell_line(["zlaunch", "train", *facts.job.program, *_after(facts.job.args.words)])
-
-
-def _after(words: tuple[str, ...]) -> tuple[str, ...]:
-    if not words:
-        return ()
-    return ("--", *words)
+    """Write the command that starts the same program, with the same ds_config."""
+    job = facts.job
+    command = ["zlaunch train", shell_line(job.program)]
+    for option, file in (("--python", job.python), ("--ds-config", job.ds_config)):
+        if file is not None:
+            command += [option, shell_word(str(file))]
+    if options := Options(job.stage, job.offload, job.precision, job.overrides).for_train():
+        command.append(options.replace("--nvme DIR", f"--nvme {shell_word(str(job.nvme_dir))}"))
+    if job.args.words:
+        command += ["--", shell_line(job.args.words)]
+    return " ".join(command)
 
 
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:

@@ -58,7 +58,8 @@ def answer_of(checked: CheckedTraining) -> str:
     """Say in one sentence what was found."""
     verdict, steps = checked.verdict, plural(checked.steps, "step")
     if verdict.answer is ParityAnswer.SAME:
-        return f"the same: {steps} train like plain torch, up to rounding"
+        verb = "trains" if checked.steps == 1 else "train"
+        return f"the same: {steps} {verb} like plain torch, up to rounding"
     if verdict.answer is ParityAnswer.CANNOT_TELL:
         return f"cannot tell here: rounding alone may change most numbers by more than {UNTOLD:.0%}"
     quantities = ", ".join(differing_quantities(verdict))
@@ -79,10 +80,13 @@ def rows_of_script(checked: "CheckedScript") -> Rows:
     """Say what a script trained."""
     engine, comparison = checked.measured.engine, checked.comparison
     assert engine is not None
+    micro_batches = "1 micro-batch"
+    if engine.accumulated > 1:
+        micro_batches = f"{engine.accumulated} micro-batches"
     return [
         ("script", f"{checked.name}: {engine.model}, {count(comparison.parameters)} parameters"),
         ("engine", f"{comparison.optimizer}, stage {engine.stage}, {engine.precision}, 2 ranks"),
-        ("a step", f"micro-batches on each rank: {engine.accumulated}"),
+        ("a step", f"{micro_batches} on each rank"),
     ]
 
 

@@ -20,7 +20,7 @@ from zlaunch.launch.measure import MeasuredTrial, Measurement
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.saved_by_run import SavedByRun
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.run import Run
 from zlaunch.units import brief, measured_time, memory, plural
 
 UNKNOWN: Final = "-"
@@ -86,7 +86,7 @@ class MeasureView(LaunchView):
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
         """Say nothing."""
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         """Say nothing."""
 
     def done(self) -> None:

@@ -134,8 +134,6 @@ class Sample:
     predicted_memory: int | None = None
     failure: str | None = None
     ran_out_of_memory: bool = False
-    is_late: bool = False
-    """Whether it was ended because the budget was used up."""
     batch: int | None = None
     """The global batch of its engine."""
 
@@ -335,8 +333,8 @@ class Race:
 
 
 def _worth_keeping(samples: Sequence[Sample]) -> list[Sample]:
-    """Leave out what would be different in another run: it was ended, not its job."""
-    return [sample for sample in samples if not sample.is_late]
+    """Leave out failures that may be different another time: only what ran out of memory will again."""
+    return [sample for sample in samples if sample.failure is None or sample.ran_out_of_memory]
 
 
 def _needs_more(trial: TrialJob, other: TrialJob) -> bool:
@@ -558,14 +556,10 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
         num_steps=len(lines),
         memory=None if pool is None else pool.measured,
         predicted_memory=None if pool is None else pool.predicted,
-        is_late=limit.is_late,
         batch=measured.program.get("engine", {}).get("train_batch_size"),
     )
-    verdict = measured.verdict
     if not limit.has_ended_job and measured.state is not State.FINISHED:
-        cause = measured.cause or "it failed"
-        code = "" if verdict is None else verdict.code
-        return replace(sample, failure=cause, ran_out_of_memory=code in OUT_OF_MEMORY)
+        return replace(sample, **_failure(measured))
     if len(lines) < LEAST_STEPS:
         failure = f"it took too few steps: {len(lines)} after its first two"
         if limit.is_late:
@@ -574,6 +568,15 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
     seconds = sorted(line.seconds for line in lines)
     left_out = int(EXTREME * len(seconds))
     return replace(sample, seconds=fmean(seconds[left_out : len(seconds) - left_out]))
+
+
+def _failure(failed: Run) -> dict[str, Any]:
+    """Say why a run failed, with the first evidence."""
+    verdict = failed.verdict
+    if verdict is None:
+        return {"failure": failed.cause or str(failed.state.value)}
+    words = [verdict.cause, *verdict.facts[:1]]
+    return {"failure": ": ".join(words), "ran_out_of_memory": verdict.code in OUT_OF_MEMORY}
 
 
 class KeptSamples:

@@ -117,6 +117,21 @@ def test_a_configuration_that_fails_is_passed_over_and_the_next_one_runs() -> No
     assert result.passed_over == [(ZERO, "the script failed"), (ONE, "no such GPU")]
 
 
+def test_a_repetition_that_fails_takes_nothing_from_what_was_measured() -> None:
+    outcomes = iter([1.0, 1.0, None, 1.1])
+    ran: list[str] = []
+
+    def run(one: TrialJob, _seconds: float) -> Sample:
+        ran.append(one.name)
+        seconds = next(outcomes)
+        failure = "it took too few steps" if seconds is None else None
+        return Sample("runs/1", 1.0, seconds, 18, failure=failure)
+
+    result = Race(STAGES[:2], Limits(), run, {}, lambda _: None).run()
+    assert sorted(names(result)) == [ZERO, ONE]
+    assert (ran, result.passed_over) == ([ZERO, ONE, ZERO, ONE], [])
+
+
 def test_nothing_runs_that_needs_no_less_than_what_ran_out_of_memory() -> None:
     larger, smaller, other = trial(0, 8), trial(0, 4), trial(1, 8)
     even_larger = trial(0, 16)

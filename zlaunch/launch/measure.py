@@ -232,6 +232,8 @@ class Race:
         self._samples = {trial.name: list(kept.get(trial.name, ())) for trial in trials}
         self._num_kept = sum(map(len, self._samples.values()))
         self._passed: dict[str, str] = {}
+        self._failed_again: set[str] = set()
+        """What ran once, and failed when it was repeated: it is not tried a third time."""
         self._round: list[TrialJob] = []
         """What is run again, until each had its turn."""
         for trial in trials:
@@ -257,13 +259,9 @@ class Race:
     def _try(self, trial: TrialJob) -> None:
         self._round = [other for other in self._round if other is not trial]
         left = self._limits.seconds - (self._clock() - self._began)
-        try:
-            sample = self._runner(trial, left)
-        except Refused as error:
-            self._passed[trial.name] = error.findings[0].message
-            return
-        except ZlaunchError as error:
-            self._passed[trial.name] = error.message
+        sample = self._sample(trial, left)
+        if sample.failure is not None and self._succeeded(trial):
+            self._failed_again.add(trial.name)
             return
         self._samples[trial.name].append(sample)
         self._keep(
@@ -271,21 +269,34 @@ class Race:
         )
         self._judge(trial)
 
+    def _sample(self, trial: TrialJob, seconds: float) -> Sample:
+        began = self._clock()
+        try:
+            return self._runner(trial, seconds)
+        except Refused as error:
+            failure = error.findings[0].message
+        except ZlaunchError as error:
+            failure = error.message
+        return Sample("", self._clock() - began, failure=failure)
+
     def _judge(self, trial: TrialJob) -> None:
         """Pass over a configuration that failed, or trained something else than the others."""
         samples = self._samples[trial.name]
-        failures = [sample.failure for sample in samples if sample.failure is not None]
         batches = [sample.batch for known in self._samples.values() for sample in known if sample.batch]
         own = [sample.batch for sample in samples if sample.batch]
-        if failures:
-            self._passed[trial.name] = failures[-1]
+        if samples and not self._succeeded(trial):
+            self._passed[trial.name] = str(samples[-1].failure)
         elif own and own[0] != batches[0]:
             self._passed[trial.name] = f"it trained with a batch of {own[0]}, not of {batches[0]}"
 
+    def _succeeded(self, trial: TrialJob) -> bool:
+        return any(sample.seconds is not None for sample in self._samples[trial.name])
+
     def _measured(self) -> list[MeasuredTrial]:
-        ran = [trial for trial in self._trials if self._samples[trial.name]]
         return [
-            MeasuredTrial(trial, self._samples[trial.name]) for trial in ran if trial.name not in self._passed
+            MeasuredTrial(trial, self._samples[trial.name])
+            for trial in self._trials
+            if self._succeeded(trial) and trial.name not in self._passed
         ]
 
     def _next(self) -> TrialJob | None:
@@ -308,7 +319,11 @@ class Race:
         fewest = min(len(one.samples) for one in contenders)
         if len(contenders) < 2 or fewest >= MOST_RUNS:
             return []
-        return [one.trial for one in contenders if len(one.samples) == fewest]
+        return [
+            one.trial
+            for one in contenders
+            if len(one.samples) == fewest and one.trial.name not in self._failed_again
+        ]
 
     def _may_win(self, trial: TrialJob, best: float | None) -> bool:
         """Whether it may run, and be faster than the best; otherwise say why not."""

@@ -117,6 +117,13 @@ def test_a_configuration_that_fails_is_passed_over_and_the_next_one_runs() -> No
     assert result.passed_over == [(ZERO, "the script failed"), (ONE, "no such GPU")]
 
 
+def test_a_script_that_fails_anyway_is_not_run_with_every_configuration() -> None:
+    machine = Machine(dict.fromkeys((ZERO, ONE, TWO, THREE), "the script failed"))
+    result = machine.measure()
+    assert machine.ran == [ZERO, ONE, TWO]
+    assert (result.num_left, result.why_ended.startswith("the first 3 that ran failed")) == (1, True)
+
+
 def test_a_repetition_that_fails_takes_nothing_from_what_was_measured() -> None:
     outcomes = iter([1.0, 1.0, None, 1.1])
     ran: list[str] = []
@@ -145,7 +152,7 @@ def test_no_run_begins_that_would_exceed_the_budget() -> None:
     machine = Machine({ZERO: 1.0, ONE: 1.0, TWO: 1.0})
     result = machine.measure(limits=Limits(seconds=2.5))
     assert machine.ran == [ZERO, ONE]
-    assert result.why_ended == "one more run would exceed the budget of 2 s"
+    assert result.why_ended == "one more run would exceed the budget of 2 s; the same command continues"
 
 
 def test_what_cannot_win_even_if_its_prediction_is_best_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

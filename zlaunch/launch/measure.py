@@ -65,6 +65,10 @@ Other programs on a machine may slow down a whole run.
 EXTREME: Final = 0.2
 """Share of the steps of a run that is left out on either side: the fastest, and the slowest."""
 
+MOST_FAILURES: Final = 3
+"""If so many fail, and nothing else has run, the others are not tried."""
+
+_CONTINUES: Final = "the same command continues"
 _STOPPER: Final = "zlaunch plan --measure"
 _QUIET: Final = ("WANDB_MODE=disabled", "COMET_MODE=disabled", "DISABLE_MLFLOW_INTEGRATION=true")
 """Trackers get none of these runs."""
@@ -245,16 +249,26 @@ class Race:
         try:
             while (trial := self._next()) is not None:
                 if self._is_too_late(trial):
-                    why = f"one more run would exceed the budget of {duration(self._limits.seconds)}"
+                    budget = duration(self._limits.seconds)
+                    why = f"one more run would exceed the budget of {budget}; {_CONTINUES}"
+                    break
+                if self._fails_anyway():
+                    why = f"the first {MOST_FAILURES} that ran failed, for other reasons than their memory"
                     break
                 self._try(trial)
         except KeyboardInterrupt:
-            why, is_interrupted = "it was interrupted", True
+            why, is_interrupted = f"it was interrupted; {_CONTINUES}", True
         measured = sorted(self._measured(), key=lambda one: one.seconds)
         done = {one.trial.name for one in measured} | {*self._passed}
         left = sum(trial.name not in done for trial in self._trials)
         passed = list(self._passed.items())
         return Measurement(measured, passed, why, is_interrupted, self._num_kept, left, self._limits)
+
+    def _fails_anyway(self) -> bool:
+        """Whether the script seems to fail with every configuration."""
+        samples = [sample for samples in self._samples.values() for sample in samples]
+        failed = [sample for sample in samples if sample.failure is not None and not sample.ran_out_of_memory]
+        return len(failed) >= MOST_FAILURES and len(failed) == len(samples)
 
     def _try(self, trial: TrialJob) -> None:
         self._round = [other for other in self._round if other is not trial]

@@ -163,6 +163,14 @@ def test_an_engine_with_another_global_batch_is_passed_over() -> None:
     assert result.passed_over == [(ONE, "it trained with a batch of 8, not of 16")]
 
 
+def test_runs_that_differ_more_than_two_configurations_decide_nothing() -> None:
+    machine = Machine({ZERO: lambda ran: 1.0 if ran < 3 else 1.4, ONE: 1.1})
+    result = machine.measure(STAGES[:2])
+    assert result.is_close
+    assert result.spread == pytest.approx(0.4)
+    assert not Machine({ZERO: 1.0, ONE: 1.1}).measure(STAGES[:2]).is_close
+
+
 def listed(
     source: str = "", interface: ConfigInterface = ConfigInterface.TRAINER, **more: object
 ) -> TrialJobs:

@@ -158,6 +158,11 @@ class MeasuredTrial:
         return min(sample.seconds for sample in self.samples if sample.seconds is not None)
 
     @property
+    def spread(self) -> float:
+        """How much longer a step took in the slowest run than in the fastest, as a fraction of that."""
+        return max(sample.seconds for sample in self.samples if sample.seconds is not None) / self.fastest - 1
+
+    @property
     def memory(self) -> int | None:
         """The most of all runs."""
         return max((sample.memory for sample in self.samples if sample.memory is not None), default=None)
@@ -187,6 +192,19 @@ class Measurement:
     num_left: int
     """Configurations that were not run."""
     limits: Limits
+
+    @property
+    def spread(self) -> float:
+        """The largest spread of the runs of a configuration."""
+        return max((one.spread for one in self.measured), default=0.0)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the runs differ too much to tell which of the first two is faster."""
+        if len(self.measured) < 2:
+            return False
+        first, second, *_ = self.measured
+        return second.fastest < max(sample.seconds or 0.0 for sample in first.samples)
 
 
 Runner = Callable[[TrialJob, float], Sample]

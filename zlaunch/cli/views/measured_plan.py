@@ -24,6 +24,8 @@ from zlaunch.runs.run import Run
 from zlaunch.units import brief, measured_time, memory, plural
 
 UNKNOWN: Final = "-"
+NOISY: Final = 0.2
+"""Runs on an idle machine differ by less."""
 _HEADERS: Final = (
     ("", "step time", "", "memory", "of a rank", ""),
     ("stage offload        batch", "predicted", "measured", "predicted", "measured", "runs"),
@@ -103,6 +105,8 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
         yield ""
         best = result.measured[0]
         yield from console.paragraph(f"fastest: `{best.trial.name}`; {best.provenance}")
+        if result.is_close:
+            yield from console.paragraph(_how_close(result))
     by_reason: dict[str, list[str]] = {}
     for name, why in result.passed_over:
         by_reason.setdefault(why, []).append(f"`{name}`")
@@ -116,6 +120,16 @@ def _same_batch(result: Measurement, ranks: int) -> str:
     if batch is None:
         return "all with the same global batch"
     return f"global batch {batch}"
+
+
+def _how_close(result: Measurement) -> str:
+    """Say that the first two cannot be told apart, and what may be the reason."""
+    second = result.measured[1].trial
+    differed = f"runs of the same configuration differed by up to {result.spread:.0%}"
+    text = f"`{second.name}` may be as fast: {differed}"
+    if result.spread > NOISY:
+        text += "; other programs seem to use this machine, so measure again when it is idle"
+    return text
 
 
 def _row(one: MeasuredTrial) -> tuple[str, ...]:

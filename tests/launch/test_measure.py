@@ -117,6 +117,16 @@ def test_a_configuration_that_fails_is_passed_over_and_the_next_one_runs() -> No
     assert result.passed_over == [(ZERO, "the script failed"), (ONE, "no such GPU")]
 
 
+def test_smaller_micro_batches_of_the_fastest_stage_run_as_long_as_they_are_faster() -> None:
+    sizes = [trial(number, size) for size in (8, 4, 2, 1) for number in (0, 1)]
+    seconds = {8: 1.0, 4: 0.5, 2: 9.0, 1: 0.1}
+    machine = Machine({one.name: seconds[one.micro_batch or 0] + one.strategy.stage for one in sizes})
+    result = machine.measure(sizes, Limits(top=2))
+    assert machine.ran[:4] == [trial(0, 8).name, trial(1, 8).name, trial(0, 4).name, trial(0, 2).name]
+    assert names(result)[0] == trial(0, 4).name
+    assert {*machine.ran} == {*machine.ran[:4]}
+
+
 def test_a_script_that_fails_anyway_is_not_run_with_every_configuration() -> None:
     machine = Machine(dict.fromkeys((ZERO, ONE, TWO, THREE), "the script failed"))
     result = machine.measure()

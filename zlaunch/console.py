@@ -56,6 +56,11 @@ def say(*lines: str) -> None:
         _write_to_stderr(f"{_without_escapes(hide_in_text(line))}\n")
 
 
+def ring() -> None:
+    """Ring the bell of the terminal."""
+    _write_to_stderr("\a")
+
+
 def data(*lines: str) -> None:
     """Print the result of a command. On a terminal, escapes in it are shown; a pipe gets it as it is."""
     is_terminal = sys.stdout.isatty()

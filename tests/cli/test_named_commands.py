@@ -97,7 +97,8 @@ def texts_of_source(file: Path) -> Iterator[str]:
 
 def texts_of_page(file: Path) -> str:
     """Return a page, with the commands of its code blocks in backticks and without what a shell does."""
-    text = re.sub(r"^    (?:\$ )?(zlaunch .*)$", r"`\1`", file.read_text("utf-8"), flags=re.MULTILINE)
+    text = re.sub(r" \\\n +", " ", file.read_text("utf-8"))  # a command of several lines
+    text = re.sub(r"^    (?:\$ )?(zlaunch .*)$", r"`\1`", text, flags=re.MULTILINE)
     return re.sub(r"`(zlaunch [^`]*?)(?: #|;| \||  )[^`]*`", r"`\1`", text)
 
 

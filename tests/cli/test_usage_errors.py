@@ -20,7 +20,6 @@ PARSER_ERROR: Any = typer.BadParameter.__base__
         ("estimate m --nodes 0", "`--nodes`: expected at least 1", "see `zlaunch estimate --help`"),
         ("train --stage", "`--stage` needs a value", None),
         ("runs rerun", "`zlaunch runs rerun` needs ID", "see `zlaunch runs rerun --help`"),
-        ("plan", "`zlaunch plan` needs MODEL", "see `zlaunch plan --help`"),
         (
             "runs show a b",
             "`zlaunch runs show` takes no further argument: b",

@@ -66,13 +66,14 @@ def test_a_tour_says_one_line_for_each_job_in_a_pipe(taken: Result) -> None:
     assert [line for line in lines if " of 5: " in line] == [
         f"{number} of 5: {mode.label}" for number, mode in enumerate(TOUR, start=1)
     ]
-    assert len(lines) == len(TOUR) + 2, taken.err
+    assert len(lines) == len(TOUR) + 3, taken.err
 
 
 def test_a_tour_leaves_its_numbers_a_picture_and_ordinary_runs(taken: Result, place: Path) -> None:
     assert json.loads((place / "tour" / "tour.json").read_text()) == json.loads(taken.out)
     assert (place / "tour" / "memory.png").read_bytes().startswith(b"\x89PNG")
-    listed = json.loads(zlaunch("runs", "list", "--json", cwd=place).out)
+    listed = json.loads(zlaunch("runs", "list", "--runs-dir", "tour/runs", "--json", cwd=place).out)
     assert {one["state"] for one in listed} == {"finished"}
     assert len(listed) == len(TOUR)
-    assert all((run / MEASURED / "rank-0.json").exists() for run in (place / "runs").iterdir())
+    assert all((run / MEASURED / "rank-0.json").exists() for run in (place / "tour" / "runs").iterdir())
+    assert not (place / "runs").exists()

@@ -3,16 +3,20 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.asking import model
 from tests.facts import facts_of
-from tests.making import local, script
+from tests.making import TWO_GPUS, local, script
 from tests.recorded_run import SECONDS, write_run
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.strategies import STRATEGIES
+from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.measure import (
@@ -113,6 +117,28 @@ def test_a_configuration_that_fails_is_passed_over_and_the_next_one_runs() -> No
     assert result.passed_over == [(ZERO, "the script failed"), (ONE, "no such GPU")]
 
 
+def test_a_script_that_fails_anyway_is_not_run_with_every_configuration() -> None:
+    machine = Machine(dict.fromkeys((ZERO, ONE, TWO, THREE), "the script failed"))
+    result = machine.measure()
+    assert machine.ran == [ZERO, ONE, TWO]
+    assert (result.num_left, result.why_ended.startswith("the first 3 that ran failed")) == (1, True)
+
+
+def test_a_repetition_that_fails_takes_nothing_from_what_was_measured() -> None:
+    outcomes = iter([1.0, 1.0, None, 1.1])
+    ran: list[str] = []
+
+    def run(one: TrialJob, _seconds: float) -> Sample:
+        ran.append(one.name)
+        seconds = next(outcomes)
+        failure = "it took too few steps" if seconds is None else None
+        return Sample("runs/1", 1.0, seconds, 18, failure=failure)
+
+    result = Race(STAGES[:2], Limits(), run, {}, lambda _: None).run()
+    assert sorted(names(result)) == [ZERO, ONE]
+    assert (ran, result.passed_over) == ([ZERO, ONE, ZERO, ONE], [])
+
+
 def test_nothing_runs_that_needs_no_less_than_what_ran_out_of_memory() -> None:
     larger, smaller, other = trial(0, 8), trial(0, 4), trial(1, 8)
     even_larger = trial(0, 16)
@@ -126,7 +152,7 @@ def test_no_run_begins_that_would_exceed_the_budget() -> None:
     machine = Machine({ZERO: 1.0, ONE: 1.0, TWO: 1.0})
     result = machine.measure(limits=Limits(seconds=2.5))
     assert machine.ran == [ZERO, ONE]
-    assert result.why_ended == "one more run would exceed the budget of 2 s"
+    assert result.why_ended == "one more run would exceed the budget of 2 s; the same command continues"
 
 
 def test_what_cannot_win_even_if_its_prediction_is_best_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +174,11 @@ def test_an_interrupted_measurement_keeps_what_is_known_and_continues_there() ->
     assert result.num_kept == 1
 
 
-def test_a_run_that_the_budget_ended_is_tried_again_another_time() -> None:
-    machine = Machine({ZERO: 1.0})
-    race = Race(STAGES[:1], Limits(), lambda *_: late, {}, machine.keep, clock=lambda: 0.0)
-    late = Sample("runs/1", 1.0, failure="it took too few steps: 2 after its first two", is_late=True)
-    assert race.run().passed_over
-    assert machine.kept == {}
+def test_a_failure_is_tried_again_another_time_unless_memory_ran_out() -> None:
+    machine = Machine({ZERO: "the script failed", ONE: "GPU memory ran out", TWO: 1.0})
+    machine.measure(STAGES[:3])
+    assert machine.kept is not None
+    assert [*machine.kept] == [ONE, TWO]
 
 
 def test_an_engine_with_another_global_batch_is_passed_over() -> None:
@@ -161,6 +186,14 @@ def test_an_engine_with_another_global_batch_is_passed_over() -> None:
     machine = Machine({})
     result = Race(STAGES[:2], Limits(), lambda *_: next(samples), {}, machine.keep).run()
     assert result.passed_over == [(ONE, "it trained with a batch of 8, not of 16")]
+
+
+def test_runs_that_differ_more_than_two_configurations_decide_nothing() -> None:
+    machine = Machine({ZERO: lambda ran: 1.0 if ran < 3 else 1.4, ONE: 1.1})
+    result = machine.measure(STAGES[:2])
+    assert result.is_close
+    assert result.spread == pytest.approx(0.4)
+    assert not Machine({ZERO: 1.0, ONE: 1.1}).measure(STAGES[:2]).is_close
 
 
 def listed(
@@ -179,6 +212,16 @@ def test_all_have_the_same_global_batch_and_the_first_are_of_different_stages() 
     assert batches(found) == {(8, 1), (4, 2), (2, 4), (1, 8)}
     assert [one.strategy for one in found[:4]] == list(STRATEGIES[:4])
     assert {one.micro_batch for one in found[:4]} == {8}
+
+
+def test_on_a_known_gpu_the_order_is_that_of_the_predicted_speed() -> None:
+    job = replace(JOB, args=ScriptArgs(("--block_size", "512")))
+    known: dict[str, Any] = {"model": model(), "machine": TWO_GPUS, "topology": local(0, 1)}
+    found = trials_of(facts_of(job, script("block_size"), **known), None).listed
+    seconds = [one.seconds or 0.0 for one in found if one.micro_batch == 8]
+    assert seconds[0] > 0
+    assert all(is_as_fast(faster, slower) for faster, slower in pairwise(seconds))
+    assert found[3].strategy.stage == 2  # with offload: it is predicted to be faster than stage 3 here
 
 
 def test_a_trainer_is_told_the_batch_by_its_arguments() -> None:

@@ -18,7 +18,7 @@ from zlaunch.cli.views.measured_plan import (
     write_measured,
 )
 from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
-from zlaunch.files import check_new
+from zlaunch.files import check_new, shown
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.measure import KeptSamples, Limits, Race, TrialRunner, find_trials
@@ -62,7 +62,10 @@ def measured_plan(
     if result.is_interrupted:
         return INTERRUPTED
     if not result.measured:
-        raise Unavailable("no configuration could be measured", "see why with `zlaunch train`")
+        hint = "see why with `zlaunch train`"
+        if runner.num_runs:
+            hint = f"`zlaunch runs why {shown(runner.root / 'run-1')}` says more of the first"
+        raise Unavailable("no configuration could be measured", hint)
     return ExitStatus.OK
 
 

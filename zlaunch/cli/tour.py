@@ -15,7 +15,7 @@ from zlaunch.cli.views.tour import TourView, draw, lines_of
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.forecast_cache import ForecastCache
 from zlaunch.estimate.rehearse import Rehearser
-from zlaunch.files import cache_directory, check_writable, write_new
+from zlaunch.files import cache_directory, check_writable, typed, write_new
 from zlaunch.launch.surroundings import refuse_several
 from zlaunch.launch.tour import (
     MODES_OF_PARITY,
@@ -29,6 +29,7 @@ from zlaunch.launch.tour import (
     tour_of,
     train_modes,
 )
+from zlaunch.rundir.layout import RUNS
 
 
 def tour(
@@ -82,7 +83,7 @@ def tour(
             raise Unavailable(f"`{file}` already exists", "choose another directory with `--out DIR`")
     experiment = replace(experiment, world_size=ranks, width=width or experiment.width, precision=precision)
     view = TourView(len(modes))
-    jobs = train_modes(experiment, modes, nvme, view, view.begin)
+    jobs = train_modes(experiment, modes, view, view.begin, folder=out / RUNS, nvme=nvme)
     if isinstance(jobs, int):
         view.done()
         raise typer.Exit(jobs)
@@ -100,7 +101,8 @@ def tour(
     else:
         console.data(*lines_of(result))
     written = _write(numbers, text, picture, result)
-    console.say(f"wrote {written}; `zlaunch runs list` shows the {len(jobs)} runs")
+    listed = f"zlaunch runs list --runs-dir {typed(out / RUNS)}"
+    console.say(*console.paragraph(f"wrote {written}; `{listed}` shows the {len(jobs)} runs"))
 
 
 def _write(numbers: Path, text: str, picture: Path, result: Tour | Parity) -> str:

@@ -67,7 +67,12 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         return 0
     from zlaunch.cli.run_job import run_job  # a dry run needs none of what runs a job
 
-    return run_job(lambda reporter: _inspected(job, given, launch, reporter), launch, as_json=output.as_json)
+    return run_job(
+        lambda reporter: _inspected(job, given, launch, reporter),
+        launch,
+        as_json=output.as_json,
+        ways=output.notify or (),
+    )
 
 
 def _inspected(job: JobSpec, given: Mapping[str, Any], launch: LaunchOptions, view: PlanReporter) -> JobFacts:

@@ -274,6 +274,13 @@ class OutputOptions:
     share: Annotated[
         bool, typer.Option("--share", help="Let the umask decide who may read the run directory.")
     ] = False
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOW",
+            help="Tell of the end: bell, desktop, a URL or a command that gets JSON; may be repeated.",
+        ),
+    ] = None
     as_json: options.AsJson = False
 
 

@@ -18,11 +18,10 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.reshard import NotConverted
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import EndingRecord, HeartbeatRecord
+from zlaunch.rundir.record import EndingRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.what_ran import differences, unused
 
 WORTH_SAYING_SECONDS: Final = 60.0
@@ -49,11 +48,10 @@ def finish_run(
     run = run.holding(ending=read_record(run.paths.ending, EndingRecord))
     if run.forecast and outcome.exit_status == 0:
         accuracy.record_accuracy(accuracy.accuracy_file(), run, compare_with_forecast(run))
-    heartbeat = run.heartbeats.get(0, HeartbeatRecord())
-    reporter.ended(plan, outcome, time.time() - started, heartbeat)
+    reporter.ended(plan, outcome, time.time() - started, run)
     reporter.differed(differences(run))
     reporter.ignored(unused(run))
-    if (time_of_step := step_time(run)) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
+    if (time_of_step := run.step_time) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
         reporter.slowed(time_of_step.losses[:1])
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))

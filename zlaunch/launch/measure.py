@@ -65,6 +65,10 @@ Other programs on a machine may slow down a whole run.
 EXTREME: Final = 0.2
 """Share of the steps of a run that is left out on either side: the fastest, and the slowest."""
 
+MOST_FAILURES: Final = 3
+"""If so many fail, and nothing else has run, the others are not tried."""
+
+_CONTINUES: Final = "the same command continues"
 _STOPPER: Final = "zlaunch plan --measure"
 _QUIET: Final = ("WANDB_MODE=disabled", "COMET_MODE=disabled", "DISABLE_MLFLOW_INTEGRATION=true")
 """Trackers get none of these runs."""
@@ -134,8 +138,6 @@ class Sample:
     predicted_memory: int | None = None
     failure: str | None = None
     ran_out_of_memory: bool = False
-    is_late: bool = False
-    """Whether it was ended because the budget was used up."""
     batch: int | None = None
     """The global batch of its engine."""
 
@@ -156,6 +158,11 @@ class MeasuredTrial:
     def fastest(self) -> float:
         """The fastest run, which was disturbed least."""
         return min(sample.seconds for sample in self.samples if sample.seconds is not None)
+
+    @property
+    def spread(self) -> float:
+        """How much longer a step took in the slowest run than in the fastest, as a fraction of that."""
+        return max(sample.seconds for sample in self.samples if sample.seconds is not None) / self.fastest - 1
 
     @property
     def memory(self) -> int | None:
@@ -188,6 +195,19 @@ class Measurement:
     """Configurations that were not run."""
     limits: Limits
 
+    @property
+    def spread(self) -> float:
+        """The largest spread of the runs of a configuration."""
+        return max((one.spread for one in self.measured), default=0.0)
+
+    @property
+    def is_close(self) -> bool:
+        """Whether the runs differ too much to tell which of the first two is faster."""
+        if len(self.measured) < 2:
+            return False
+        first, second, *_ = self.measured
+        return second.fastest < max(sample.seconds or 0.0 for sample in first.samples)
+
 
 Runner = Callable[[TrialJob, float], Sample]
 """Runs a configuration for at most some seconds."""
@@ -216,6 +236,8 @@ class Race:
         self._samples = {trial.name: list(kept.get(trial.name, ())) for trial in trials}
         self._num_kept = sum(map(len, self._samples.values()))
         self._passed: dict[str, str] = {}
+        self._failed_again: set[str] = set()
+        """What ran once, and failed when it was repeated: it is not tried a third time."""
         self._round: list[TrialJob] = []
         """What is run again, until each had its turn."""
         for trial in trials:
@@ -227,27 +249,33 @@ class Race:
         try:
             while (trial := self._next()) is not None:
                 if self._is_too_late(trial):
-                    why = f"one more run would exceed the budget of {duration(self._limits.seconds)}"
+                    budget = duration(self._limits.seconds)
+                    why = f"one more run would exceed the budget of {budget}; {_CONTINUES}"
+                    break
+                if self._fails_anyway():
+                    why = f"the first {MOST_FAILURES} that ran failed, for other reasons than their memory"
                     break
                 self._try(trial)
         except KeyboardInterrupt:
-            why, is_interrupted = "it was interrupted", True
+            why, is_interrupted = f"it was interrupted; {_CONTINUES}", True
         measured = sorted(self._measured(), key=lambda one: one.seconds)
         done = {one.trial.name for one in measured} | {*self._passed}
         left = sum(trial.name not in done for trial in self._trials)
         passed = list(self._passed.items())
         return Measurement(measured, passed, why, is_interrupted, self._num_kept, left, self._limits)
 
+    def _fails_anyway(self) -> bool:
+        """Whether the script seems to fail with every configuration."""
+        samples = [sample for samples in self._samples.values() for sample in samples]
+        failed = [sample for sample in samples if sample.failure is not None and not sample.ran_out_of_memory]
+        return len(failed) >= MOST_FAILURES and len(failed) == len(samples)
+
     def _try(self, trial: TrialJob) -> None:
         self._round = [other for other in self._round if other is not trial]
         left = self._limits.seconds - (self._clock() - self._began)
-        try:
-            sample = self._runner(trial, left)
-        except Refused as error:
-            self._passed[trial.name] = error.findings[0].message
-            return
-        except ZlaunchError as error:
-            self._passed[trial.name] = error.message
+        sample = self._sample(trial, left)
+        if sample.failure is not None and self._succeeded(trial):
+            self._failed_again.add(trial.name)
             return
         self._samples[trial.name].append(sample)
         self._keep(
@@ -255,21 +283,34 @@ class Race:
         )
         self._judge(trial)
 
+    def _sample(self, trial: TrialJob, seconds: float) -> Sample:
+        began = self._clock()
+        try:
+            return self._runner(trial, seconds)
+        except Refused as error:
+            failure = error.findings[0].message
+        except ZlaunchError as error:
+            failure = error.message
+        return Sample("", self._clock() - began, failure=failure)
+
     def _judge(self, trial: TrialJob) -> None:
         """Pass over a configuration that failed, or trained something else than the others."""
         samples = self._samples[trial.name]
-        failures = [sample.failure for sample in samples if sample.failure is not None]
         batches = [sample.batch for known in self._samples.values() for sample in known if sample.batch]
         own = [sample.batch for sample in samples if sample.batch]
-        if failures:
-            self._passed[trial.name] = failures[-1]
+        if samples and not self._succeeded(trial):
+            self._passed[trial.name] = str(samples[-1].failure)
         elif own and own[0] != batches[0]:
             self._passed[trial.name] = f"it trained with a batch of {own[0]}, not of {batches[0]}"
 
+    def _succeeded(self, trial: TrialJob) -> bool:
+        return any(sample.seconds is not None for sample in self._samples[trial.name])
+
     def _measured(self) -> list[MeasuredTrial]:
-        ran = [trial for trial in self._trials if self._samples[trial.name]]
         return [
-            MeasuredTrial(trial, self._samples[trial.name]) for trial in ran if trial.name not in self._passed
+            MeasuredTrial(trial, self._samples[trial.name])
+            for trial in self._trials
+            if self._succeeded(trial) and trial.name not in self._passed
         ]
 
     def _next(self) -> TrialJob | None:
@@ -292,7 +333,11 @@ class Race:
         fewest = min(len(one.samples) for one in contenders)
         if len(contenders) < 2 or fewest >= MOST_RUNS:
             return []
-        return [one.trial for one in contenders if len(one.samples) == fewest]
+        return [
+            one.trial
+            for one in contenders
+            if len(one.samples) == fewest and one.trial.name not in self._failed_again
+        ]
 
     def _may_win(self, trial: TrialJob, best: float | None) -> bool:
         """Whether it may run, and be faster than the best; otherwise say why not."""
@@ -317,8 +362,8 @@ class Race:
 
 
 def _worth_keeping(samples: Sequence[Sample]) -> list[Sample]:
-    """Leave out what would be different in another run: it was ended, not its job."""
-    return [sample for sample in samples if not sample.is_late]
+    """Leave out failures that may be different another time: only what ran out of memory will again."""
+    return [sample for sample in samples if sample.failure is None or sample.ran_out_of_memory]
 
 
 def _needs_more(trial: TrialJob, other: TrialJob) -> bool:
@@ -540,14 +585,10 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
         num_steps=len(lines),
         memory=None if pool is None else pool.measured,
         predicted_memory=None if pool is None else pool.predicted,
-        is_late=limit.is_late,
         batch=measured.program.get("engine", {}).get("train_batch_size"),
     )
-    verdict = measured.verdict
     if not limit.has_ended_job and measured.state is not State.FINISHED:
-        cause = measured.cause or "it failed"
-        code = "" if verdict is None else verdict.code
-        return replace(sample, failure=cause, ran_out_of_memory=code in OUT_OF_MEMORY)
+        return replace(sample, **_failure(measured))
     if len(lines) < LEAST_STEPS:
         failure = f"it took too few steps: {len(lines)} after its first two"
         if limit.is_late:
@@ -556,6 +597,15 @@ def sample_of(measured: Run, took: float, limit: _StepLimit) -> Sample:
     seconds = sorted(line.seconds for line in lines)
     left_out = int(EXTREME * len(seconds))
     return replace(sample, seconds=fmean(seconds[left_out : len(seconds) - left_out]))
+
+
+def _failure(failed: Run) -> dict[str, Any]:
+    """Say why a run failed, with the first evidence."""
+    verdict = failed.verdict
+    if verdict is None:
+        return {"failure": failed.cause or str(failed.state.value)}
+    words = [verdict.cause, *verdict.facts[:1]]
+    return {"failure": ": ".join(words), "ran_out_of_memory": verdict.code in OUT_OF_MEMORY}
 
 
 class KeptSamples:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # a dry run runs and diagnoses nothing
     from zlaunch.launch.monitoring.progress import Progress
     from zlaunch.launch.plan import LaunchPlan
     from zlaunch.resume.saved_by_run import SavedByRun
-    from zlaunch.rundir.record import HeartbeatRecord
+    from zlaunch.runs.run import Run
 
 
 class PlanReporter(StepReporter, Protocol):
@@ -60,7 +60,5 @@ class Reporter(PlanReporter, Protocol):
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
         """Where the job has reported its metrics: tracker → `url`, `directory` or `project`."""
 
-    def ended(
-        self, plan: "LaunchPlan", outcome: "Outcome", seconds: float, heartbeat: "HeartbeatRecord"
-    ) -> None:
-        """The job has ended, with this last heartbeat of rank 0, and the outcome is recorded."""
+    def ended(self, plan: "LaunchPlan", outcome: "Outcome", seconds: float, run: "Run") -> None:
+        """The job has ended, and the outcome is recorded."""

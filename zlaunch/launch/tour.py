@@ -32,7 +32,6 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.launch.run import run
 from zlaunch.parity.verdict import ROUNDING
 from zlaunch.process import heed_signals
-from zlaunch.rundir.layout import RUNS
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.units import plural
 
@@ -257,20 +256,22 @@ class FinishedJob:
 def train_modes(
     experiment: Experiment,
     modes: Sequence[ZeroMode],
-    nvme: Path | None,
     reporter: Reporter,
     starts: Callable[[int, ZeroMode], None],
+    *,
+    folder: Path,
+    nvme: Path | None,
 ) -> list[FinishedJob] | int:
     """Train with each mode in turn; return the exit status of the first job that does not finish.
 
-    `nvme` is a directory on a drive, for modes that offload to NVMe. `starts` is called before each job with
-    its number, from 0. Raises what makes a job impossible.
+    Their run directories are made in `folder`. `nvme` is a directory on a drive, for modes that offload to
+    NVMe. `starts` is called before each job with its number, from 0. Raises what makes a job impossible.
     """
     _check_ranks(experiment.world_size)
     began, jobs = time.strftime("%Y%m%d-%H%M%S"), []
     for number, mode in enumerate(modes):
         starts(number, mode)
-        root = (RUNS / f"{began}-tour-{mode.slug}").absolute()
+        root = (folder / f"{began}-tour-{mode.slug}").absolute()
         options = LaunchOptions(run_dir=root)
         job = job_of(experiment, mode, root / MEASURED, nvme)
         if status := run(prepare(job, options, reporter), options, reporter):

@@ -11,6 +11,7 @@ from tests.running import ROOT
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.rundir.layout import RunDir
+from zlaunch.runs.run import Run
 
 PROGRAM = """
 from zlaunch.cli.views.launch import LaunchView
@@ -44,7 +45,7 @@ def test_the_json_of_a_run_whose_directory_is_gone_says_how_it_ended(
     view, plan = LaunchView(as_json=True), SimpleNamespace(layout=RunDir(tmp_path / "gone"))
     view.run = tmp_path / "gone"
     gone: Any = plan
-    view.ended(gone, Outcome("finished", 0, 0), 5.0, {})
+    view.ended(gone, Outcome("finished", 0, 0), 5.0, Run(tmp_path / "gone"))
     view.print_json()
     told = json.loads(capsys.readouterr().out)
     assert (told["state"], told["exit_status"], told["cause"]) == ("finished", 0, None)

@@ -7,9 +7,10 @@ import pytest
 
 from tests.each import each
 from tests.facts import facts_of
-from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, script
+from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, over_ssh, script
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import default_recipe
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
@@ -83,3 +84,25 @@ def test_the_command_of_several_hosts_names_the_host_that_it_is_for() -> None:
     hosts = (Host("n0", (0,)), Host("n1", (0,)))
     plan = make_plan(replace(INPUTS, topology=Topology(hosts)))
     assert "\ncommand for torchrun on n0" in "\n".join(plan_lines(plan, complete=True))
+
+
+def test_a_plan_ends_with_its_summary() -> None:
+    lines = list(plan_lines(make_plan(INPUTS), complete=True))
+    assert lines[0] == "ds_config, with the source of each value"
+    assert [line.split()[0] for line in lines[lines.index("") :] if line and line[0] != " "][-4:] == [
+        *("ranks", "batch", "saves", "run")
+    ]
+
+
+def test_hosts_with_the_same_devices_are_one_line() -> None:
+    hosts = tuple(Host(f"n{number}", (0, 1)) for number in range(32))
+    topology = over_ssh(*hosts, Host("odd", (3,)))
+    rows = " ".join(
+        " ".join(plan_lines(make_plan(replace(INPUTS, topology=topology)), complete=False)).split()
+    )
+    assert "65 ranks on 33 hosts: n0 to n31, 32 with slot 0, 1; odd slot 3" in rows
+
+
+def test_a_plan_says_how_many_steps_a_job_takes() -> None:
+    job = JobSpec(Path("train.py"), ScriptArgs.of(["--max_steps", "480"]))
+    assert "steps   480" in list(plan_lines(make_plan(replace(INPUTS, job=job)), complete=False))

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.launch.monitoring.test_progress import heartbeat, progress_of, snapshots, stepping
-from zlaunch.cli.views.progress import loss_line, plain_line, progress_line
+from zlaunch.cli.views.progress import plain_line, progress_line
 from zlaunch.launch.monitoring.progress import Snapshot, no_progress
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import HeartbeatRecord
 
 
 @given(snapshots, st.integers(0, 200), st.none() | st.integers(0, 10**13))
@@ -71,31 +70,3 @@ def test_a_job_that_takes_no_further_step_has_no_time_left(phase: str, step: int
     line = progress_line(progress, 1, None, 80)
     assert phase in line
     assert "left" not in line
-
-
-def test_how_far_the_loss_fell_is_said_with_the_step() -> None:
-    assert (
-        loss_line({"first_loss": 5.261, "loss": 2.4961, "loss_step": 64, "step": 70})
-        == "loss 5.261 -> 2.496 at step 64"
-    )
-
-
-def test_the_loss_at_the_end_is_its_median_there() -> None:
-    heartbeat: HeartbeatRecord = {
-        "first_loss": 5.2,
-        "loss": 9.9,
-        "end_loss": 2.5,
-        "end_losses": 5,
-        "loss_step": 64,
-    }
-    assert loss_line(heartbeat) == "loss 5.200 -> 2.500 at step 64, the median of the last 5"
-    assert loss_line({**heartbeat, "loss": math.nan}) == "loss 5.200 -> nan at step 64"
-
-
-def test_a_loss_that_was_told_once_fell_from_nowhere() -> None:
-    assert loss_line({"first_loss": 5.261, "loss": 5.261, "loss_step": 1}) == "loss 5.261 at step 1"
-
-
-@pytest.mark.parametrize("heartbeat", [{}, {"step": 3}, {"loss": None, "first_loss": None, "step": 3}])
-def test_nothing_is_said_of_a_loss_that_was_not_reported(heartbeat: HeartbeatRecord) -> None:
-    assert loss_line(heartbeat) is None

@@ -14,7 +14,6 @@ from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, unused
 
@@ -28,7 +27,7 @@ def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = 
         return
     console.data(*console.table(list(facts(chosen)), indent=""))
     console.data("", *explained(chosen), *_stall(chosen))
-    if (time := step_time(chosen)) is not None:
+    if (time := chosen.step_time) is not None:
         console.data("", *step_time_lines(time))
     if profiled := list(profile_lines(chosen)):
         console.data("", *profiled)
@@ -73,7 +72,7 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "environment": run.environment,
         "ending": run.ending or None,
         "memory": memory,
-        "step_time": step_time(run),
+        "step_time": run.step_time,
         "program": run.program or None,
         "differences": differences(run),
         "ignored": unused(run),

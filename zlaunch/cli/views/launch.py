@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zlaunch import console
+from zlaunch.cli.views.achieved import achieved
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.plan_view import PlanView
-from zlaunch.cli.views.progress import loss_line, milestone, plain_line, progress_line
+from zlaunch.cli.views.progress import milestone, plain_line, progress_line
 from zlaunch.cli.views.run import members, saved_rows, tracker_rows
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
@@ -18,8 +19,7 @@ from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.saved_by_run import SavedByRun
-from zlaunch.rundir.record import HeartbeatRecord
-from zlaunch.runs.run import State
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import load_run
 from zlaunch.runs.why import HEADS
 from zlaunch.units import duration
@@ -103,17 +103,18 @@ class LaunchView(PlanView, Reporter):
         for name, place in tracker_rows(trackers):
             self._say(*console.paragraph(f"{name}: {place}"))
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         self._outcome = outcome
         took, verdict = duration(seconds), outcome.verdict
         about = f"details are in {os.path.relpath(plan.layout.root)}"
         if not plan.layout.job.exists():
             about = f"its run directory {os.path.relpath(plan.layout.root)} is gone"
-        lines = []
-        if outcome.how == "finished" and (loss := loss_line(heartbeat)):
-            lines.append(loss)
+        lines: list[str] = []
         if verdict is None:
-            lines.append(f"finished in {took}; {about}")
+            what = f"finished in {took}"
+            if summary := achieved(run):
+                what = f"{what}: {summary}"
+            lines += [*console.paragraph(what), *console.paragraph(about)]
             if not self._shows_output:
                 lines.append(_log_note(plan, 0))
             self._say(*lines)

@@ -4,8 +4,8 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from zlaunch import console
 from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
@@ -21,9 +21,9 @@ from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
-from zlaunch.resume.save_plan import SavePlan
+from zlaunch.resume.save_plan import SavePlan, total_steps
 from zlaunch.secrets import hide_arguments
-from zlaunch.units import plural, size, steps_text
+from zlaunch.units import duration, plural, size, steps_text
 from zlaunch.worker.hook.debug import PATIENT
 
 if TYPE_CHECKING:  # a job that resumes nothing needs none of it
@@ -31,12 +31,13 @@ if TYPE_CHECKING:  # a job that resumes nothing needs none of it
 
 
 def plan_lines(plan: LaunchPlan, complete: bool) -> Iterator[str]:
-    """Write a plan: a summary before a start, everything in a dry run."""
+    """Write a plan: a summary before a start; in a dry run all of it, with the summary at the end."""
+    if complete:
+        first, *details = _details(plan)
+        yield from (first.lstrip("\n"), *details, "")
     yield from console.table(list(_summary(plan)), indent="")
     for finding in plan.warnings:
         yield from console.finding_lines(finding, sys.stderr)
-    if complete:
-        yield from _details(plan)
 
 
 def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
@@ -52,15 +53,22 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     yield from batch_rows(plan.values, _data_ranks(plan))
     for who in dict.fromkeys(plan.left.values()):
         if who != OpenReason.DATA_LOADER:  # which the batch shows
-            yield "left open", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
+            yield "auto", f"{', '.join(key for key in plan.left if plan.left[key] == who)}: {who}"
     match plan.script.handover:
         case Handover.VARIABLE if DS_CONFIG_VARIABLE in plan.environment:  # a rerun has its record's
             yield "ds_config", f"in ${DS_CONFIG_VARIABLE}: {plan.environment[DS_CONFIG_VARIABLE].why}"
         case Handover.ACCELERATE if not plan.script.is_sure:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
+    if steps := total_steps(plan.training.script, plan.training.args):
+        yield "steps", _steps(steps, plan)
     yield from _save_rows(plan)
     if plan.data_position is not None:
         yield from _resume_rows(plan.data_position)
+    yield from _observed(plan)
+    yield "run", os.path.relpath(plan.layout.root)
+
+
+def _observed(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if plan.debug is not None:
         waits = f"rank {plan.debug.rank} waits for a debugger on {LOOPBACK}:{plan.debug.port}"
         if plan.topology.spans_hosts:
@@ -71,7 +79,6 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         if profile.ranks is not None:
             ranks = f"rank {', '.join(map(str, profile.ranks))}"
         yield "profile", f"{steps_text(profile.first, profile.last)} of {ranks}, with torch's profiler"
-    yield "run", os.path.relpath(plan.layout.root)
 
 
 def _data_ranks(plan: LaunchPlan) -> Size | None:
@@ -108,6 +115,9 @@ def _job(plan: LaunchPlan) -> str:
     words = f"{zero_words(plan.values)}, {precision}"
     return words if program.is_sure else f"{words}, if the script takes this ds_config"
 
+
+MOST_NAMES: Final = 3
+"""Names of hosts with the same devices that are all written."""
 
 _WHEN = {"epoch": "after each epoch", "best": "when the metric is best"}
 
@@ -188,8 +198,28 @@ def _ranks(plan: LaunchPlan) -> str:
             return without
         return f"{without}, so DeepSpeed's CPU accelerator is used"
     kind = "GPU" if plan.accelerator == "cuda" else "slot"
-    hosts = (f"{host.name} {kind} {', '.join(map(str, host.devices))}" for host in plan.topology.hosts)
-    return f"{count} on {plural(len(plan.topology.hosts), 'host')}: {'; '.join(hosts)}"
+    hosts = plan.topology.hosts
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for host in hosts:
+        alike.setdefault(tuple(host.devices), []).append(host.name)
+    groups = (f"{_names(names)} {kind} {', '.join(map(str, devices))}" for devices, names in alike.items())
+    return f"{count} on {plural(len(hosts), 'host')}: {'; '.join(groups)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    """Write the names of hosts; of many, the first and the last."""
+    if len(names) <= MOST_NAMES:
+        return ", ".join(names)
+    return f"{names[0]} to {names[-1]}, {len(names)} with"
+
+
+def _steps(total: int, plan: LaunchPlan) -> str:
+    """Write the number of steps, and how long they may take where the speed of the GPU is known."""
+    estimate = plan.facts.estimate
+    if estimate is None or estimate.speed is None:
+        return str(total)
+    best, worst = (duration(total * seconds) for seconds in estimate.speed.roofline.likely)
+    return f"{total}, in {best} to {worst}"
 
 
 def _details(plan: LaunchPlan) -> Iterator[str]:

@@ -20,10 +20,14 @@ from zlaunch.launch.measure import MeasuredTrial, Measurement
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.saved_by_run import SavedByRun
-from zlaunch.rundir.record import HeartbeatRecord
-from zlaunch.units import brief, measured_time, memory, plural
+from zlaunch.runs.run import Run
+from zlaunch.units import brief, listed, measured_time, memory, plural
 
 UNKNOWN: Final = "-"
+MOST_NAMES: Final = 4
+"""Configurations to name with the same reason."""
+NOISY: Final = 0.2
+"""Runs on an idle machine differ by less."""
 _HEADERS: Final = (
     ("", "step time", "", "memory", "of a rank", ""),
     ("stage offload        batch", "predicted", "measured", "predicted", "measured", "runs"),
@@ -84,7 +88,7 @@ class MeasureView(LaunchView):
     def tracked(self, trackers: Mapping[str, Mapping[str, str]]) -> None:
         """Say nothing."""
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         """Say nothing."""
 
     def done(self) -> None:
@@ -103,11 +107,13 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
         yield ""
         best = result.measured[0]
         yield from console.paragraph(f"fastest: `{best.trial.name}`; {best.provenance}")
+        if result.is_close:
+            yield from console.paragraph(_how_close(result))
     by_reason: dict[str, list[str]] = {}
     for name, why in result.passed_over:
         by_reason.setdefault(why, []).append(f"`{name}`")
     for why, names in by_reason.items():
-        yield from console.paragraph(f"not measured: {', '.join(names)}: {why}")
+        yield from console.paragraph(f"not measured: {listed(names, MOST_NAMES)}: {why}")
     yield from map(str, _ending(result))
 
 
@@ -116,6 +122,16 @@ def _same_batch(result: Measurement, ranks: int) -> str:
     if batch is None:
         return "all with the same global batch"
     return f"global batch {batch}"
+
+
+def _how_close(result: Measurement) -> str:
+    """Say that the first two cannot be told apart, and what may be the reason."""
+    second = result.measured[1].trial
+    differed = f"runs of the same configuration differed by up to {result.spread:.0%}"
+    text = f"`{second.name}` may be as fast: {differed}"
+    if result.spread > NOISY:
+        text += "; other programs seem to use this machine, so measure again when it is idle"
+    return text
 
 
 def _row(one: MeasuredTrial) -> tuple[str, ...]:
@@ -144,7 +160,7 @@ def _bytes(number: int | None) -> str:
 
 def _ending(result: Measurement) -> Iterator[str]:
     if result.why_ended:
-        yield from console.paragraph(f"ended early: {result.why_ended}; the same command continues")
+        yield from console.paragraph(f"ended early: {result.why_ended}")
     elif result.num_left:
         left = plural(result.num_left, "more configuration")
         yield from console.paragraph(f"{left} not run; `--top N` runs more of them")

@@ -4,7 +4,6 @@ import math
 
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.units import brief, clock
 
 QUIET_SECONDS = 10.0
@@ -48,7 +47,7 @@ def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list
     if progress.seconds_left and first.get("phase") != phases.EXITING:
         figures.append(f"{clock(progress.seconds_left)} left")
     if isinstance(loss := first.get("loss"), int | float):
-        figures.append(f"loss {_loss_text(loss)}")
+        figures.append(f"loss {loss_number(loss)}")
     if isinstance(rate := first.get("learning_rate"), int | float):
         figures.append(f"lr {rate:.2g}")
     if tokens := progress.tokens_per_second(world_size):
@@ -68,7 +67,8 @@ def _bar(done: float) -> str:
     return f"[{cells:<{CELLS}}] "
 
 
-def _loss_text(value: float) -> str:
+def loss_number(value: float) -> str:
+    """Write a loss."""
     if math.isfinite(value):
         return f"{value:.3f}"
     return str(value)
@@ -94,17 +94,3 @@ def milestone(progress: Progress) -> int:
     if phase in phases.ALL and phase != phases.EXITING:
         return phases.ALL.index(phase)
     return 0
-
-
-def loss_line(heartbeat: HeartbeatRecord) -> str | None:
-    """Write how far the loss fell, to a median of the end; None if the script reported none."""
-    first, last = heartbeat.get("first_loss"), heartbeat.get("loss")
-    if not (isinstance(first, int | float) and isinstance(last, int | float)):
-        return None
-    step, count = heartbeat.get("loss_step"), heartbeat.get("end_losses", 1)
-    if first == last:
-        return f"loss {_loss_text(last)} at step {step}"
-    if count > 1 and math.isfinite(last):
-        end = _loss_text(heartbeat.get("end_loss", last))
-        return f"loss {_loss_text(first)} -> {end} at step {step}, the median of the last {count}"
-    return f"loss {_loss_text(first)} -> {_loss_text(last)} at step {step}"

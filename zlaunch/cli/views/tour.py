@@ -15,7 +15,7 @@ from zlaunch.estimate.memory.model_states import ModelStates
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.tour import EXPLAINED, PHASES, Parity, PhaseMemory, PredictedMemory, Tour, ZeroMode
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.run import Run
 from zlaunch.units import clock, count, plural
 
 UNKNOWN: Final = "-"
@@ -77,10 +77,10 @@ class TourView(LaunchView):
     def differed(self, differences: Sequence[str]) -> None:
         """Say nothing: zlaunch wrote both the program and its ds_config."""
 
-    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, heartbeat: HeartbeatRecord) -> None:
+    def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         """Explain the end of a job that did not finish."""
         if outcome.verdict is not None:
-            super().ended(plan, outcome, seconds, heartbeat)
+            super().ended(plan, outcome, seconds, run)
 
     def done(self) -> None:
         """Remove the line."""

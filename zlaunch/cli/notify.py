@@ -1,0 +1,95 @@
+"""`--notify`: tell someone that a run has ended."""
+
+import shlex
+import shutil
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from zlaunch import console
+from zlaunch.cli.views.achieved import achieved
+from zlaunch.cli.views.dump import to_json
+from zlaunch.cli.views.run import members
+from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.process import answer_of
+from zlaunch.runs.run import Run
+from zlaunch.runs.store import load_run
+from zlaunch.runs.why import headline
+
+SECONDS: Final = 30.0
+"""How long a webhook or a command may take."""
+_DESKTOP: Final = "notify-send"
+
+
+def check_notify(how: str) -> str:
+    """Return a way to notify that can work; raise WrongUsage for another."""
+    if how == "desktop" and shutil.which(_DESKTOP) is None:
+        raise WrongUsage(f"`--notify desktop` needs `{_DESKTOP}`, which is not installed", "`--notify bell`")
+    if how in _WAYS or how.startswith(("http://", "https://")):
+        return how
+    try:
+        program = next(iter(shlex.split(how)), "")
+    except ValueError as error:
+        raise WrongUsage(f"`--notify {how}`: {error}", "quote the command") from None
+    if shutil.which(program) is None:
+        raise WrongUsage(
+            f"`--notify {how}`: there is no command `{program}`",
+            "write `bell`, `desktop`, a URL, or a command",
+        )
+    return how
+
+
+def notify(root: Path, ways: Sequence[str]) -> None:
+    """Tell each way that a run has ended; one that fails is noted, and changes nothing else."""
+    run = load_run(root)
+    for how in ways:
+        send = _WAYS.get(how)
+        if send is None:
+            send = _post(how) if how.startswith(("http://", "https://")) else _call(how)
+        try:
+            send(run)
+        except (OSError, ValueError, ZlaunchError) as error:
+            console.say(*console.paragraph(f"`--notify {how}` failed: {error}"))
+
+
+def _summary(run: Run) -> str:
+    text = headline(run)
+    if run.cause is not None:
+        return f"{text}: {run.cause}"
+    return ": ".join(filter(None, (text, achieved(run))))
+
+
+def _json(run: Run) -> str:
+    """Describe a run as `zlaunch train --json` does, with the sentence that is shown."""
+    return to_json({**members(run), "verdict": run.verdict, "text": f"{run.id} {_summary(run)}"}, indent=None)
+
+
+def _ring(_run: Run) -> None:
+    console.ring()
+
+
+def _show(run: Run) -> None:
+    _start([_DESKTOP, f"zlaunch: {run.id}", _summary(run)])
+
+
+def _post(url: str) -> Callable[[Run], None]:
+    def post(run: Run) -> None:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, _json(run).encode(), headers)  # noqa: S310 - checked
+        urllib.request.urlopen(request, timeout=SECONDS).close()  # noqa: S310
+
+    return post
+
+
+def _call(command: str) -> Callable[[Run], None]:
+    return lambda run: _start(shlex.split(command), _json(run))
+
+
+def _start(argv: Sequence[str], stdin: str = "") -> None:
+    ended = answer_of(argv, stdin, SECONDS)
+    if ended.returncode != 0:
+        raise ValueError(ended.err.strip() or f"it ended with status {ended.returncode}")
+
+
+_WAYS: Final = {"bell": _ring, "desktop": _show}

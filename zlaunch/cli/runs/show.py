@@ -21,10 +21,10 @@ from zlaunch.runs.what_ran import differences, unused
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show everything about a run, including its memory."""
     chosen = load_run(find_run(run, runs_dir))
-    memory = compare_with_forecast(chosen)
     if as_json:
-        console.data(to_json(_run_members(chosen, memory)))
+        console.data(to_json(run_members(chosen)))
         return
+    memory = compare_with_forecast(chosen)
     console.data(*console.table(list(facts(chosen)), indent=""))
     console.data("", *explained(chosen), *_stall(chosen))
     if (time := chosen.step_time) is not None:
@@ -62,7 +62,8 @@ def _amount(num_bytes: int | None) -> str:
     return f"{num_bytes / (1 << 30):.2f}"
 
 
-def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
+def run_members(run: Run) -> dict[str, object]:
+    """List the JSON members of everything about a run."""
     saved = saved_by_run(run)
     model = None if saved.model is None or saved.damage is not None else str(saved.model)
     checkpoint = None if saved.checkpoint is None else str(saved.checkpoint.checkpoint.folder)
@@ -71,7 +72,7 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "job": run.job,
         "environment": run.environment,
         "ending": run.ending or None,
-        "memory": memory,
+        "memory": compare_with_forecast(run),
         "step_time": run.step_time,
         "program": run.program or None,
         "differences": differences(run),

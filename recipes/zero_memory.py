@@ -115,8 +115,7 @@ def train(args, memory):
             loss = engine(inputs, targets)
         with memory.phase(f"{again}backward"):
             engine.backward(loss)
-            losses.append(loss.item())
-            del loss
+            losses, loss = [*losses, loss.item()], None
         with memory.phase(f"{again}step"):
             engine.step()
         calls = count_calls() - before
@@ -143,8 +142,7 @@ def main():
         "losses": losses,
     }
     args.output_dir.mkdir(parents=True, exist_ok=True)
-    file = args.output_dir / f"rank-{torch.distributed.get_rank()}.json"
-    file.write_text(json.dumps(found, indent=2))
+    (args.output_dir / f"rank-{torch.distributed.get_rank()}.json").write_text(json.dumps(found, indent=2))
     torch.distributed.destroy_process_group()
 
 

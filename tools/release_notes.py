@@ -9,7 +9,8 @@ CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 
 def notes(text: str, version: str) -> str:
     """Return the section of a version, without its heading; raise ValueError if there is none."""
-    found = re.search(rf"^## {re.escape(version)}\b.*?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    pattern = rf"^## {re.escape(version)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)"
+    found = re.search(pattern, text, re.MULTILINE | re.DOTALL)
     if found is None or not found[1].strip():
         raise ValueError(f"CHANGELOG.md has no section `## {version}`")
     return found[1].strip()

@@ -313,6 +313,11 @@ def _outliving(stream: TextIO) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+def painted(kind: str, text: str) -> str:
+    """Colour a text of a result by its kind, if it goes to a terminal: `done`, `error`, `warning`, `hint`."""
+    return _paint(kind, text, sys.stdout)
+
+
 def _paint(kind: str, text: str, stream: TextIO) -> str:
     if not stream.isatty() or os.environ.get("NO_COLOR"):
         return text

@@ -5,12 +5,20 @@ from pathlib import Path
 import pytest
 
 from tests.making import PYTHON
+from tests.running import ROOT
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.request import EstimateRequest, find_cluster, find_model, makes_its_model
+from zlaunch.estimate.request import (
+    EstimateRequest,
+    find_cluster,
+    find_model,
+    makes_its_model,
+    resolve_request,
+)
 from zlaunch.hosts.agent.own_code import own_code
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.resources import Gpu, Machine
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import JobSpec
 from zlaunch.json_lines import ANSWER, plain
 
@@ -69,6 +77,12 @@ def test_a_script_that_does_not_exist_is_answered_with_the_recipe_of_its_name(
     with pytest.raises(InputMissing) as raised:
         find_model("own_loop.py")
     assert "`zlaunch recipes copy own_loop`" in str(raised.value.hint)
+
+
+def test_fsdp_which_the_trainer_refuses_beside_a_ds_config_is_an_error_of_the_job() -> None:
+    job = JobSpec(Path(), args=ScriptArgs(("--fsdp", "full_shard")))
+    query = resolve_request(EstimateRequest(str(ROOT / "recipes" / "small_llama"), job, on="8xH100-80GB"))
+    assert "fsdp-and-deepspeed" in {finding.code for finding in query.findings}
 
 
 def test_the_model_of_a_recipe_has_the_sequences_of_the_recipe() -> None:

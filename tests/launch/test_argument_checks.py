@@ -98,6 +98,13 @@ def test_an_option_of_an_estimate_has_another_name_in_a_script() -> None:
     assert caught.value.hint == "did you mean `--per_device_train_batch_size`?"
 
 
+def test_an_option_of_an_estimate_is_a_key_of_the_ds_config_for_a_script_without_a_trainer() -> None:
+    loop = script(PARSER, ConfigInterface.DEEPSPEED)
+    with pytest.raises(WrongUsage) as caught:
+        check_script_args(loop, ScriptArgs.of(["--micro-batch", "8"]))
+    assert caught.value.hint == "put `--set train_micro_batch_size_per_gpu=N` before the script"
+
+
 @each("name", DEFAULTS)
 def test_no_argument_of_the_trainer_is_taken_for_a_slip(name: str) -> None:
     check_script_args(script(PARSER), ScriptArgs.of([f"--{name}", "1"]))

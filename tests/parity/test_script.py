@@ -90,7 +90,44 @@ def test_a_job_that_trains_otherwise_does_not_start(tmp_path: Path) -> None:
     done = zlaunch("train", str(LOOP), *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.status == 65
     assert "differs from plain torch by more than rounding" in done.err
+    assert done.err.endswith("hint: leave out `--check` to start it all the same\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.job
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("nan", "its engine skipped 4 steps: gradients were not finite"),
+        ("killed", "rank 1 was killed, as when memory runs out"),
+        ("left", "it exited with 3 ("),
+    ],
+)
+def test_a_script_that_ends_before_its_steps_is_told_apart_from_one_that_differs(
+    fault: str, why: str, tmp_path: Path
+) -> None:
+    words = ("--stage", "1", *IN_FP32, "--", "--fault", fault, "--steps", "4")
+    done = zlaunch("check", str(LOOP), *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert (done.status, f"cannot tell here: plain_loop.py: {why}" in done.err) == (69, True), done.err
+
+
+@pytest.mark.job
+@pytest.mark.full
+def test_a_job_of_which_nothing_can_be_told_starts_with_a_note(tmp_path: Path) -> None:
+    words = ("--check", "--stage", "1", "--gpus", "2", *IN_FP32, "--", "--fault", "nan", "--steps", "1")
+    done = zlaunch("train", str(LOOP), *words, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
+    assert done.status == 0, done.err
+    assert "gradients were not finite; it starts without a check" in " ".join(done.err.split())
+
+
+@pytest.mark.job
+@pytest.mark.full
+def test_a_known_defect_stands_below_what_differs(tmp_path: Path) -> None:
+    small = str(ROOT / "recipes" / "small_llama")
+    done = zlaunch("check", small, "--stage", "0", "--precision", "fp16", "--steps", "1", cwd=tmp_path)
+    assert (done.status, done.out.partition(" ")[0]) == (65, "differs")
+    assert done.err.count("[known-defect]") == 2
 
 
 def test_a_script_without_deepspeed_cannot_be_checked(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import json
 import os
 import re
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from tests.browser import dom, noted, watched_copy
-from tests.recorded_run import HOSTILE, write_run
+from tests.recorded_run import HOSTILE, SECRET, write_run
 from tests.running import zlaunch
 
 MOST_SECONDS = 1.0
@@ -144,3 +145,23 @@ def test_a_page_is_no_wider_than_its_window(width: int, page: Path) -> None:
         f'<html><iframe src="{page.name}" style="width: {width}px; height: 900px; border: 0"></iframe>{measure}</html>'
     )
     assert noted(dom(frame, "--allow-file-access-from-files"), "wide") == str(width)
+
+
+def test_a_bundle_has_the_page_the_records_and_the_logs_without_secrets(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "runs" / "mine", 20)
+    (root / "logs" / "rank-3.log").write_text(f"export HF_TOKEN={SECRET}99 sword\nValueError: no text\n")
+    result = zlaunch("runs", "report", "--bundle", "run.zip", cwd=tmp_path)
+    assert (result.status, result.out) == (0, "run.zip\n")
+    with ZipFile(tmp_path / "run.zip") as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist()}
+    records = {"page.html", "run.json", "config.json", "provenance.json", "forecast.json", "logs/rank-3.log"}
+    assert set(texts) == {f"mine/{name}" for name in records}
+    assert "ValueError: no text" in texts["mine/logs/rank-3.log"]
+    assert [name for name, text in texts.items() if SECRET in text] == []
+
+
+def test_a_bundle_is_not_written_over_another_file(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "mine", 20)
+    (tmp_path / "run.zip").write_text("mine")
+    result = zlaunch("runs", "report", "--bundle", "run.zip", cwd=tmp_path)
+    assert (result.status, (tmp_path / "run.zip").read_text()) == (69, "mine")

@@ -277,7 +277,7 @@ def test_the_ds_config_that_an_accelerate_config_names_is_checked(folder: Path) 
 def test_two_formats_at_once_are_one_finding(
     folder: Path, config: dict[str, object], arguments: list[str], codes: list[str]
 ) -> None:
-    batch = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 0}}
+    batch = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}
     (folder / "both.json").write_text(json.dumps({**batch, **config}))
     done = validate(folder, "both.json", "--format", "json", "--", *arguments)
     assert [one["code"] for one in json.loads(done.out)["findings"]] == codes

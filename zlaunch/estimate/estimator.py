@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document, located
@@ -27,10 +26,8 @@ from zlaunch.estimate.query import (
     workload_of,
 )
 from zlaunch.estimate.rehearse import Done, Rehearsed, Rehearser, by_formula
-from zlaunch.estimate.workload import Workload
+from zlaunch.estimate.workload import MOST_ACCUMULATED, Workload
 from zlaunch.files import cache_directory
-
-MOST_ACCUMULATED: Final = 2
 
 _COUNT, _AHEAD = (
     "zero_optimization.offload_param.buffer_count",
@@ -220,7 +217,7 @@ def _tensors(forecast: Forecast) -> int:
 
 
 def _shortened(workload: Workload) -> Workload:
-    """Rehearse at most two micro-batches of a step: from the second on, memory no longer grows."""
+    """Rehearse no more micro-batches of a step than needed."""
     if _accumulated(workload) <= MOST_ACCUMULATED:
         return workload
     micro = int(workload.ds_config["train_micro_batch_size_per_gpu"])

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from zlaunch.config.resolve.job import ResolveContext
+from zlaunch.config.resolve.trainer_agreement import fsdp_conflict
 from zlaunch.config.resolve.values import AUTO, Sourced
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema_errors import OWN_NAMES
@@ -82,7 +83,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
     if request.trust_remote_code and "auto_map" in model.value:
         training = replace(training, remote_code=str(code_of(request.model)))
     of_model = check_model(model, model_types(python), training.seq_len.value, request.trust_remote_code)
-    findings += [*absent_arguments(job.args, stack.trainer), *of_model]
+    findings += [*absent_arguments(job.args, stack.trainer), *fsdp_conflict(job.args), *of_model]
     fatal = tuple(finding for finding in findings if finding.severity in FATAL)
     remarks = tuple(finding for finding in findings if finding.severity not in FATAL)
     if any(finding.severity is Severity.ERROR for finding in of_model):

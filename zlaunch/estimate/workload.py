@@ -4,11 +4,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES
+
+MOST_ACCUMULATED: Final = 2
+"""Micro-batches of a step that are rehearsed: from the second on, memory no longer grows."""
 
 LINEAR_LAYERS = "linear_layers"
 """`model_type` of the model of `zlaunch tour`, which transformers does not have: `num_layers` and `width`."""

@@ -15,8 +15,11 @@ OWN = (
     *("max_restarts", "on_oom", "on_nan", "resume"),
 )
 """Options of zlaunch that are often misspelled, and then passed to the script."""
-_OF_ESTIMATES = ("per_device_train_batch_size", "gradient_accumulation_steps")
-"""What `estimate` and `plan` call `--micro-batch` and `--grad-accum`."""
+_OF_ESTIMATES = {
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+}
+"""What `estimate` calls `--micro-batch` and `--grad-accum`: the Trainer's argument → key of a ds_config."""
 
 
 def check_script_args(script: Script, args: ScriptArgs) -> None:
@@ -43,9 +46,16 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",
             )
-        if name not in DEFAULTS and (hint := hint_for(name, _OF_ESTIMATES)) is not None:
+        if name not in DEFAULTS and (hint := _hint_for(script, name)) is not None:
             message = f"unrecognized argument `--{name}`: {script.path.name} does not define it"
             raise WrongUsage(message, hint)
+
+
+def _hint_for(script: Script, name: str) -> str | None:
+    key = _OF_ESTIMATES.get(trainer_argument(name) or "")
+    if key is not None and script.interface is not ConfigInterface.TRAINER:
+        return f"put `--set {key}=N` before the script"
+    return hint_for(name, _OF_ESTIMATES)
 
 
 def hint_for(name: str, trainer_names: Collection[str]) -> str | None:

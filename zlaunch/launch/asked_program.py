@@ -19,6 +19,7 @@ from pathlib import Path
 
 from zlaunch import __version__
 from zlaunch.config.resolve.compose import compose
+from zlaunch.config.translate.other_options import trainer_argument
 from zlaunch.diagnosis.log_text import exception_in
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Refused, Unavailable, WrongUsage
@@ -248,7 +249,7 @@ def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = 
     hint = "see its `--help`"
     if known := hint_for(word, {option.lstrip("-") for option in options}):
         hint = known
-    elif meant := get_close_matches(word, options, 1):
+    elif trainer_argument(word) is None and (meant := get_close_matches(word, options, 1)):
         hint = f"did you mean `{meant[0]}`?"
     return WrongUsage(f"{job.shown_name} {what}", _or_unasked(job, hint))
 

@@ -22,7 +22,6 @@ from zlaunch.rundir.record import EndingRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.what_ran import differences, unused
 
 WORTH_SAYING_SECONDS: Final = 60.0
@@ -52,7 +51,7 @@ def finish_run(
     reporter.ended(plan, outcome, time.time() - started, run)
     reporter.differed(differences(run))
     reporter.ignored(unused(run))
-    if (time_of_step := step_time(run)) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
+    if (time_of_step := run.step_time) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
         reporter.slowed(time_of_step.losses[:1])
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))

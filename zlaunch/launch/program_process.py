@@ -47,7 +47,8 @@ class EndedProgram:
 
     def complete(self, error: str) -> str:
         """Add the last error that it printed to the error of a program that exited."""
-        return f"{error}: {error_of(last_lines(self.log))}"
+        printed = error_of(last_lines(self.log))
+        return f"{error}: {printed}" if printed else error
 
     @property
     def crash(self) -> str:

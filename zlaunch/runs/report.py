@@ -21,7 +21,6 @@ from zlaunch.rundir.record import (
 from zlaunch.runs.history import NUMBERS, RunHistory, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.what_ran import differences, precision_of, unused
 from zlaunch.runs.why import headline, verdict_of
 from zlaunch.secrets import hide_in
@@ -83,7 +82,7 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
 
 def _step_time(run: Run) -> dict[str, Any] | None:
     """Describe the time of a step; of many ranks, the slowest ones."""
-    found = step_time(run)
+    found = run.step_time
     if found is None:
         return None
     ranks = sorted(found.ranks, key=lambda rank: -rank.own)[:MOST_RANKS]

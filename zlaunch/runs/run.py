@@ -5,12 +5,16 @@ from collections.abc import Mapping
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zlaunch.diagnosis.stall import StallEvidence
 from zlaunch.diagnosis.verdict import Verdict
 from zlaunch.rundir.owner import is_running
 from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
+
+if TYPE_CHECKING:
+    from zlaunch.runs.step_time import StepTime
 
 SIGN_SECONDS = 60.0
 """A running job writes more often than this."""
@@ -134,6 +138,13 @@ class Run(RunFiles):
         from zlaunch.runs.derive import derived_verdict  # importing all signatures takes longer than a list
 
         return derived_verdict(self)
+
+    @cached_property
+    def step_time(self) -> "StepTime | None":
+        """The time of a step by part, and what limits the speed; None if too few steps were timed."""
+        from zlaunch.runs.step_time import step_time  # it counts operations, which a list does not need
+
+        return step_time(self)
 
     @property
     def stall(self) -> StallEvidence | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.asking import answer, forecast, question
-from zlaunch.cli.views.plan_report import _reasons, _show_nothing, _write_config
+from zlaunch.cli.views.plan_report import _considered, _show_nothing, _write_config
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
@@ -31,10 +31,15 @@ def test_a_plan_names_what_is_faster_and_may_not_fit_but_nothing_slower() -> Non
     slower = [sized(by_strategy[STRATEGIES[3]], 77.0, 2.0)]
     large = [sized(by_strategy[STRATEGIES[4]], 500.0, 1.0)]
     own = sized(chosen(4), 10.0, 1.0)
-    reasons = list(_reasons(SearchResult(*own, (*close, *slower, *large, own), (), None)))
-    assert reasons == [
-        "faster, but may not fit: `--stage 0 --micro-batch 8`, `--stage 1 --micro-batch 8`",
-        "as fast or faster, but too large: `--stage 2 --offload cpu --micro-batch 8`",
+    rows = [
+        (options, step, why)
+        for options, _, step, why in _considered(SearchResult(*own, (*close, *slower, *large, own), (), None))
+    ]
+    assert rows == [
+        ("--stage 2 --micro-batch 4", "about 1.0 s", "chosen"),
+        ("--stage 0 --micro-batch 8", "about 0.50 s", "may not fit"),
+        ("--stage 1 --micro-batch 8", "about 0.50 s", "may not fit"),
+        ("--stage 2 --offload cpu --micro-batch 8", "about 1.0 s", "too large"),
     ]
 
 

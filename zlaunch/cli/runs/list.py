@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members, moment, steps, zero
 from zlaunch.rundir.layout import RUNS
-from zlaunch.runs.run import Run
+from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import all_runs, closed_runs, load_run
 from zlaunch.units import clock, plural
 
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from zlaunch.runs.step_time import Throughput
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
+
+
+_KINDS: Final = {
+    State.RUNNING: "hint",
+    State.FINISHED: "done",
+    **dict.fromkeys((State.FAILED, State.STALLED, State.LOST, State.BROKEN), "error"),
+}
+"""State → the kind of message that has its colour; a warning for the others."""
 
 
 def list_runs(
@@ -56,9 +64,7 @@ def list_runs(
 
 def _speeds(roots: Sequence[Path]) -> "dict[str, Throughput]":
     """Compute the throughput of each run that tells it, by its name."""
-    from zlaunch.runs.step_time import step_time  # it takes longer to import than a list
-
-    times = {root.name: step_time(load_run(root)) for root in roots}
+    times = {root.name: load_run(root).step_time for root in roots}
     return {name: found.throughput for name, found in times.items() if found is not None}
 
 
@@ -83,7 +89,8 @@ def lines_about(
     header, *rows = _aligned([HEADER, *(_run_row(run, now) for run in runs)], width)
     yield header
     for row, run in zip(rows, runs, strict=True):
-        yield row
+        state = run.state.value
+        yield row.replace(f"  {state}", f"  {console.painted(_KINDS.get(run.state, 'warning'), state)}", 1)
         parts = [Path(run.script or "").name, str(speeds.get(run.id, "")), run.cause or ""]
         text = ": ".join(filter(None, parts))
         if below := "".join(character if character.isprintable() else " " for character in text):

@@ -14,7 +14,6 @@ from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.accuracy import accuracy_file, forecast_errors, read_accuracy
 from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, unused
 
@@ -22,13 +21,13 @@ from zlaunch.runs.what_ran import differences, unused
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
     """Show everything about a run, including its memory."""
     chosen = load_run(find_run(run, runs_dir))
-    memory = compare_with_forecast(chosen)
     if as_json:
-        console.data(to_json(_run_members(chosen, memory)))
+        console.data(to_json(run_members(chosen)))
         return
+    memory = compare_with_forecast(chosen)
     console.data(*console.table(list(facts(chosen)), indent=""))
     console.data("", *explained(chosen), *_stall(chosen))
-    if (time := step_time(chosen)) is not None:
+    if (time := chosen.step_time) is not None:
         console.data("", *step_time_lines(time))
     if profiled := list(profile_lines(chosen)):
         console.data("", *profiled)
@@ -63,7 +62,8 @@ def _amount(num_bytes: int | None) -> str:
     return f"{num_bytes / (1 << 30):.2f}"
 
 
-def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
+def run_members(run: Run) -> dict[str, object]:
+    """List the JSON members of everything about a run."""
     saved = saved_by_run(run)
     model = None if saved.model is None or saved.damage is not None else str(saved.model)
     checkpoint = None if saved.checkpoint is None else str(saved.checkpoint.checkpoint.folder)
@@ -72,8 +72,8 @@ def _run_members(run: Run, memory: MemoryComparison) -> dict[str, object]:
         "job": run.job,
         "environment": run.environment,
         "ending": run.ending or None,
-        "memory": memory,
-        "step_time": step_time(run),
+        "memory": compare_with_forecast(run),
+        "step_time": run.step_time,
         "program": run.program or None,
         "differences": differences(run),
         "ignored": unused(run),

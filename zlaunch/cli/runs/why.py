@@ -11,7 +11,6 @@ from zlaunch.diagnosis.render import loss_lines, verdict_lines
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.resume.saved_by_run import saved_by_run
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.why import headline, verdict_of
 
@@ -33,7 +32,7 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
 
 
 def _losses(run: Run) -> Sequence[SpeedLoss]:
-    time = step_time(run)
+    time = run.step_time
     if time is None:
         return ()
     return time.losses

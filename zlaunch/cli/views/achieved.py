@@ -7,7 +7,6 @@ from zlaunch.cli.views.progress import loss_number
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 from zlaunch.units import memory, plural, rate, steps_text
 
 
@@ -24,7 +23,7 @@ def _parts(run: Run) -> Iterator[str]:
     yield steps_text(begun + 1, step) if begun else plural(step, "step")
     if loss := loss_text(first):
         yield loss
-    time = step_time(run)
+    time = run.step_time
     if time is not None and time.throughput.tokens_per_second:
         yield f"{rate(time.throughput.tokens_per_second)} tokens/s"
     elif time is not None and time.throughput.samples_per_second:

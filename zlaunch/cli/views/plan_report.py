@@ -1,7 +1,7 @@
 """Show the configuration that a search found, and write it."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,17 +14,17 @@ from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.candidates import Candidate
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
-from zlaunch.units import brief, count, plural
+from zlaunch.units import brief, count, memory, plural
 
 MOST_MISSES: Final = 3
 """Configurations to name as too large, or perhaps too large."""
+_CONSIDERED: Final = ("considered", "each GPU", "step", "")
 
 
 def report(
@@ -44,6 +44,7 @@ def report(
         return result.fit.status
     if not as_json:
         console.data(*console.table([*job_rows(result.estimate), *_plan_rows(result)], indent=""))
+        console.data("", *console.table([_CONSIDERED, *_considered(result)], indent=""))
         console.say_findings([*result.estimate.findings, *not_counted(result.uncounted)])
     if output is not None or not as_json:
         _write_config(result, output)
@@ -87,7 +88,6 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "batch", f"{total} = {equation} x {plural(ranks, 'rank')}{same}"
     yield "process", process_text(estimate)
     yield "host", unchecked_host(estimate) or host_text(estimate)
-    yield "because", "; ".join(_reasons(result)) or "nothing else that fits is as fast"
     bucket = estimate.resolved.values[ZERO, "reduce_bucket_size"]
     if bucket is not None:
         yield "buckets", f"{count(bucket)} elements"
@@ -96,36 +96,34 @@ def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
     yield "method", method(estimate.forecast)
 
 
-def _reasons(result: SearchResult) -> Iterator[str]:
-    step_time = result.estimate.seconds
-    yield from _missing_lines(list(result.misses())[:MOST_MISSES], step_time)
-    preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
-    if out := [f"`{strategy.options}`" for strategy in preferred if strategy in result.hopeless]:
-        yield f"{', '.join(out)} cannot fit according to the closed form"
-    if result.other is not None and step_time:
+def _considered(result: SearchResult) -> Iterator[tuple[str, ...]]:
+    """List the choice, and why others were not taken."""
+    chosen, best = result.estimate.seconds, result.estimate
+    yield str(result.candidate.options), _gpu_text(best), _step_text(chosen), "chosen"
+    for candidate, estimate in list(result.misses())[:MOST_MISSES]:
+        why = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}.get(estimate.fit, "cannot tell")
+        yield str(candidate.options), _gpu_text(estimate), _step_text(estimate.seconds), why
+    if result.other is not None and chosen:
         other, seconds = result.other
-        if seconds > step_time:
-            slower = "no faster"
-            if not is_as_fast(seconds, step_time):
-                slower = f"{seconds / step_time - 1:.0%} slower"
-            yield f"`{other.options}` would be {slower}"
+        slower = "no faster"
+        if not is_as_fast(seconds, chosen):
+            slower = f"{seconds / chosen - 1:.0%} slower"
+        if seconds > chosen:
+            yield str(other.options), "", _step_text(seconds), slower
+    preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
+    for strategy in preferred:
+        if strategy in result.hopeless:
+            yield str(strategy.options), "", "", "too large, by the closed form"
 
 
-def _missing_lines(misses: Sequence[tuple[Candidate, Estimate]], step_time: float | None) -> Iterator[str]:
-    """Group what may not fit and what does not; `step_time` is that of the chosen job."""
-    for fit, words in ((Fit.TIGHT, "may not fit"), (Fit.NO, "too large")):
-        these = [
-            (candidate.options, estimate.seconds) for candidate, estimate in misses if estimate.fit is fit
-        ]
-        names = ", ".join(f"`{name}`" for name, _ in these)
-        if not names:
-            continue
-        if step_time is None:
-            yield f"{words}: {names}"
-        else:
-            is_close = any(seconds is None or is_as_fast(step_time, seconds) for _, seconds in these)
-            pace = "as fast or faster" if is_close else "faster"
-            yield f"{pace}, but {words}: {names}"
+def _gpu_text(estimate: Estimate) -> str:
+    return memory(estimate.need.process[1])
+
+
+def _step_text(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"about {brief(seconds)}"
 
 
 def _write_config(result: SearchResult, output: Path | None) -> None:

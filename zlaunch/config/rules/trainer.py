@@ -12,6 +12,7 @@ from zlaunch.config.rules.rule import (
     error,
     fails_later,
     ignored,
+    warning,
     zero,
 )
 from zlaunch.dsconfig.keys.read_at import stages_reading
@@ -238,9 +239,31 @@ def batch_size_search_at_stage_3(subject: Subject) -> Iterator[Violation]:
         )
 
 
+@warning({**_AUTO, "zero_optimization": {"stage": 2}}, {zero("stage"): 0}, _told(optim="adagrad"))
+def adagrad_takes_one_group(subject: Subject) -> Iterator[Violation]:
+    """ZeRO makes torch's Adagrad anew with one group of parameters, and the Trainer has two.
+
+    The first backward pass fails with `IndexError: list index out of range`.
+    """
+    is_client = subject.config.optimizer is None and subject.argument("optim") == "adagrad"
+    if is_client and subject.stage in (1, 2, 3) and "offload_optimizer" not in subject.offloads:
+        yield Violation(
+            subject.nearest(zero("stage")),
+            "DeepSpeed takes one group of parameters for Adagrad, and the Trainer has two: the first "
+            "backward pass fails with an IndexError",
+            'add `"optimizer": {"type": "Adagrad", "params": {"lr": "auto"}}` to the ds_config, with which '
+            "there is one group",
+        )
+
+
 _ODD_EPSILON = "adafactor"
 _KEEP = 'use `--optim adamw_torch`, turn off offload, or write `"zero_force_ds_cpu_optimizer": false`'
-BY_ARGUMENT = (optimizer_replaced, replaced_optimizer_fails, batch_size_search_at_stage_3)
+BY_ARGUMENT = (
+    optimizer_replaced,
+    replaced_optimizer_fails,
+    batch_size_search_at_stage_3,
+    adagrad_takes_one_group,
+)
 """Rules about an argument that no key of a ds_config shows."""
 
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from zlaunch.launch.reporter import Reporter
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import step_time
 
 LOOK_SECONDS: Final = 60.0
 
@@ -28,7 +27,7 @@ class SpeedWatch:
         if now < self._next:
             return
         self._next = now + LOOK_SECONDS
-        time = step_time(Run(self._root))
+        time = Run(self._root).step_time
         self.mfu = None if time is None else time.throughput.mfu
         if time is None or not time.losses:
             self._before = ""

@@ -39,7 +39,7 @@ from zlaunch.parity.program.watched_engine import WatchedEngine
 from zlaunch.parity.script import NO_STEP, MeasuredScript, ScriptOrder, TrainedEngine, result_of
 from zlaunch.parity.trial import RANKS, why_uncheckable
 from zlaunch.parity.verdict import Comparison
-from zlaunch.units import count, memory
+from zlaunch.units import count, memory, plural
 from zlaunch.worker.hook import accelerate_cpu
 
 _PATIENCE: Final = 10.0
@@ -197,12 +197,15 @@ class ScriptCheck:
         if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             if self._trained is not None and self._trained.steps:
                 return self._result()
+            if self._trained is not None and self._trained.skipped:
+                steps = plural(self._trained.skipped, "step")
+                return MeasuredScript(error=f"its engine skipped {steps}: gradients were not finite")
             return MeasuredScript(error=NO_STEP)
         frames = traceback.extract_tb(error.__traceback__)
         message = one_line(error)
         if isinstance(error, _OutOfTime):
             message = f"it did not take {self._order.steps} steps in time"
-        else:
+        elif not is_status(error):
             traceback.print_exception(error)
         return MeasuredScript(
             error=message,
@@ -213,11 +216,24 @@ class ScriptCheck:
 
     def _end(self, result: MeasuredScript) -> NoReturn:
         ended = time.time()
+        if result.error is not None and (killed := self._killed()) is not None:
+            result = MeasuredScript(error=killed)  # of which the other error is a consequence
         result = replace(result, ended=ended, made=self._confinement.lift())
         write_whole(self._file, json.dumps(asdict(result)))
         signal.alarm(0)
         self._await_others()
         os._exit(0)
+
+    def _killed(self) -> str | None:
+        """Tell which other rank was ended by a signal; None if none was."""
+        for rank, other in enumerate(self._others, start=1):
+            ended = os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if ended is not None and ended.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
+                number = signal.Signals(ended.si_status)
+                if number is signal.SIGKILL:
+                    return f"rank {rank} was killed, as when memory runs out"
+                return f"rank {rank} was ended by {number.name}"
+        return None
 
     def _await_others(self) -> None:
         """Wait for the other processes, and end those that wait for this one."""

@@ -69,7 +69,8 @@ class WatchedEngine:
         self._reduced: Tensors | None = None
         """Gradients after a backward pass, if a program may change them before the step."""
         self._is_replaying = self._has_weights = False
-        self._overflows = 0
+        self.skipped = 0
+        """Steps that the engine skipped, since gradients were not finite."""
         self.steps = 0
         self.distances: list[Distance] = []
         self.unreached: set[str] = set()
@@ -184,9 +185,9 @@ class WatchedEngine:
         result = run()
         self._has_weights = False
         if self.engine.skipped_steps > skipped:
-            self._overflows += 1
-            if self._overflows > _MOST_OVERFLOWS:
-                raise CannotTell(f"the loss scale is too large in {self._overflows} steps")
+            self.skipped += 1
+            if self.skipped > _MOST_OVERFLOWS:
+                raise CannotTell(f"the loss scale is too large in {self.skipped} steps")
             return result
         self.steps += 1
         self._compare(plain, self._reduced or gradients)

@@ -22,7 +22,7 @@ from zlaunch.worker.hook.own_file import OwnFile
 from zlaunch.worker.hook.step_clock import StepClock
 from zlaunch.worker.hook.step_history import StepHistory
 
-SIZE_BYTES = 1024
+SIZE_BYTES = 2048
 
 MOST_END_LOSSES = 11
 END_SHARE = 4

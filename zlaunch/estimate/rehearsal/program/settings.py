@@ -5,7 +5,7 @@ import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import transformers
@@ -14,9 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from zlaunch.estimate.rehearsal.steps import with_nvme_path
-
-MOST_ACCUMULATED: Final = 2
-"""Micro-batches of a step: from the second on, memory no longer grows."""
+from zlaunch.estimate.workload import MOST_ACCUMULATED
 
 
 class ProgramSettings:

@@ -81,7 +81,28 @@ def test_a_way_that_fails_is_noted_and_the_others_are_told(
     assert got
 
 
-@pytest.mark.parametrize("how", ["", "no-such-program x", "'", "ftp://x", "mail"])
+def test_user_and_password_of_a_url_become_a_header(
+    root: Path, webhook: tuple[str, list[Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, got = webhook
+    notify(root, [url.replace("://", "://me:pw@")])
+    assert (len(got), capsys.readouterr().err) == (1, "")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "",
+        "no-such-program x",
+        "'",
+        "ftp://x",
+        "mail",
+        "https://x y",
+        "http://127.0.0.1:abc/",
+        "http://[bad",
+        "http://",
+    ],
+)
 def test_a_way_that_cannot_work_is_refused_before_the_job_starts(how: str) -> None:
     with pytest.raises(WrongUsage):
         check_notify(how)
@@ -89,6 +110,6 @@ def test_a_way_that_cannot_work_is_refused_before_the_job_starts(how: str) -> No
 
 def test_a_job_with_a_way_that_cannot_work_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print(1)")
-    result = zlaunch("train", "train.py", "--notify", "no-such-program", cwd=tmp_path)
+    result = zlaunch("train", "train.py", "--dry-run", "--notify", "no-such-program", cwd=tmp_path)
     assert (result.status, "there is no command `no-such-program`" in result.err) == (2, True)
     assert not (tmp_path / "runs").exists()

@@ -210,3 +210,26 @@ def test_a_small_micro_batch_does_not_pay_for_the_costs_of_its_step() -> None:
 def test_freed_caches_of_gpu_memory_are_told_with_their_number() -> None:
     given = evidence(allocator_retries=30, lines=lines([0.1] * 60))
     assert "full 30 times" in only(speed_losses(given)).verdict.cause
+
+
+def test_a_single_rank_or_one_whose_peer_is_unknown_has_no_communication_to_save() -> None:
+    alone = rank(0, {phases.COMMUNICATION: 0.104})
+    assert codes(evidence(alone, job=JobEvidence(world_size=1))) == []
+    assert codes(evidence(alone, job=JobEvidence(world_size=2))) == []
+
+
+def test_shares_are_those_of_all_the_time_so_that_the_most_expensive_comes_first() -> None:
+    given = replace(slow(COMMUNICATION=0.104), outside={phases.SAVING: 0.4})
+    found = [(loss.verdict.code, round(loss.share, 2)) for loss in speed_losses(given)]
+    assert found == [("saves-often", 0.67), ("exposed-communication", 0.17)]
+
+
+def test_a_device_that_waits_for_data_is_not_idle_for_lack_of_work() -> None:
+    given = replace(slow(DATA=0.9), flops_share=0.006, tokens=64)
+    assert codes(given) == ["waiting-for-data"]
+
+
+def test_of_two_ranks_the_slow_one_is_slower_than_the_other() -> None:
+    ranks = [rank(0, {phases.COMMUNICATION: 0.104}), rank(1, {phases.BACKWARD: 0.16})]
+    cause = only(speed_losses(evidence(*ranks))).verdict.cause
+    assert cause == "rank 1 on node1 is slower than rank 0, which waits for it"

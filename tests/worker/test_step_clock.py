@@ -187,3 +187,16 @@ def test_what_waits_in_another_stream_of_a_gpu_delays_no_step(cuda: SimpleNamesp
     c10d.all_reduce()
     cuda.stream = "main"
     assert phases.COMMUNICATION not in step(clock, backward=10)["gpu_parts"]
+
+
+def test_the_time_of_a_step_is_without_what_lies_between_steps() -> None:
+    clock = StepClock()
+    for number in range(WARM_UP + 2):
+        clock.enter_phase(phases.FORWARD)
+        time.sleep(0.002)
+        clock.enter_phase(phases.TRAINING)
+        facts = clock.step_ended()
+        clock.enter_phase(phases.SAVING)
+        time.sleep(0.03)
+        clock.enter_phase(phases.TRAINING)
+        assert number < WARM_UP or 0.002 <= facts["step_seconds"] < 0.03  # type: ignore[operator]

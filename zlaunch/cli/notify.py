@@ -1,11 +1,15 @@
 """`--notify`: tell someone that a run has ended."""
 
+import re
 import shlex
 import shutil
 import urllib.request
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from zlaunch import console
 from zlaunch.cli.views.achieved import achieved
@@ -17,7 +21,7 @@ from zlaunch.runs.run import Run
 from zlaunch.runs.store import load_run
 from zlaunch.runs.why import headline
 
-SECONDS: Final = 30.0
+SECONDS: Final = 15.0
 """How long a webhook or a command may take."""
 _DESKTOP: Final = "notify-send"
 
@@ -26,7 +30,10 @@ def check_notify(how: str) -> str:
     """Return a way to notify that can work; raise WrongUsage for another."""
     if how == "desktop" and shutil.which(_DESKTOP) is None:
         raise WrongUsage(f"`--notify desktop` needs `{_DESKTOP}`, which is not installed", "`--notify bell`")
-    if how in _WAYS or how.startswith(("http://", "https://")):
+    if how in _WAYS:
+        return how
+    if _is_url(how):
+        _check_url(how)
         return how
     try:
         program = next(iter(shlex.split(how)), "")
@@ -35,9 +42,23 @@ def check_notify(how: str) -> str:
     if shutil.which(program) is None:
         raise WrongUsage(
             f"`--notify {how}`: there is no command `{program}`",
-            "write `bell`, `desktop`, a URL, or a command",
+            "write `bell`, `desktop`, a URL, or a command; for more than one, `sh -c '…'`",
         )
     return how
+
+
+def _is_url(how: str) -> bool:
+    return how.startswith(("http://", "https://"))
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise WrongUsage(f"`--notify {url}` is no URL", "write `https://HOST/PATH`")
 
 
 def notify(root: Path, ways: Sequence[str]) -> None:
@@ -46,10 +67,12 @@ def notify(root: Path, ways: Sequence[str]) -> None:
     for how in ways:
         send = _WAYS.get(how)
         if send is None:
-            send = _post(how) if how.startswith(("http://", "https://")) else _call(how)
+            send = _post(how) if _is_url(how) else _call(how)
         try:
             send(run)
-        except (OSError, ValueError, ZlaunchError) as error:
+        except TimeoutError:
+            console.say(*console.paragraph(f"`--notify {how}` failed: it took longer than {SECONDS:.0f} s"))
+        except (OSError, ValueError, HTTPException, ZlaunchError) as error:
             console.say(*console.paragraph(f"`--notify {how}` failed: {error}"))
 
 
@@ -75,8 +98,12 @@ def _show(run: Run) -> None:
 
 def _post(url: str) -> Callable[[Run], None]:
     def post(run: Run) -> None:
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(url, _json(run).encode(), headers)  # noqa: S310 - checked
+        parts, headers = urlsplit(url), {"Content-Type": "application/json"}
+        if parts.username is not None:  # which urllib would take for a part of the host
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+        place = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        request = urllib.request.Request(place, _json(run).encode(), headers)  # noqa: S310 - checked
         urllib.request.urlopen(request, timeout=SECONDS).close()  # noqa: S310
 
     return post

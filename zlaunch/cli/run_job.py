@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from zlaunch.cli.notify import check_notify, notify
+from zlaunch.cli.notify import notify
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.options import LaunchOptions
@@ -21,8 +21,6 @@ def run_job(
 
     `ways` are those to notify someone of the end.
     """
-    for how in ways:
-        check_notify(how)
     view = LaunchView(as_json=as_json)
     status = run(inspect(view), launch, view)
     view.print_json()

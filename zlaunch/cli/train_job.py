@@ -10,6 +10,7 @@ from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.job_options import ConfigOptions
+from zlaunch.cli.notify import check_notify
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
@@ -40,6 +41,8 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         raise WrongUsage("`--node-rank` has no effect without `--no-ssh`", "add `--no-ssh`")
     if _asks_for_help(job):
         return show_help(job)
+    for how in output.notify or ():
+        check_notify(how)
     view = PlanView(as_json=output.as_json)
     launch = LaunchOptions(
         interactive=console.is_interactive(),

@@ -22,6 +22,8 @@ OUTSIDE: Final = (phases.SAVING, phases.EVALUATING)
 """Phases between steps that belong to training."""
 HALF_BUSY: Final = 0.75
 """A main thread that has less of a CPU than this, and less than the others, shares it with something else."""
+MOST_LEFT: Final = 0.7
+"""Share of the deviation from one level that two levels may leave."""
 LEAST_CHANGE: Final = 1.2
 """How many times as long steps have to take before that is a change."""
 SPLIT_STEPS: Final = 5
@@ -101,6 +103,11 @@ class SpeedEvidence:
         """The mean time of a step."""
         return statistics.fmean(rank.seconds for rank in self.ranks)
 
+    @property
+    def total(self) -> float:
+        """The mean time of a step with its share of checkpoints and evaluations."""
+        return self.seconds + sum(self.outside.values())
+
     def usual(self, part: str) -> float:
         """The time of a part on most ranks: a single slow one is another matter."""
         return statistics.median_low([rank.parts.get(part, 0.0) for rank in self.ranks])
@@ -156,7 +163,7 @@ def _data(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     seconds = evidence.usual(phases.DATA)
     yield _loss(
         "waiting-for-data",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"waiting for data takes {_of_a_step(evidence, seconds)}",
         (_workers(evidence),),
         (_more_workers(evidence),),
@@ -182,7 +189,7 @@ def _more_workers(evidence: SpeedEvidence) -> str:
 
 def _slow_rank(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """All ranks wait for one that is slower than the others."""
-    if len(evidence.ranks) < 2:
+    if len(evidence.ranks) < max(2, evidence.job.world_size):
         return
     slowest = max(evidence.ranks, key=lambda rank: rank.own)
     others = [rank for rank in evidence.ranks if rank is not slowest]
@@ -200,11 +207,17 @@ def _slow_rank(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         facts.append(why)
     yield _loss(
         "slow-rank",
-        (slowest.own - usual) / evidence.seconds,
-        f"rank {slowest.rank} on {slowest.host} is slower than the others, which wait for it",
+        (slowest.own - usual) / evidence.total,
+        f"rank {slowest.rank} on {slowest.host} is slower than {_names(others)}",
         facts,
         advice,
     )
+
+
+def _names(others: Sequence[RankTime]) -> str:
+    if len(others) == 1:
+        return f"rank {others[0].rank}, which waits for it"
+    return "the others, which wait for it"
 
 
 def _extra(slowest: RankTime, others: Sequence[RankTime], part: str) -> float:
@@ -230,17 +243,19 @@ def _why_slow(
 
 def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Communication that nothing overlaps, also of the rank that waits least."""
+    if len(evidence.ranks) < max(2, evidence.job.world_size):
+        return  # the rank that is not known may be the slow one
     least = min(evidence.ranks, key=lambda rank: rank.parts.get(phases.COMMUNICATION, 0.0))
     seconds = least.parts.get(phases.COMMUNICATION, 0.0)
     hosts = len({rank.host for rank in evidence.ranks})
     where = "within one host" if hosts == 1 else f"between {hosts} hosts"
     yield _loss(
         "exposed-communication",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"communication takes {_of_a_step(evidence, seconds)}",
         (
             f"{plural(len(evidence.ranks), 'rank')} {where}, stage {evidence.job.stage}",
-            f"rank {least.rank}, which waits for others least, spends so much of it",
+            f"even rank {least.rank}, which waits least, spends that much",
         ),
         _less_communication(evidence, hosts),
     )
@@ -273,7 +288,7 @@ def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         advice.insert(0, f"`--env OMP_NUM_THREADS={share}`: use all cores")
     yield _loss(
         "optimizer-on-cpu",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"the optimizer, which is offloaded to the CPU, takes {_of_a_step(evidence, seconds)}",
         facts,
         advice,
@@ -285,7 +300,7 @@ def _swapping(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     seconds = evidence.usual(phases.SWAPPING)
     yield _loss(
         "waiting-for-nvme",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"waiting for NVMe takes {_of_a_step(evidence, seconds)}",
         (),
         (
@@ -302,7 +317,7 @@ def _copying(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     seconds = evidence.usual(phases.COPYING)
     yield _loss(
         "offload-copies",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"copies of offloaded gradients take {_of_a_step(evidence, seconds)}",
         (),
         evidence.changes("offload"),
@@ -311,7 +326,7 @@ def _copying(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
 
 def _outside(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Checkpoints and evaluations between the steps."""
-    total = evidence.seconds + sum(evidence.outside.values())
+    total = evidence.total
     words = {
         phases.SAVING: ("checkpoints", "saves-often", "save less often", "save_steps"),
         phases.EVALUATING: ("evaluations", "evaluates-often", "evaluate less often", "eval_steps"),
@@ -330,10 +345,10 @@ def _own_code(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     seconds = evidence.usual(phases.TRAINING)
     yield _loss(
         "own-code",
-        seconds / evidence.seconds,
-        f"code of the script between the passes takes {_of_a_step(evidence, seconds)}",
+        seconds / evidence.total,
+        f"other code of the script takes {_of_a_step(evidence, seconds)}",
         ("it is neither in the model nor in DeepSpeed nor in a `DataLoader`",),
-        ("`--profile`: shows what it does",),
+        ("look between the passes: data made on the fly, logging, `.item()`, waiting",),
     )
 
 
@@ -346,7 +361,7 @@ def _recomputation(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     seconds = evidence.usual(phases.FORWARD)
     yield _loss(
         "needless-recomputation",
-        seconds / evidence.seconds,
+        seconds / evidence.total,
         f"the backward pass recomputes the forward pass: about {_of_a_step(evidence, seconds)}",
         (f"the activations would take {memory(evidence.unsaved)}; {memory(evidence.room)} were never used",),
         evidence.changes("recomputation"),
@@ -358,15 +373,17 @@ def _small_batch(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     share, tokens = evidence.flops_share, evidence.tokens
     if tokens is None or tokens >= SMALL_BATCH:
         return
+    computing = (evidence.usual(phases.FORWARD) + evidence.usual(phases.BACKWARD)) / evidence.seconds
     fixed = sum(evidence.usual(part) for part in FIXED) / evidence.seconds
     cause = f"a micro-batch of {plural(tokens, 'token')} is too small"
     changes = evidence.changes("passes")
     if fixed >= MUCH_FIXED:
         fact = f"{fixed:.0%} of a step does not depend on its size: communication, optimizer, other code"
         yield _loss("small-micro-batch", fixed / 2, cause, (fact,), changes)
-    elif share is not None and share < FEW_FLOPS:
-        fact = f"the model's operations reach {share:.1%} of what the device can do"
-        yield _loss("small-micro-batch", 1 - share / FEW_FLOPS, cause, (fact,), changes)
+    elif share is not None and share < FEW_FLOPS * computing:
+        reached = share / computing
+        fact = f"the passes reach {reached:.1%} of what the device can do"
+        yield _loss("small-micro-batch", computing * (1 - reached / FEW_FLOPS), cause, (fact,), changes)
 
 
 def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
@@ -376,7 +393,7 @@ def _change(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         return
     at = _split(lines)
     before, after = (_typical(part) for part in (lines[:at], lines[at:]))
-    if before <= 0 or after < LEAST_CHANGE * before:
+    if before <= 0 or after < LEAST_CHANGE * before or not _are_two_levels(lines, at):
         return
     near = _typical(lines[at : at + SPLIT_STEPS]) - _typical(lines[max(0, at - SPLIT_STEPS) : at])
     total = sum(line.seconds for line in lines)
@@ -404,6 +421,12 @@ def _split(lines: Sequence[TimedLine]) -> int:
         if min(lines[at].seconds, _typical(lines[at : at + SPLIT_STEPS])) > middle:
             return at
     return end * size
+
+
+def _are_two_levels(lines: Sequence[TimedLine], at: int) -> bool:
+    """Whether two levels describe the times much better than one: not if steps just vary."""
+    times = [line.seconds for line in lines]
+    return _deviation(times[:at]) + _deviation(times[at:]) < MOST_LEFT * _deviation(times)
 
 
 def _deviation(values: Sequence[float]) -> float:

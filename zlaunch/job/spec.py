@@ -379,11 +379,15 @@ def parse_profile(text: str) -> Profile:
             "write `--profile 10-12`, `--profile 10-12@0,1` or `--profile 10-12@all`",
         )
     first, last = int(found[1]), int(found[2] or found[1])
-    if not 0 < first <= last < first + MOST_PROFILED:
-        raise WrongUsage(
-            f"`--profile {text}`: steps count from 1, and at most {MOST_PROFILED} are profiled",
-            "write `--profile 10-12`",
-        )
+    wrong = ""
+    if first < 1:
+        wrong = "steps count from 1"
+    elif last < first:
+        wrong = "it ends before it begins"
+    elif last >= first + MOST_PROFILED:
+        wrong = f"at most {MOST_PROFILED} steps are profiled"
+    if wrong:
+        raise WrongUsage(f"`--profile {text}`: {wrong}", "write `--profile 10-12`")
     if found[3] == "all":
         return Profile(first, last, None)
     ranks = tuple(sorted({int(number) for number in (found[3] or "0").split(",")}))

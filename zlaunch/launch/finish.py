@@ -53,6 +53,8 @@ def finish_run(
     reporter.ignored(unused(run))
     if (time_of_step := run.step_time) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
         reporter.slowed(time_of_step.losses[:1])
+    if run.job.get("profile") and not any(run.paths.ranks.glob("*.operations.json")):
+        reporter.note("no profile was written: the run did not reach its steps, or was killed in them")
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))
     return FinishedRun(outcome, evidence)

@@ -56,8 +56,8 @@ def listener(debug: Debug, topology: Topology) -> Listener:
 def check_profile(profile: Profile, topology: Topology) -> None:
     """Raise WrongUsage for a rank the job does not have."""
     if max(profile.ranks or (0,)) >= topology.world_size:
-        ranks = "rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
-        raise WrongUsage(f"`--profile` names rank {max(profile.ranks or ())}: there are {ranks}")
+        ranks = "only rank 0" if topology.world_size == 1 else f"ranks 0 to {topology.world_size - 1}"
+        raise WrongUsage(f"`--profile` names rank {max(profile.ranks or ())}: this job has {ranks}")
 
 
 @dataclass(frozen=True)

@@ -490,6 +490,8 @@ class StepRecord(TypedDict, total=False):
     learning_rate: float | None
     grad_norm: float | None
     loss_scale: float | None
+    step_seconds: Finite
+    """The time of the step alone, without checkpoints and evaluations."""
     range: dict[str, list[float]]
     """Of several steps: number → its lowest and highest finite value, if they differ."""
     not_finite: dict[str, int]

@@ -268,6 +268,8 @@ def timed_lines(run: Run) -> list[TimedLine]:
     for before, line in pairwise(lines[1:]):
         steps = line.get("step", 0) - before.get("step", 0)
         seconds = line.get("time", 0.0) - before.get("time", 0.0)
+        if "step_seconds" in line:  # that of the last step, without checkpoints and evaluations
+            steps, seconds = 1, line["step_seconds"]
         if steps > 0 and seconds > 0:
             parts = {part: value for part, value in line.get("phases", {}).items() if part in OF_A_STEP}
             timed.append(TimedLine(line.get("step", 0), seconds / steps, parts))

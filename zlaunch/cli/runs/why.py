@@ -25,8 +25,11 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         console.data(to_json({**members_of, "speed": _losses(chosen)}))
         return
     console.data(*explained(chosen))
-    for loss in _losses(chosen)[:MOST_LOSSES]:
+    losses = _losses(chosen)
+    for loss in losses[:MOST_LOSSES]:
         console.data(*loss_lines(loss, console.width()))
+    if len(losses) > MOST_LOSSES:
+        console.data(f"  {len(losses) - MOST_LOSSES} more: `zlaunch runs show {chosen.id}`")
     if chosen.state.is_over and (rows := list(saved_rows(saved_by_run(chosen)))):
         console.data(*console.table(rows))
 

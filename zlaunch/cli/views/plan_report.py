@@ -24,6 +24,7 @@ from zlaunch.units import brief, count, memory, plural
 
 MOST_MISSES: Final = 3
 """Configurations to name as too large, or perhaps too large."""
+_NOT_REHEARSED: Final = "not rehearsed"
 _CONSIDERED: Final = ("considered", "each GPU", "step", "")
 
 
@@ -109,11 +110,11 @@ def _considered(result: SearchResult) -> Iterator[tuple[str, ...]]:
         if not is_as_fast(seconds, chosen):
             slower = f"{seconds / chosen - 1:.0%} slower"
         if seconds > chosen:
-            yield str(other.options), "", _step_text(seconds), slower
+            yield str(other.options), _NOT_REHEARSED, _step_text(seconds), slower
     preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
     for strategy in preferred:
         if strategy in result.hopeless:
-            yield str(strategy.options), "", "", "too large, by the closed form"
+            yield str(strategy.options), _NOT_REHEARSED, "", "too large, by the closed form"
 
 
 def _gpu_text(estimate: Estimate) -> str:

@@ -14,15 +14,16 @@ from zlaunch.runs.step_time import StepTime
 from zlaunch.units import brief, plural, rate, steps_text
 
 MOST_OPERATIONS: Final = 10
-NAME_WIDTH: Final = 48
+NAME_WIDTH: Final = 36
 LEAST_SHOWN: Final = 0.005
 """Share of a step below which a part has no row of its own."""
 
 
 def step_time_lines(time: StepTime) -> Iterator[str]:
     """Write a table of the parts of a step, the throughput, and each loss."""
-    clock = "on the GPU" if time.on_gpu else "on the host's clock"
-    title = f"time of a step {clock}, mean of {plural(len(time.ranks), 'rank')}"
+    title = f"time of a step, mean of {plural(len(time.ranks), 'rank')}"
+    if time.on_gpu:
+        title = f"{title}, on the GPU"
     total = sum(time.parts.values())
     rows = [(title, "time", "share")]
     for part, seconds in time.parts.items():
@@ -42,12 +43,12 @@ def profile_lines(run: Run) -> Iterator[str]:
     records = read_rank_records(run.paths, OperationsRecord)
     if (asked := run.job.get("profile")) and not records:
         steps = steps_text(asked.get("first", 0), asked.get("last", 0))
-        yield f"nothing was profiled: the run ended before {steps} of the ranks"
+        yield f"no profile was written: the run did not reach {steps}, or was killed in them"
     for rank, record in records.items():
         clock = "on the GPU" if record.get("on_gpu") else "on the CPU"
         steps = steps_text(record.get("first", 0), record.get("last", 0))
         rows = [_operation_row(row) for row in record.get("operations", [])[:MOST_OPERATIONS]]
-        yield from console.figures([(f"{steps} of rank {rank}, {clock}", "calls", "time"), *rows])
+        yield from console.figures([(f"{steps} of rank {rank}, {clock}", "calls/step", "time/step"), *rows])
         cost = f"a profiled step took {brief(record.get('seconds', 0))}"
         if usual := record.get("usual_seconds"):
             cost += f", the one before {brief(usual)}"
@@ -58,4 +59,5 @@ def profile_lines(run: Run) -> Iterator[str]:
 
 
 def _operation_row(row: OperationRecord) -> tuple[str, str, str]:
-    return row.get("name", "?")[:NAME_WIDTH], rate(row.get("calls", 0)), brief(row.get("seconds", 0))
+    name = "".join(character if character.isprintable() else " " for character in row.get("name", "?"))
+    return name[:NAME_WIDTH], rate(row.get("calls", 0)), brief(row.get("seconds", 0))

@@ -129,6 +129,8 @@ class EngineFacts:
         try:
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
+                if not getattr(args[0], "training", True):
+                    return {}
                 return self._count_tokens(args, kwargs)
             if phase in (phases.STEPPING, phases.TRAINING):
                 self._accumulation(args[0]).skipped = getattr(args[0], "skipped_steps", 0)

@@ -150,6 +150,8 @@ class Instrumentation:
             self._heartbeat.enter(outer)
         else:
             self._heartbeat.enter(phase, **self._engine.before(phase, args, kwargs))
+        if phase == phases.FORWARD and not getattr(args[0], "training", True):
+            self._heartbeat.clock.enter_phase(phases.EVALUATING)  # in a loop of the script's own
         return outer
 
     def _done(

@@ -20,6 +20,7 @@ from zlaunch.worker.hook.imports import unseen, without_first
 if TYPE_CHECKING:
     import torch
 
+OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
 WARM_UP: Final = 2
 """Steps that are not counted: they compile, allocate, and record the order of the layers."""
 GPU_SAMPLE_SECONDS: Final = 5.0
@@ -74,6 +75,8 @@ class StepClock:
         self._cpu: dict[str, float] = {}
         """CPU time of the main thread."""
         self._num_steps = 0
+        self._trained = 0.0
+        """Seconds in all parts of steps when the last step ended."""
         self._start: tuple[dict[str, float], dict[str, float]] = ({}, {})
         """`spent` and `_cpu` when the warm-up was over."""
         self._gpu: _GpuClock | None = None
@@ -114,6 +117,8 @@ class StepClock:
         """Take in the end of a step; return facts about the time of all steps since the warm-up."""
         self._begin(self._part)
         self._num_steps += 1
+        training = sum(self.spent.get(part, 0.0) for part in OF_A_STEP)
+        took, self._trained = training - self._trained, training
         if self._num_steps <= WARM_UP:
             self._start = (dict(self.spent), dict(self._cpu))
             return {}
@@ -127,6 +132,7 @@ class StepClock:
         )
         facts: dict[str, object] = {
             "timed_steps": self._num_steps - WARM_UP,
+            "step_seconds": round(took, 6),
             "parts": {part: value for part, value in seconds.items() if value},
         }
         if computing > 0:

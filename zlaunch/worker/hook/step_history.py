@@ -15,7 +15,9 @@ from zlaunch.rundir import phases
 from zlaunch.rundir.write import VERSION
 from zlaunch.worker.hook.own_file import OwnFile
 
-NUMBERS: Final = ("loss", "step_loss", "eval_loss", "learning_rate", "grad_norm", "loss_scale")
+NUMBERS: Final = (
+    *("loss", "step_loss", "eval_loss", "learning_rate", "grad_norm", "loss_scale", "step_seconds"),
+)
 
 LINES: Final = 10_000
 """Lines of one step each; the next ones are of two steps each, then of four."""

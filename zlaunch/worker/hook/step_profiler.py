@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +67,7 @@ class StepProfiler:
 
     def _terminated(self, number: int, _frame: FrameType | None) -> None:
         self.finish()
+        signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
     def finish(self) -> None:
@@ -75,11 +77,12 @@ class StepProfiler:
             return
         self._is_over = True
         seconds = time.perf_counter() - self._began
+        with contextlib.suppress(Exception), _undisturbed():
+            made.stop()
+            self._write(made, seconds)
         with contextlib.suppress(Exception):
             if signal.getsignal(signal.SIGTERM) == self._terminated:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            made.stop()
-            self._write(made, seconds)
 
     def _write(self, made: "profile", seconds: float) -> None:
         began = time.perf_counter()
@@ -107,6 +110,16 @@ class StepProfiler:
             ],
         }
         write_record(self._operations, record, indent=None)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off signals that end the script: after Ctrl-C, its launcher sends another one at once."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _on_gpu(event: Any) -> float:

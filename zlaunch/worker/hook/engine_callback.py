@@ -129,7 +129,7 @@ class EngineFacts:
         try:
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
-                if not getattr(args[0], "training", True):
+                if not trains(args[0]):
                     return {}
                 return self._count_tokens(args, kwargs)
             if phase in (phases.STEPPING, phases.TRAINING):
@@ -227,6 +227,11 @@ class EngineFacts:
         self._num_idle = self._num_idle + 1 if is_idle and self._has_learned else 0
         self._has_learned |= bool(rates) and not is_idle
         return self._num_idle
+
+
+def trains(engine: object) -> bool:
+    """Whether the model of an engine is in training mode; `engine.eval()` changes the model alone."""
+    return bool(getattr(getattr(engine, "module", None), "training", True))
 
 
 def _overwrites(engine: "DeepSpeedEngine") -> bool:

@@ -15,7 +15,8 @@ import pytest
 from tests.making import ODD_NAME
 from tests.recorded_run import write_run
 from tests.running import zlaunch
-from zlaunch.cli.notify import check_notify, notify
+from zlaunch.cli.notify import notify
+from zlaunch.cli.ways_to_notify import check_notify
 from zlaunch.errors import WrongUsage
 
 

@@ -1,8 +1,6 @@
 """`--notify`: tell someone that a run has ended."""
 
-import re
 import shlex
-import shutil
 import urllib.request
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -15,7 +13,8 @@ from zlaunch import console
 from zlaunch.cli.views.achieved import achieved
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import members
-from zlaunch.errors import WrongUsage, ZlaunchError
+from zlaunch.cli.ways_to_notify import BELL, DESKTOP, NOTIFIER, is_url
+from zlaunch.errors import ZlaunchError
 from zlaunch.process import answer_of
 from zlaunch.runs.run import Run
 from zlaunch.runs.store import load_run
@@ -23,42 +22,6 @@ from zlaunch.runs.why import headline
 
 SECONDS: Final = 15.0
 """How long a webhook or a command may take."""
-_DESKTOP: Final = "notify-send"
-
-
-def check_notify(how: str) -> str:
-    """Return a way to notify that can work; raise WrongUsage for another."""
-    if how == "desktop" and shutil.which(_DESKTOP) is None:
-        raise WrongUsage(f"`--notify desktop` needs `{_DESKTOP}`, which is not installed", "`--notify bell`")
-    if how in _WAYS:
-        return how
-    if _is_url(how):
-        _check_url(how)
-        return how
-    try:
-        program = next(iter(shlex.split(how)), "")
-    except ValueError as error:
-        raise WrongUsage(f"`--notify {how}`: {error}", "quote the command") from None
-    if shutil.which(program) is None:
-        raise WrongUsage(
-            f"`--notify {how}`: there is no command `{program}`",
-            "write `bell`, `desktop`, a URL, or a command; for more than one, `sh -c '…'`",
-        )
-    return how
-
-
-def _is_url(how: str) -> bool:
-    return how.startswith(("http://", "https://"))
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_whole = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
-    except ValueError:
-        is_whole = False
-    if not is_whole:
-        raise WrongUsage(f"`--notify {url}` is no URL", "write `https://HOST/PATH`")
 
 
 def notify(root: Path, ways: Sequence[str]) -> None:
@@ -67,7 +30,7 @@ def notify(root: Path, ways: Sequence[str]) -> None:
     for how in ways:
         send = _WAYS.get(how)
         if send is None:
-            send = _post(how) if _is_url(how) else _call(how)
+            send = _post(how) if is_url(how) else _call(how)
         try:
             send(run)
         except TimeoutError:
@@ -93,7 +56,7 @@ def _ring(_run: Run) -> None:
 
 
 def _show(run: Run) -> None:
-    _start([_DESKTOP, f"zlaunch: {run.id}", _summary(run)])
+    _start([NOTIFIER, f"zlaunch: {run.id}", _summary(run)])
 
 
 def _post(url: str) -> Callable[[Run], None]:
@@ -119,4 +82,4 @@ def _start(argv: Sequence[str], stdin: str = "") -> None:
         raise ValueError(ended.err.strip() or f"it ended with status {ended.returncode}")
 
 
-_WAYS: Final = {"bell": _ring, "desktop": _show}
+_WAYS: Final = {BELL: _ring, DESKTOP: _show}

@@ -10,11 +10,11 @@ from zlaunch import console
 from zlaunch.cli import submission
 from zlaunch.cli.job_command import told_by_file, typed_args
 from zlaunch.cli.job_options import ConfigOptions
-from zlaunch.cli.notify import check_notify
 from zlaunch.cli.option_table import members, read
 from zlaunch.cli.train_options import OutputOptions
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.plan_view import PlanView
+from zlaunch.cli.ways_to_notify import check_notify
 from zlaunch.errors import ExitStatus, WrongUsage
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.machine.interpreter import find_module_in

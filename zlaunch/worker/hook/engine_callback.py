@@ -120,7 +120,10 @@ class EngineFacts:
         return unseen(noting)
 
     def _accumulation(self, engine: object) -> _Accumulation:
-        return self._accumulations.setdefault(id(engine), _Accumulation())
+        key = id(engine)
+        if key not in self._accumulations:
+            self._accumulations[key] = _Accumulation()
+        return self._accumulations[key]
 
     def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Read the inputs of a phase."""

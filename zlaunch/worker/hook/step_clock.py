@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import torch
 
 OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
+_PASSES: Final = (phases.FORWARD, phases.BACKWARD)
 WARM_UP: Final = 2
 """Steps that are not counted: they compile, allocate, and record the order of the layers."""
 GPU_SAMPLE_SECONDS: Final = 5.0
@@ -28,6 +29,7 @@ GPU_SAMPLE_SECONDS: Final = 5.0
 
 _SWAPPER = "deepspeed.runtime.swap_tensor"
 _SWAPS = ("swap_in_optimizer_state", "swap_out_optimizer_state", "swap_out_gradients", "flush_gradients")
+_OFFLOADED = ("async_accumulate_grad_in_cpu_via_gpu", "async_inplace_copy_grad_to_fp32_buffer_from_gpu")
 _COLLECTIVES = (
     *(
         "all_reduce",
@@ -57,8 +59,7 @@ PARTS: Final[Mapping[str, Mapping[str, str]]] = {
         for name in ("swap_in", "swap_out_and_release", "synchronize_reads", "synchronize_writes")
     },
     "deepspeed.runtime.zero.stage_1_and_2": {
-        f"DeepSpeedZeroOptimizer.{name}": phases.COPYING
-        for name in ("copy_grads_in_partition", "async_accumulate_grad_in_cpu_via_gpu")
+        f"DeepSpeedZeroOptimizer.{name}": phases.COPYING for name in _OFFLOADED
     },
 }
 """Module → function → the part of a step that its time belongs to."""
@@ -70,20 +71,25 @@ class StepClock:
     def __init__(self) -> None:
         self._thread = _thread.get_ident()
         self._phase = self._part = ""
-        self._mark, self._cpu_mark = time.perf_counter(), time.thread_time()
+        self._mark = self._phase_mark = time.perf_counter()
+        self._cpu_mark = time.thread_time()
         self.spent: dict[str, float] = {}
-        self._cpu: dict[str, float] = {}
-        """CPU time of the main thread."""
+        self._busy = [0.0, 0.0]
+        """Seconds of the passes since the warm-up: with a CPU for the main thread, and in all."""
         self._num_steps = 0
         self._trained = 0.0
         """Seconds in all parts of steps when the last step ended."""
-        self._start: tuple[dict[str, float], dict[str, float]] = ({}, {})
-        """`spent` and `_cpu` when the warm-up was over."""
+        self._start: dict[str, float] = {}
+        """`spent` when the warm-up was over."""
         self._gpu: _GpuClock | None = None
 
     def enter_phase(self, phase: str) -> None:
         """End the current part, and begin a phase."""
-        self._phase = phase
+        cpu, before = time.thread_time(), self._phase
+        if before in _PASSES:
+            self._busy[0] += cpu - self._cpu_mark
+            self._busy[1] += time.perf_counter() - self._phase_mark
+        self._phase, self._cpu_mark, self._phase_mark = phase, cpu, time.perf_counter()
         self._begin(phase)
 
     def enter(self, part: str) -> str | None:
@@ -91,25 +97,21 @@ class StepClock:
 
         During the backward pass on a GPU, the main thread waits while another one calls the hooks.
         """
-        is_main = _thread.get_ident() == self._thread
-        if self._phase not in phases.STEPS or not (is_main or self._phase == phases.BACKWARD):
+        phase = self._phase
+        if phase not in phases.STEPS or (phase != phases.BACKWARD and _thread.get_ident() != self._thread):
             return None
         outer = self._part
-        self._begin(part, is_main=is_main)
+        self._begin(part)
         return outer
 
     def leave(self, outer: str) -> None:
         """End a part."""
-        self._begin(outer, is_main=_thread.get_ident() == self._thread)
+        self._begin(outer)
 
-    def _begin(self, part: str, *, is_main: bool = True) -> None:
+    def _begin(self, part: str) -> None:
         now, before = time.perf_counter(), self._part
         self.spent[before] = self.spent.get(before, 0.0) + now - self._mark
         self._part, self._mark = part, now
-        if is_main:
-            cpu = time.thread_time()
-            self._cpu[before] = self._cpu.get(before, 0.0) + cpu - self._cpu_mark
-            self._cpu_mark = cpu
         if self._gpu is not None:
             self._gpu.mark(part)
 
@@ -120,21 +122,18 @@ class StepClock:
         training = sum(self.spent.get(part, 0.0) for part in OF_A_STEP)
         took, self._trained = training - self._trained, training
         if self._num_steps <= WARM_UP:
-            self._start = (dict(self.spent), dict(self._cpu))
+            self._start, self._busy = dict(self.spent), [0.0, 0.0]
             return {}
         if self._num_steps == WARM_UP + 1:
             self._gpu = _gpu_clock()
-        spent, cpu = self._start
-        seconds = {part: round(value - spent.get(part, 0.0), 4) for part, value in self.spent.items()}
-        computing = seconds.get(phases.FORWARD, 0.0) + seconds.get(phases.BACKWARD, 0.0)
-        busy = sum(
-            self._cpu.get(part, 0.0) - cpu.get(part, 0.0) for part in (phases.FORWARD, phases.BACKWARD)
-        )
+        before = self._start
+        seconds = {part: round(value - before.get(part, 0.0), 4) for part, value in self.spent.items()}
         facts: dict[str, object] = {
             "timed_steps": self._num_steps - WARM_UP,
             "step_seconds": round(took, 6),
             "parts": {part: value for part, value in seconds.items() if value},
         }
+        busy, computing = self._busy
         if computing > 0:
             facts["busy"] = round(busy / computing, 3)
         if self._gpu is not None:

@@ -200,3 +200,19 @@ def test_the_time_of_a_step_is_without_what_lies_between_steps() -> None:
         time.sleep(0.03)
         clock.enter_phase(phases.TRAINING)
         assert number < WARM_UP or 0.002 <= facts["step_seconds"] < 0.03  # type: ignore[operator]
+
+
+def test_a_thread_that_waits_for_others_is_as_busy_as_it_computes() -> None:
+    clock = StepClock()
+    c10d = timed(clock, "torch.distributed.distributed_c10d", all_reduce=lambda: time.sleep(0.02))
+    for _ in range(WARM_UP + 1):
+        clock.enter_phase(phases.BACKWARD)
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        c10d.all_reduce()
+        clock.enter_phase(phases.TRAINING)
+        facts = clock.step_ended()
+    busy: Any = facts["busy"]
+    parts: Any = facts["parts"]
+    assert busy * parts[phases.BACKWARD] == pytest.approx(0.01, rel=0.3)

@@ -71,11 +71,11 @@ class StepClock:
     def __init__(self) -> None:
         self._thread = _thread.get_ident()
         self._phase = self._part = ""
-        self._mark = self._phase_mark = time.perf_counter()
+        self._mark = time.perf_counter()
         self._cpu_mark = time.thread_time()
         self.spent: dict[str, float] = {}
-        self._busy = [0.0, 0.0]
-        """Seconds of the passes since the warm-up: with a CPU for the main thread, and in all."""
+        self._busy = 0.0
+        """Seconds of the passes since the warm-up in which the main thread had a CPU."""
         self._num_steps = 0
         self._trained = 0.0
         """Seconds in all parts of steps when the last step ended."""
@@ -87,9 +87,8 @@ class StepClock:
         """End the current part, and begin a phase."""
         cpu, before = time.thread_time(), self._phase
         if before in _PASSES:
-            self._busy[0] += cpu - self._cpu_mark
-            self._busy[1] += time.perf_counter() - self._phase_mark
-        self._phase, self._cpu_mark, self._phase_mark = phase, cpu, time.perf_counter()
+            self._busy += cpu - self._cpu_mark
+        self._phase, self._cpu_mark = phase, cpu
         self._begin(phase)
 
     def enter(self, part: str) -> str | None:
@@ -122,7 +121,7 @@ class StepClock:
         training = sum(self.spent.get(part, 0.0) for part in OF_A_STEP)
         took, self._trained = training - self._trained, training
         if self._num_steps <= WARM_UP:
-            self._start, self._busy = dict(self.spent), [0.0, 0.0]
+            self._start, self._busy = dict(self.spent), 0.0
             return {}
         if self._num_steps == WARM_UP + 1:
             self._gpu = _gpu_clock()
@@ -133,9 +132,9 @@ class StepClock:
             "step_seconds": round(took, 6),
             "parts": {part: value for part, value in seconds.items() if value},
         }
-        busy, computing = self._busy
+        computing = sum(seconds.get(part, 0.0) for part in _PASSES)  # without waiting, which takes no CPU
         if computing > 0:
-            facts["busy"] = round(busy / computing, 3)
+            facts["busy"] = min(1.0, round(self._busy / computing, 3))
         if self._gpu is not None:
             facts |= self._gpu.step_ended(self._part)
         return facts

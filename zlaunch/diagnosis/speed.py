@@ -108,6 +108,11 @@ class SpeedEvidence:
         """The mean time of a step with its share of checkpoints and evaluations."""
         return self.seconds + sum(self.outside.values())
 
+    @property
+    def knows_peers(self) -> bool:
+        """Whether there are several ranks, and all are known: one that is not may be the slow one."""
+        return len(self.ranks) >= max(2, self.job.world_size)
+
     def usual(self, part: str) -> float:
         """The time of a part on most ranks: a single slow one is another matter."""
         return statistics.median_low([rank.parts.get(part, 0.0) for rank in self.ranks])
@@ -158,15 +163,29 @@ def _of_a_step(evidence: SpeedEvidence, seconds: float) -> str:
     return f"{seconds / evidence.seconds:.0%} of a step: {brief(seconds)} of {brief(evidence.seconds)}"
 
 
+def _takes(
+    evidence: SpeedEvidence,
+    code: str,
+    what: str,
+    seconds: float,
+    *,
+    facts: Iterable[str | None] = (),
+    advice: Iterable[str | None] = (),
+) -> SpeedLoss:
+    """Say what takes so many seconds of a step; `what` ends with its verb."""
+    return _loss(code, seconds / evidence.total, f"{what} {_of_a_step(evidence, seconds)}", facts, advice)
+
+
 def _data(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Ranks wait for the next batch."""
     seconds = evidence.usual(phases.DATA)
-    yield _loss(
+    yield _takes(
+        evidence,
         "waiting-for-data",
-        seconds / evidence.total,
-        f"waiting for data takes {_of_a_step(evidence, seconds)}",
-        (_workers(evidence),),
-        (_more_workers(evidence),),
+        "waiting for data takes",
+        seconds,
+        facts=(_workers(evidence),),
+        advice=(_more_workers(evidence),),
     )
 
 
@@ -179,29 +198,26 @@ def _workers(evidence: SpeedEvidence) -> str | None:
 
 
 def _more_workers(evidence: SpeedEvidence) -> str:
-    workers, place = evidence.workers, "in its `DataLoader`"
+    workers = evidence.workers
     if workers:
         return "more workers, or prepare the data once before training: `Dataset.map`, a faster disk"
     if evidence.job.setting == "argument" and workers == 0:
         return "`-- --dataloader_num_workers 2`: prepare batches while the step before is computed"
-    return f"`num_workers=2` {place}: prepare batches while the step before is computed"
+    return "`num_workers=2` in its `DataLoader`: prepare batches while the step before is computed"
 
 
 def _slow_rank(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """All ranks wait for one that is slower than the others."""
-    if len(evidence.ranks) < max(2, evidence.job.world_size):
+    if not evidence.knows_peers:
         return
     slowest = max(evidence.ranks, key=lambda rank: rank.own)
     others = [rank for rank in evidence.ranks if rank is not slowest]
     usual = statistics.median_low([rank.own for rank in others])
-    parts = sorted(slowest.parts, key=lambda part: _extra(slowest, others, part), reverse=True)
-    longer = [part for part in parts if part != phases.COMMUNICATION][:1]
     facts = [f"without communication {brief(slowest.own)} a step, the others {brief(usual)}"]
-    for part in longer:
-        typical = statistics.median_low([rank.parts.get(part, 0.0) for rank in others])
-        facts.append(
-            f"{part_name(part)} takes {brief(slowest.parts[part])} there, {brief(typical)} elsewhere"
-        )
+    longer = _longer_part(slowest, others)
+    if longer is not None:
+        there, elsewhere = slowest.parts[longer], _elsewhere(others, longer)
+        facts.append(f"{part_name(longer)} takes {brief(there)} there, {brief(elsewhere)} elsewhere")
     why, advice = _why_slow(slowest, others, longer)
     if why:
         facts.append(why)
@@ -220,19 +236,29 @@ def _names(others: Sequence[RankTime]) -> str:
     return "the others, which wait for it"
 
 
-def _extra(slowest: RankTime, others: Sequence[RankTime], part: str) -> float:
-    return slowest.parts[part] - statistics.median_low([rank.parts.get(part, 0.0) for rank in others])
+def _elsewhere(others: Sequence[RankTime], part: str) -> float:
+    return statistics.median_low([rank.parts.get(part, 0.0) for rank in others])
+
+
+def _longer_part(slowest: RankTime, others: Sequence[RankTime]) -> str | None:
+    """Find what a slow rank spends more time in than the others, beside waiting for them."""
+    extra = {
+        part: seconds - _elsewhere(others, part)
+        for part, seconds in slowest.parts.items()
+        if part != phases.COMMUNICATION
+    }
+    return max(extra, key=lambda part: extra[part], default=None)
 
 
 def _why_slow(
-    slowest: RankTime, others: Sequence[RankTime], longer: Sequence[str]
+    slowest: RankTime, others: Sequence[RankTime], longer: str | None
 ) -> tuple[str, list[str | None]]:
     devices = {rank.device for rank in others}
     if slowest.device and slowest.device not in devices:
         return f"it has a {slowest.device}, the others a {', '.join(sorted(devices))}", [
             "leave it out with `--include` or `--gpus`, or use GPUs of one model"
         ]
-    if phases.DATA in longer:
+    if longer == phases.DATA:
         return "", ["look at the disk or the preprocessing of its data"]
     busiest = max((rank.busy or 0.0 for rank in others), default=0.0)
     if slowest.busy is not None and slowest.busy < min(HALF_BUSY, busiest - 0.1):
@@ -243,21 +269,22 @@ def _why_slow(
 
 def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Communication that nothing overlaps, also of the rank that waits least."""
-    if len(evidence.ranks) < max(2, evidence.job.world_size):
-        return  # the rank that is not known may be the slow one
+    if not evidence.knows_peers:
+        return
     least = min(evidence.ranks, key=lambda rank: rank.parts.get(phases.COMMUNICATION, 0.0))
     seconds = least.parts.get(phases.COMMUNICATION, 0.0)
     hosts = len({rank.host for rank in evidence.ranks})
     where = "within one host" if hosts == 1 else f"between {hosts} hosts"
-    yield _loss(
+    yield _takes(
+        evidence,
         "exposed-communication",
-        seconds / evidence.total,
-        f"communication takes {_of_a_step(evidence, seconds)}",
-        (
+        "communication takes",
+        seconds,
+        facts=(
             f"{plural(len(evidence.ranks), 'rank')} {where}, stage {evidence.job.stage}",
             f"even rank {least.rank}, which waits least, spends that much",
         ),
-        _less_communication(evidence, hosts),
+        advice=_less_communication(evidence, hosts),
     )
 
 
@@ -286,24 +313,25 @@ def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     if evidence.threads and share > evidence.threads:
         facts.append(f"OMP_NUM_THREADS={evidence.threads}, with {share} cores for each rank")
         advice.insert(0, f"`--env OMP_NUM_THREADS={share}`: use all cores")
-    yield _loss(
+    yield _takes(
+        evidence,
         "optimizer-on-cpu",
-        seconds / evidence.total,
-        f"the optimizer, which is offloaded to the CPU, takes {_of_a_step(evidence, seconds)}",
-        facts,
-        advice,
+        "the optimizer, which is offloaded to the CPU, takes",
+        seconds,
+        facts=facts,
+        advice=advice,
     )
 
 
 def _swapping(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Ranks wait for a drive."""
     seconds = evidence.usual(phases.SWAPPING)
-    yield _loss(
+    yield _takes(
+        evidence,
         "waiting-for-nvme",
-        seconds / evidence.total,
-        f"waiting for NVMe takes {_of_a_step(evidence, seconds)}",
-        (),
-        (
+        "waiting for NVMe takes",
+        seconds,
+        advice=(
             "`zlaunch nvme tune DIR`: measures the drive, and finds its best settings",
             *evidence.changes("swapping"),
         ),
@@ -315,18 +343,17 @@ def _copying(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     if not evidence.job.offload:
         return
     seconds = evidence.usual(phases.COPYING)
-    yield _loss(
+    yield _takes(
+        evidence,
         "offload-copies",
-        seconds / evidence.total,
-        f"copies of offloaded gradients take {_of_a_step(evidence, seconds)}",
-        (),
-        evidence.changes("offload"),
+        "copies of offloaded gradients take",
+        seconds,
+        advice=evidence.changes("offload"),
     )
 
 
 def _outside(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """Checkpoints and evaluations between the steps."""
-    total = evidence.total
     words = {
         phases.SAVING: ("checkpoints", "saves-often", "save less often", "save_steps"),
         phases.EVALUATING: ("evaluations", "evaluates-often", "evaluate less often", "eval_steps"),
@@ -335,20 +362,21 @@ def _outside(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
         what, code, rarely, argument = words[phase]
         if evidence.job.setting == "argument":
             rarely += f", with a larger `--{argument}`"
-        cause = f"{what} take {seconds / total:.0%} of the time: {brief(seconds)} for each step"
+        cause = f"{what} take {seconds / evidence.total:.0%} of the time: {brief(seconds)} for each step"
         facts = (f"a step itself takes {brief(evidence.seconds)}",)
-        yield _loss(code, seconds / total, cause, facts, (rarely,))
+        yield _loss(code, seconds / evidence.total, cause, facts, (rarely,))
 
 
 def _own_code(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """The script's own code between the passes."""
     seconds = evidence.usual(phases.TRAINING)
-    yield _loss(
+    yield _takes(
+        evidence,
         "own-code",
-        seconds / evidence.total,
-        f"other code of the script takes {_of_a_step(evidence, seconds)}",
-        ("it is neither in the model nor in DeepSpeed nor in a `DataLoader`",),
-        ("look between the passes: data made on the fly, logging, `.item()`, waiting",),
+        "other code of the script takes",
+        seconds,
+        facts=("it is neither in the model nor in DeepSpeed nor in a `DataLoader`",),
+        advice=("look between the passes: data made on the fly, logging, `.item()`, waiting",),
     )
 
 
@@ -359,12 +387,15 @@ def _recomputation(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     if evidence.unsaved > evidence.room / 1.5:
         return
     seconds = evidence.usual(phases.FORWARD)
-    yield _loss(
+    yield _takes(
+        evidence,
         "needless-recomputation",
-        seconds / evidence.total,
-        f"the backward pass recomputes the forward pass: about {_of_a_step(evidence, seconds)}",
-        (f"the activations would take {memory(evidence.unsaved)}; {memory(evidence.room)} were never used",),
-        evidence.changes("recomputation"),
+        "the backward pass recomputes the forward pass: about",
+        seconds,
+        facts=(
+            f"the activations would take {memory(evidence.unsaved)}; {memory(evidence.room)} were never used",
+        ),
+        advice=evidence.changes("recomputation"),
     )
 
 

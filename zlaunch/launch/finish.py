@@ -22,7 +22,7 @@ from zlaunch.rundir.record import EndingRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
-from zlaunch.runs.what_ran import differences, unused
+from zlaunch.runs.what_ran import differences, missing_profile, unused
 
 WORTH_SAYING_SECONDS: Final = 60.0
 """Time of all steps from which on their speed is worth a word."""
@@ -53,8 +53,8 @@ def finish_run(
     reporter.ignored(unused(run))
     if (time_of_step := run.step_time) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
         reporter.slowed(time_of_step.losses[:1])
-    if run.job.get("profile") and not any(run.paths.ranks.glob("*.operations.json")):
-        reporter.note("no profile was written: the run did not reach its steps, or was killed in them")
+    if (why := missing_profile(run)) is not None:
+        reporter.note(why)
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))
     return FinishedRun(outcome, evidence)

@@ -26,6 +26,9 @@ PARTS = (DATA, COMMUNICATION, SWAPPING, COPYING)
 STEPS = (TRAINING, FORWARD, BACKWARD, STEPPING)
 """The phases of a training step."""
 
+OF_A_STEP = (*STEPS, *PARTS)
+"""All that the time of a step is made of."""
+
 ALL = (
     *(STARTING, ATTACHING, IMPORTING, JOINING, BUILDING, LOADING, INITIALIZING),
     *STEPS,

@@ -23,9 +23,9 @@ from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
+from zlaunch.runs.what_ran import precision_of
 from zlaunch.units import brief, decimal, rate, whole
 
-OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
 CPU_FLOPS: Final = 64e9
 """FLOP/s of a CPU core in fp32, at least: 2 GHz, two fused multiply-adds of 8 numbers at a time (AVX2)."""
 
@@ -107,7 +107,7 @@ def step_time(run: Run) -> StepTime | None:
     ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
     first = beats[min(beats)]
     seconds = _per_step(first, on_gpu=False)
-    step = sum(seconds.get(part, 0.0) for part in OF_A_STEP)
+    step = sum(seconds.get(part, 0.0) for part in phases.OF_A_STEP)
     if step <= 0:
         return None
     model = _model(run, first)
@@ -167,7 +167,7 @@ def _per_step(beat: HeartbeatRecord, *, on_gpu: bool) -> dict[str, float]:
 
 def _rank_time(run: Run, rank: int, beat: HeartbeatRecord, on_gpu: bool) -> RankTime:
     seconds = _per_step(beat, on_gpu=on_gpu)
-    of_a_step = {part: seconds[part] for part in OF_A_STEP if seconds.get(part)}
+    of_a_step = {part: seconds[part] for part in phases.OF_A_STEP if seconds.get(part)}
     hosts = {slot.get("rank"): slot.get("host", "") for slot in run.job.get("ranks", [])}
     return RankTime(rank, hosts.get(rank, ""), of_a_step, beat.get("busy"), beat.get("device", ""))
 
@@ -192,9 +192,9 @@ def _model(run: Run, beat: HeartbeatRecord) -> _Model | None:
         return None
     sequences = max(1, engine.get("micro_batch") or 1)
     micro = tokens // (steps * (engine.get("grad_accum") or 1))
-    item = 4
-    if any(_enabled(engine.get("ds_config", {}), name) for name in ("bf16", "fp16")):
-        item = 2
+    item = 2
+    if precision_of(engine) == "fp32":
+        item = 4
     batch = Batch(sequences, max(1, micro // sequences), item)
     trainable = whole(engine.get("trainable"))
     flops = step_flops(model, batch, recomputed=False, trainable=trainable)
@@ -205,19 +205,14 @@ def _model(run: Run, beat: HeartbeatRecord) -> _Model | None:
     return _Model(flops, executed, unsaved, batch.tokens)
 
 
-def _enabled(config: Mapping[str, object], name: str) -> bool:
-    section = config.get(name)
-    return isinstance(section, Mapping) and section.get("enabled") is True
-
-
 def _peak(run: Run, beat: HeartbeatRecord) -> float | None:
     """Return the dense FLOP/s of the GPU in the precision of the run; None without a known GPU."""
     gpu = gpu_from_nvml(beat.get("device", ""))
     if gpu is None:
         return None
-    if any(_enabled(run.config, name) for name in ("bf16", "fp16")):
-        return gpu.half_flops or None
-    return gpu.fp32_flops or None
+    if precision_of(run.program.get("engine", {})) == "fp32":
+        return gpu.fp32_flops or None
+    return gpu.half_flops or None
 
 
 def _evidence(
@@ -271,6 +266,8 @@ def timed_lines(run: Run) -> list[TimedLine]:
         if "step_seconds" in line:  # that of the last step, without checkpoints and evaluations
             steps, seconds = 1, line["step_seconds"]
         if steps > 0 and seconds > 0:
-            parts = {part: value for part, value in line.get("phases", {}).items() if part in OF_A_STEP}
+            parts = {
+                part: value for part, value in line.get("phases", {}).items() if part in phases.OF_A_STEP
+            }
             timed.append(TimedLine(line.get("step", 0), seconds / steps, parts))
     return timed

@@ -11,6 +11,7 @@ from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import OperationRecord, OperationsRecord
 from zlaunch.runs.run import Run
 from zlaunch.runs.step_time import StepTime
+from zlaunch.runs.what_ran import missing_profile
 from zlaunch.units import brief, plural, rate, steps_text
 
 MOST_OPERATIONS: Final = 10
@@ -40,10 +41,9 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
 
 def profile_lines(run: Run) -> Iterator[str]:
     """Show the operations of each profiled rank, what the profile cost, and where its trace is."""
+    if (why := missing_profile(run)) is not None:
+        yield why
     records = read_rank_records(run.paths, OperationsRecord)
-    if (asked := run.job.get("profile")) and not records:
-        steps = steps_text(asked.get("first", 0), asked.get("last", 0))
-        yield f"no profile was written: the run did not reach {steps}, or was killed in them"
     for rank, record in records.items():
         clock = "on the GPU" if record.get("on_gpu") else "on the CPU"
         steps = steps_text(record.get("first", 0), record.get("last", 0))

@@ -20,7 +20,6 @@ from zlaunch.worker.hook.imports import unseen, without_first
 if TYPE_CHECKING:
     import torch
 
-OF_A_STEP: Final = (*phases.STEPS, *phases.PARTS)
 _PASSES: Final = (phases.FORWARD, phases.BACKWARD)
 WARM_UP: Final = 2
 """Steps that are not counted: they compile, allocate, and record the order of the layers."""
@@ -118,7 +117,7 @@ class StepClock:
         """Take in the end of a step; return facts about the time of all steps since the warm-up."""
         self._begin(self._part)
         self._num_steps += 1
-        training = sum(self.spent.get(part, 0.0) for part in OF_A_STEP)
+        training = sum(self.spent.get(part, 0.0) for part in phases.OF_A_STEP)
         took, self._trained = training - self._trained, training
         if self._num_steps <= WARM_UP:
             self._start, self._busy = dict(self.spent), 0.0

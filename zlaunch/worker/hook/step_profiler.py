@@ -91,7 +91,8 @@ class StepProfiler:
         part.replace(self._trace)
         events = list(made.key_averages())
         on_gpu = any(_on_gpu(event) for event in events)
-        events.sort(key=_on_gpu if on_gpu else _on_cpu, reverse=True)
+        own_time = _on_gpu if on_gpu else _on_cpu
+        events.sort(key=own_time, reverse=True)
         steps = max(1, self._step - self._first + 1)
         record: OperationsRecord = {
             "first": self._first,
@@ -104,7 +105,7 @@ class StepProfiler:
                 {
                     "name": event.key,
                     "calls": event.count / steps,
-                    "seconds": (_on_gpu(event) if on_gpu else _on_cpu(event)) / 1e6 / steps,
+                    "seconds": own_time(event) / 1e6 / steps,
                 }
                 for event in events[:MOST_OPERATIONS]
             ],

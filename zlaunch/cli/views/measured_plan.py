@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.launch import LaunchView
+from zlaunch.cli.views.series import SeriesView
 from zlaunch.config.resolve.compose import compose
 from zlaunch.config.resolve.compose import to_json as config_text
 from zlaunch.diagnosis.outcome import Outcome
@@ -34,34 +34,21 @@ _HEADERS: Final = (
 )
 
 
-class MeasureView(LaunchView):
+class MeasureView(SeriesView):
     """Shows the runs in one line that changes."""
 
     def __init__(self) -> None:
         """Nothing has run yet."""
         super().__init__()
-        self._title = ""
         self._num_runs = 0
-        self._shown: set[str] = set()
 
     def begin(self, name: str) -> None:
         """Show a run that starts."""
         self._num_runs += 1
-        self._title = f"run {self._num_runs}: {name}"
-        self._line.show(self._title)
-
-    def note(self, text: str, label: str | None = None) -> None:
-        """Say each sentence once for all runs."""
-        if text not in self._shown:
-            self._shown.add(text)
-            super().note(text, label)
+        self.show_title(f"run {self._num_runs}: {name}")
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Say nothing: `zlaunch train` does, for the one that is chosen."""
-
-    def busy(self, what: str, elapsed: str) -> None:
-        """Show what is done before the ranks start."""
-        self._line.show(self._title, f"({what} {elapsed})")
 
     def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
         """Show the step of the first rank, or its phase before the first."""
@@ -69,12 +56,6 @@ class MeasureView(LaunchView):
         if progress.step:
             doing = f"step {progress.step}"
         self._line.show(self._title, f"({doing})")
-
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
-        """Show no plan; the table has all there is to say of the runs."""
-
-    def differed(self, differences: Sequence[str]) -> None:
-        """Say nothing."""
 
     def ignored(self, arguments: Sequence[str]) -> None:
         """Say nothing."""
@@ -90,10 +71,6 @@ class MeasureView(LaunchView):
 
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         """Say nothing."""
-
-    def done(self) -> None:
-        """Remove the line."""
-        self._line.clear()
 
 
 def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:

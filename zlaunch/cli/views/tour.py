@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views.launch import LaunchView
 from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, render
+from zlaunch.cli.views.series import SeriesView
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Finding
 from zlaunch.estimate.memory.model_states import ModelStates
@@ -30,15 +30,13 @@ _STATES, _MASTER = "optimizer states", "master weights"
 _KINDS: Final = ("all-reduce", "reduce-scatter", "all-gather", "other")
 
 
-class TourView(LaunchView):
+class TourView(SeriesView):
     """Shows the jobs of a tour in one line that changes; says more of one that fails."""
 
     def __init__(self, total: int) -> None:
         """There will be `total` jobs."""
         super().__init__()
         self._total = total
-        self._title = ""
-        self._shown: set[str] = set()
 
     def busy_with(self, what: str) -> None:
         """Say what is done after the jobs."""
@@ -46,14 +44,7 @@ class TourView(LaunchView):
 
     def begin(self, number: int, mode: ZeroMode) -> None:
         """Start with a job; the first has number 0."""
-        self._title = f"{number + 1} of {self._total}: {mode.label}"
-        self._line.show(self._title)
-
-    def note(self, text: str, label: str | None = None) -> None:
-        """Say each sentence once for all jobs."""
-        if text not in self._shown:
-            self._shown.add(text)
-            super().note(text)
+        self.show_title(f"{number + 1} of {self._total}: {mode.label}")
 
     def warn(self, findings: Sequence[Finding]) -> None:
         """Show each finding once for all jobs."""
@@ -61,30 +52,16 @@ class TourView(LaunchView):
         self._shown |= {finding.message for finding in new}
         super().warn(new)
 
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
-        """Show no plan."""
-
-    def busy(self, what: str, elapsed: str) -> None:
-        """Show what is done before the ranks start."""
-        self._line.show(self._title, f"({what} {elapsed})")
-
     def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
         """Show the phase of the first rank."""
         last, first = progress.last, progress.first
         doing = phase_shown(first) if last.heartbeats else "starting the ranks"
         self._line.show(self._title, f"({doing} {clock(last.time - progress.phase_began)})")
 
-    def differed(self, differences: Sequence[str]) -> None:
-        """Say nothing: zlaunch wrote both the program and its ds_config."""
-
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         """Explain the end of a job that did not finish."""
         if outcome.verdict is not None:
             super().ended(plan, outcome, seconds, run)
-
-    def done(self) -> None:
-        """Remove the line."""
-        self._line.clear()
 
 
 def lines_of(result: Tour | Parity) -> Iterator[str]:

@@ -27,8 +27,8 @@ and `zlaunch train` names its own option if you type that of another launcher:
     …
     zlaunch train train.py --ds-config ds_config.json --gpus 4
 
-    $ zlaunch train --zero_stage 3
-    error: zlaunch train has no option `--zero_stage`
+    $ zlaunch train causal_lm --zero_stage 3
+    error: unrecognized argument `--zero_stage`: causal_lm.py does not define it
     hint: did you mean `--stage 3`?
 
 [Convert a command of another launcher](train.md#convert-a-command-of-another-launcher) shows what it does

@@ -29,7 +29,7 @@ and `zlaunch train` names its own option if you type that of another launcher:
 
     $ zlaunch train causal_lm --zero_stage 3
     error: unrecognized argument `--zero_stage`: causal_lm.py does not define it
-    hint: did you mean `--stage 3`?
+    hint: put `--stage 3` before the script
 
 [Convert a command of another launcher](train.md#convert-a-command-of-another-launcher) shows what it does
 with hosts, variables and programs around the launcher. A value such as `FILE` or `N` stands for yours.

@@ -14,7 +14,7 @@ help:
 	@echo "make test      set up, then run the tests (make fast: only the fast ones; make test-all: all of them)"
 	@echo "make check     set up, then run the linters and the type checker"
 	@echo "make site      set up, then build the site of the documentation (make dist: the packages of a release)"
-	@echo "make docs      regenerate docs/errors.md, docs/known-defects.md, docs/endings.md and docs/speed.md"
+	@echo "make docs      regenerate the pages that are written from tables, such as docs/errors.md"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
@@ -69,6 +69,7 @@ docs: .venv/installed
 	$(BIN)/python -m tools.write_speed
 	$(BIN)/python -m tools.write_accuracy
 	$(BIN)/python -m tools.write_models
+	$(BIN)/python -m tools.write_options
 	$(BIN)/python -m tools.write_systems
 	$(BIN)/python -m tools.draw_learn
 

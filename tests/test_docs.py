@@ -1,11 +1,14 @@
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
+from tests.running import ROOT, zlaunch
+from tests.test_learn import examples
+from tools import write_options
 from tools.write_defects import PAGE as DEFECTS_PAGE
 from tools.write_defects import page as defects_page
 from tools.write_errors import PAGE, page
@@ -13,6 +16,8 @@ from zlaunch.cli.views.findings import as_json, as_text
 from zlaunch.config.codes import ELSEWHERE, GENERAL
 from zlaunch.config.report import ReportOptions, inspect_config
 from zlaunch.config.rules import RULES
+from zlaunch.config.translate.programs import PROGRAMS
+from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.rundir.layout import RunDir
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
@@ -22,7 +27,7 @@ SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("
 def commands(text: str) -> Iterator[list[str]]:
     """Find the zlaunch commands in code blocks and in backticks, up to the arguments of the script."""
     text = re.sub(r" \\\n +", " ", text)  # a command of several lines
-    blocks = re.findall(r"^    (?:\$ )?(zlaunch .*)$", text, re.MULTILINE)
+    blocks = re.findall(r"^    (?:\$ )?(zlaunch .*)$(?!\n    error:)", text, re.MULTILINE)
     for command in (*blocks, *re.findall(r"`(zlaunch [^`]+)`", text)):
         yield re.split(r"\s#|\s\[?--\s|;", command + " ")[0].replace("[", " ").replace("]", " ").split()[1:]
 
@@ -31,7 +36,7 @@ def unknown_options(command: list[str]) -> list[str]:
     """Name the options that the command does not have."""
     depth = 2 if command[:1] in (["checkpoint"], ["config"], ["nvme"], ["runs"]) else 1
     known = {word for line in SURFACE if line[1 : 1 + depth] == command[:depth] for word in line[1 + depth :]}
-    known |= {f"--no-{word.removeprefix('--')}" for word in known}
+    known |= {"--help"} | {f"--no-{word.removeprefix('--')}" for word in known}
     return [word for word in command[depth:] if re.match(r"--?[a-z]", word) and word not in known]
 
 
@@ -70,6 +75,33 @@ def test_every_page_of_the_docs_is_listed_in_the_readme() -> None:
 
 def test_the_page_about_errors_is_the_one_that_the_rules_write() -> None:
     assert PAGE.read_text("utf-8") == page(), "run `make docs`"
+
+
+def test_the_page_about_other_launchers_is_the_one_that_their_tables_write() -> None:
+    assert write_options.PAGE.read_text("utf-8") == write_options.page(), "run `make docs`"
+
+
+def test_the_page_about_other_launchers_has_a_command_of_each_program() -> None:
+    shown = {command.split()[0] for command in write_options.EXAMPLES}
+    assert shown == {program.name for program in PROGRAMS.values()}
+
+
+def test_what_fsdp_has_is_compared_with_keys_and_options_that_exist() -> None:
+    text = "\n".join(option for option, _ in write_options.SHARDING.values())
+    keys = [key.split(".") for key in re.findall(r"--set ([\w.]+)=", text)]
+    assert [key for *section, key in keys if key not in known_keys({}, tuple(section))] == []
+    options = {word for line in SURFACE if line[1:2] == ["train"] for word in line}
+    assert set(re.findall(r"--[a-z-]+", text)) <= options
+
+
+@pytest.mark.program
+@pytest.mark.parametrize(("command", "lines"), examples(write_options.PAGE), ids=lambda text: str(text)[:60])
+def test_the_commands_on_the_page_about_other_launchers_print_what_it_shows(
+    command: str, lines: list[str], tmp_path: Path
+) -> None:
+    done = zlaunch(*shlex.split(command)[1:], cwd=tmp_path, env={"COLUMNS": "80"})
+    printed = (done.out + done.err).splitlines()
+    assert [line for line in lines if line.strip() not in ("", "…") and line not in printed] == []
 
 
 def test_every_code_that_is_written_in_the_source_is_explained() -> None:

@@ -3,6 +3,7 @@
 import os
 import pty
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ TEXT = st.text("abcXYZ019 ./_'\"#:-\\$é", min_size=1, max_size=10).filter(
 ANSWERS = st.builds(
     Answers,
     script=TEXT,
-    model_flag=st.just("model"),
+    takes_model=st.just(True),
     model=TEXT | st.just(""),
     gpus=st.sampled_from(["", "2", "0,2", "2,"]),
     memory=st.sampled_from(["0", "3", "auto", "3 cpu", "2 optimizer:cpu,param:none"]),
@@ -52,6 +53,7 @@ ANSWERS = st.builds(
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(answers=ANSWERS)
 def test_the_file_that_is_written_is_the_job_of_the_answers(tmp_path: Path, answers: Answers) -> None:
+    answers = replace(answers, script=answers.script if not answers.model else "causal_lm")
     file = tmp_path / "zlaunch.yaml"
     file.write_text(job_file_text(answers), "utf-8")
     stage, _, offload = answers.memory.partition(" ")
@@ -137,7 +139,8 @@ def answered(folder: Path, lines: Sequence[str]) -> str:
     return said.decode()
 
 
-def test_five_answers_become_a_file(tmp_path: Path) -> None:
+def test_five_answers_become_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(LOADS)
     said = answered(tmp_path, ["", "gpt2", "8xH100-80GB", "3 cpu", "runs/out"])
     params, args = parsed("train", "--job", tmp_path / "zlaunch.yaml")

@@ -132,6 +132,46 @@ def test_another_script_has_neither_the_script_nor_the_arguments_of_the_file(
     assert ("a.py" in params.values(), params["stage"], args) == (False, "3", [])
 
 
+LOADS = """
+import argparse
+from transformers import AutoModelForCausalLM
+parser = argparse.ArgumentParser()
+parser.add_argument("--model_name_or_path")
+args = parser.parse_args()
+AutoModelForCausalLM.from_pretrained(args.model_name_or_path)
+"""
+
+
+@pytest.mark.parametrize(("script", "flag"), [("causal_lm", "--model"), ("a.py", "--model_name_or_path")])
+def test_the_model_of_the_file_reaches_the_script_by_its_own_argument(
+    tmp_path: Path, script: str, flag: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.py").write_text(LOADS)
+    content = {"script": script, "model": "gpt2", "args": {"lr": 1}}
+    assert from_file(tmp_path, "train", content)[1] == ["--lr", "1", flag, "gpt2"]
+    assert from_file(tmp_path, "train", content, "--", flag, "bert")[1] == ["--lr", "1", flag, "bert"]
+    assert from_file(tmp_path, "train", content, "b.py")[1] == []
+
+
+def test_a_script_that_has_no_argument_for_a_model_gets_none(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(SCRIPT)
+    content = {"script": str(tmp_path / "a.py"), "model": "gpt2"}
+    assert from_file(tmp_path, "train", content)[1] == []
+
+
+@pytest.mark.parametrize("own", [{"model": "gpt2"}, {"args": {"model_name_or_path": "gpt2"}}], ids=str)
+def test_another_model_is_estimated_without_what_was_chosen_for_that_of_the_file(
+    tmp_path: Path, own: dict[str, object]
+) -> None:
+    content = {**own, "ds_config": "a.json", "stage": 3, "offload": "cpu", "gpus": 2}
+    names = ("model", "ds_config", "stage", "offload", "gpus")
+    params, _ = from_file(tmp_path, "estimate", content, "bert")
+    assert [params[name] for name in names] == ["bert", None, None, None, 2]
+    params, _ = from_file(tmp_path, "estimate", content, "gpt2")
+    assert [params[name] for name in names] == ["gpt2", Path("a.json"), "3", Offload("cpu"), 2]
+
+
 def test_the_same_script_keeps_the_arguments_of_the_file(tmp_path: Path) -> None:
     _, args = from_file(tmp_path, "train", {"script": "a.py", "args": {"lr": 1}}, "./a.py")
     assert args == ["--lr", "1"]

@@ -463,6 +463,7 @@ def test_of_many_files_those_without_findings_are_only_counted(tmp_path: Path) -
     assert "12 checked: 11 valid, 1 refused" in done.err
     assert "wrong.json: refused" in done.err
     assert ".json: valid" not in done.err
+    assert validate(tmp_path, "--verbose", "wrong.json", *(["1.json"] * 11)).err.count(".json: valid") == 11
 
 
 def test_without_a_file_arguments_of_the_trainer_count(tmp_path: Path) -> None:

@@ -16,9 +16,10 @@ from zlaunch.cli.views.job_file_text import Answers, job_file_text
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
 from zlaunch.hosts.machine import gpu_catalog
-from zlaunch.job.model import MODEL_FLAGS
+from zlaunch.job.model_of_script import model_argument
 from zlaunch.job.recipes import read_recipe, recipe_named, recipe_names, similar_recipe
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import STAGES, parse_gpus, parse_offload
 
 RECIPE = "causal_lm"
@@ -28,8 +29,7 @@ MOST_SHOWN = 5
 
 @dataclass(frozen=True)
 class _Program:
-    model_flag: str
-    """The argument for its model; empty if it takes none."""
+    takes_model: bool
     is_recipe: bool
     saves: bool
     """Whether zlaunch can tell it where to save."""
@@ -99,7 +99,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
     script = ask("Training script or recipe", str(next(iter(project.scripts), RECIPE)), _check_script)
     program = _inspect(script)
     model = ""
-    if program.model_flag:
+    if program.takes_model:
         instead = "the recipe's own" if program.is_recipe else "as the script says"
         model = ask(f"Model: directory or Hub name (empty: {instead})", "", str)
     gpus = ask("GPUs (empty: all of the machine), or planned ones such as 8xH100-80GB", "", _check_gpus)
@@ -115,7 +115,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
     save = ask("Directory for the model and its checkpoints", "out", _check_save) if program.saves else ""
     return Answers(
         script=script,
-        model_flag=program.model_flag,
+        takes_model=program.takes_model,
         model=model,
         gpus="" if planned else gpus,
         planned=planned,
@@ -125,17 +125,22 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
 
 
 def _inspect(script: str) -> _Program:
-    if (path := recipe_named(script)) is not None:
-        recipe = read_recipe(path)
-        flags = {option.flag.removeprefix("--") for option in recipe.options}
-        named = next((name for name in MODEL_FLAGS if name in flags), "")
-        return _Program(named, is_recipe=True, saves=recipe.trainer_defaults is not None)
-    read = script_of(Path(script))
-    named = next((name for name in MODEL_FLAGS if read is not None and name in read.loads), "")
-    is_trainer = read is not None and read.interface is ConfigInterface.TRAINER
-    saves = is_trainer or (read is not None and bool(read.save_flag))
-    has_config = read is not None and read.own_config is not None
-    return _Program(named, is_recipe=False, saves=saves, has_config=has_config)
+    path = recipe_named(script)
+    if path is not None:
+        read: Script | None = read_script(path)
+        saves = read_recipe(path).trainer_defaults is not None
+    else:
+        read = script_of(Path(script))
+        is_trainer = read is not None and read.interface is ConfigInterface.TRAINER
+        saves = is_trainer or (read is not None and bool(read.save_flag))
+    if read is None:
+        return _Program(takes_model=False, is_recipe=False, saves=False)
+    return _Program(
+        takes_model=bool(model_argument(read)),
+        is_recipe=path is not None,
+        saves=saves,
+        has_config=read.own_config is not None,
+    )
 
 
 def _check_script(text: str) -> None:

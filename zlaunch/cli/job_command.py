@@ -36,10 +36,16 @@ class JobCommand(PanelCommand, ScriptCommand):
 
         line = job_file.typed_line(self, given, [*rest, *after])
         words = job_file.translate(job_file.read_job_file(file), line, self, ctx)
-        sentence = f"{file}: none of its options apply to this command"
+        if words.about_model:
+            console.say(
+                *console.paragraph(
+                    f"{file}: left out {', '.join(words.about_model)}, chosen for another model"
+                )
+            )
         if words.used:
-            sentence = f"using {file}: {', '.join(words.used)}"
-        console.say(*console.paragraph(sentence))
+            console.say(*console.paragraph(f"using {file}: {', '.join(words.used)}"))
+        elif not words.about_model:
+            console.say(*console.paragraph(f"{file}: none of its options apply to this command"))
         together = [*words.options, *before]
         if words.args or after:
             together += ["--", *words.args, *after]

@@ -7,9 +7,11 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,15 @@ from zlaunch.cli.usage_errors import choices_in, expected
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
-from zlaunch.errors import Finding, Refused, Severity, WrongUsage
+from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
 from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.model import model_flag
+from zlaunch.job.model_of_script import model_argument
+from zlaunch.job.recipes import default_recipe, recipe_named
+from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
 
-ARGS, SET, NOT_IN_A_FILE = "args", "set", ("job", "help")
+ARGS, SET, MODEL, NOT_IN_A_FILE = "args", "set", "model", ("job", "help")
 PROGRAMS = ("script", "module")
 
 _RIVALS: Mapping[str, tuple[str, ...]] = {
@@ -47,6 +52,9 @@ _SETS: Mapping[str, tuple[str, ...]] = {
     "precision": ("bf16", "fp16"),
 }
 """An option → the keys of the ds_config that it sets."""
+
+_OF_A_MODEL = ("ds_config", "stage", "offload")
+"""What is chosen for a model."""
 
 _OTHER_NAMES = {
     **dict.fromkeys(("num_gpus", "nproc_per_node", "num_processes", "n_gpus"), "gpus"),
@@ -82,6 +90,8 @@ class FileWords:
     """Dotted key → file and line."""
     arg_places: Mapping[str, str]
     """Name of a flag of the script → file and line."""
+    about_model: tuple[str, ...] = ()
+    """The keys that are left out because they are about the model of the file, and another one is typed."""
 
 
 def read_job_file(file: Path) -> Document:
@@ -178,6 +188,8 @@ class _Translation:
             left |= {*PROGRAMS, ARGS}
         if ScriptArgs(self.line.rest).take_ds_config()[1] is not None:
             left.add("ds_config")
+        about_model = self._about_model()
+        left |= set(about_model)
         options: list[str] = []
         used: list[str] = []
         for written, value in self.document.value.items():
@@ -193,9 +205,42 @@ class _Translation:
         args: list[str] = []
         if not is_another:
             args = [*self._args()]
-        return FileWords(
-            (*options, *self._model(args, used)), tuple(args), tuple(used), self.places, self.arg_places
-        )
+            args += self._model_argument(args, used)
+        options += self._model(args, used)
+        return FileWords(tuple(options), tuple(args), tuple(used), self.places, self.arg_places, about_model)
+
+    def _about_model(self) -> tuple[str, ...]:
+        """List the keys that say how the model of the file is trained, if another model is typed."""
+        typed, own = self.line.given.get(MODEL), self.document.value.get(MODEL)
+        if own is None:
+            with suppress(_Wrong):  # which is reported
+                own = model_flag(ScriptArgs.of(chain.from_iterable(words for words, _ in self._chunks())))
+        if typed is None or own is None or _path(typed) == _path(own):
+            return ()
+        keys = (key.replace("-", "_") for key in self.document.value)
+        return tuple(key for key in keys if key in _OF_A_MODEL and key in self.keys)
+
+    def _model_argument(self, args: Sequence[str], used: list[str]) -> list[str]:
+        """Pass the model on to the script, by the argument that it has for it."""
+        model = self.document.value.get(MODEL)
+        if MODEL in self.keys or model is None or self._program("module") is not None:
+            return []
+        name = str(self._program("script") or "")
+        path = default_recipe()
+        if name:
+            path = recipe_named(name) or Path(name)
+        try:
+            flag = model_argument(read_script(path))
+        except ZlaunchError:  # which the job reports
+            return []
+        if not flag or model_flag(ScriptArgs.of((*args, *self.line.rest))) is not None:
+            return []
+        used.append(MODEL)
+        self.arg_places[flag] = self._place((MODEL,))
+        return [f"--{flag}", self._scalar(model, (MODEL,))]
+
+    def _program(self, key: str) -> Any:
+        return self.line.given.get(key) or self.document.value.get(key)
 
     def _names_another_program(self) -> bool:
         given = [self.line.given.get(key) for key in PROGRAMS]
@@ -206,7 +251,7 @@ class _Translation:
         return "script" not in self.keys and bool(rest) and (rest[0] == "-m" or rest[0].endswith(".py"))
 
     def _model(self, args: Sequence[str], used: list[str]) -> list[str]:
-        if "model" not in self.keys or "model" in used or "model" in self.line.given:
+        if MODEL not in self.keys or MODEL in used or MODEL in self.line.given:
             return []
         model = model_flag(ScriptArgs.of(args))
         if model is None:
@@ -345,9 +390,8 @@ class _Translation:
 
     def _args(self) -> Iterator[str]:
         """Write the arguments of the script, without those that the command line has."""
-        value = self.document.value.get(ARGS, {})
         try:
-            chunks = list(self._chunks(value))
+            chunks = list(self._chunks())
         except _Wrong as error:
             self._wrong((ARGS,), "bad-option", str(error), error.hint)
             return
@@ -379,8 +423,9 @@ class _Translation:
                 return [flag, json.dumps(value)]
         return [flag, self._scalar(value, path)]
 
-    def _chunks(self, value: object) -> Iterator[tuple[list[str], KeyPath]]:
+    def _chunks(self) -> Iterator[tuple[list[str], KeyPath]]:
         """Write a mapping flag by flag; split a list or a text at its flags."""
+        value = self.document.value.get(ARGS, {})
         if isinstance(value, Mapping):
             yield from ((self._flag(name, item), (ARGS, name)) for name, item in value.items())
             return

@@ -5,12 +5,17 @@ from pathlib import Path
 from zlaunch.errors import InputMissing, Refused, Unavailable, ZlaunchError
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.hub import fetch_model
-from zlaunch.job.model import HUB_ID, ModelConfig, model_flag, read_model
+from zlaunch.job.model import HUB_ID, MODEL_FLAGS, ModelConfig, model_flag, read_model
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import Script
 
 ADAPTER = "adapter_config.json"
 """The file of an adapter, which transformers loads together with its base model."""
+
+
+def model_argument(script: Script) -> str:
+    """Name the argument from which a script loads its model; empty if there is none, or nobody knows."""
+    return next((name for name in MODEL_FLAGS if name in script.loads), "")
 
 
 def find_model(script: Script, typed: ScriptArgs) -> tuple[ModelConfig | None, ZlaunchError | None]:

@@ -9,7 +9,7 @@ from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.options import A_CONFIG, ModelDir, Release, Runner, WorldSize
 from zlaunch.cli.passthrough import trainer_args
-from zlaunch.cli.views.findings import REPORTS
+from zlaunch.cli.views.findings import REPORTS, as_text
 from zlaunch.config.report import Report, ReportOptions, context_of, inspect_config
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
@@ -61,6 +61,9 @@ def validate(
         bool,
         typer.Option("--strict", help="Exit with 65 for every ignored setting, not only for mistakes."),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Of many files, name those without findings, too.")
+    ] = False,
     output: Annotated[
         Literal["text", "json", "github", "sarif"], typer.Option("--format", help="Format of the findings.")
     ] = "text",
@@ -101,7 +104,10 @@ def validate(
         reports = [add_rehearsal_findings(report, job) for report in reports]
     if wrong:
         reports.insert(0, Report("the Trainer's arguments", wrong))
-    REPORTS[output](reports, strict)
+    if output == "text":
+        as_text(reports, strict, verbose)
+    else:
+        REPORTS[output](reports, strict)
     raise typer.Exit(max(report.status(strict) for report in reports))
 
 

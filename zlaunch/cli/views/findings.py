@@ -24,17 +24,20 @@ MOST_NAMED = 10
 """Files that are each named, with or without findings."""
 
 
-def as_text(reports: Sequence[Report], strict: bool) -> None:
-    """Print the findings of each file, then a summary line; of many files, valid ones are only counted.
+def as_text(reports: Sequence[Report], strict: bool, verbose: bool = False) -> None:
+    """Print the findings of each file, then a summary line.
+
+    Of many files, those without findings are only counted, unless `verbose`.
 
     A diff that is only shown stands alone on stdout, for `patch`; what it does not mend goes to stderr.
     """
+    names_few = len(reports) > MOST_NAMED and not verbose
     for report in reports:
         if report.trouble is not None:
             console.show_error(report.trouble)
             continue
         fixes = report.fixes
-        if len(reports) > MOST_NAMED and fixes is None and not report.findings:
+        if names_few and fixes is None and not report.findings:
             continue
         if fixes is not None and fixes.diff:
             console.data(fixes.diff.removesuffix("\n"))
@@ -179,7 +182,6 @@ def as_sarif(reports: Sequence[Report], strict: bool) -> None:
 
 
 REPORTS: Mapping[str, Callable[[Sequence[Report], bool], None]] = {
-    "text": as_text,
     "json": as_json,
     "github": as_github,
     "sarif": as_sarif,

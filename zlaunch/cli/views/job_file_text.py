@@ -11,8 +11,8 @@ class Answers:
     """What goes into the file; empty for what is left open."""
 
     script: str
-    model_flag: str = ""
-    """The argument of the script for its model."""
+    takes_model: bool = False
+    """Whether the script has an argument for its model."""
     model: str = ""
     gpus: str = ""
     planned: str = ""
@@ -32,6 +32,9 @@ def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield "# Options of `zlaunch train`, `estimate` and `plan`. The command line wins over them."
     yield "\n# The training script, or a recipe: `zlaunch recipes list`."
     yield _pair("script", answers.script)
+    if answers.takes_model:
+        yield "\n# The model: a directory, or a name on the Hub."
+        yield _option("model", answers.model, "Qwen/Qwen2.5-7B")
     yield from _memory_lines(answers.memory)
     yield "\n# One rank for each GPU: a number, or a list such as [0, 2]; by default all of the machine."
     yield _option("gpus", answers.gpus, "2")
@@ -43,14 +46,7 @@ def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield "\n# Keys of the ds_config: `zlaunch config explain` lists them."
     yield "# set:\n#   gradient_clipping: 1.0"
     yield "\n# Arguments of the script."
-    if answers.model:
-        yield "args:"
-        yield f"  {_pair(answers.model_flag, answers.model)}"
-        yield "  # learning_rate: 2e-5"
-    elif answers.model_flag:
-        yield f"# args:\n#   {answers.model_flag}: …"
-    else:
-        yield "# args:\n#   learning_rate: 2e-5"
+    yield "# args:\n#   learning_rate: 2e-5"
 
 
 def _memory_lines(memory: str) -> Iterator[str]:

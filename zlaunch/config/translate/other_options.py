@@ -89,7 +89,7 @@ def other_option(name: str) -> OtherOption | None:
     for launcher in (DEEPSPEED, TORCHRUN, ACCELERATE):
         for flag in syntax_of(launcher).flags:
             if name in map(_plain, flag.names) and len(name) > 1:
-                return _becomes(flag)
+                return becomes(flag)
     if name in SLANG:
         return OtherOption(SLANG[name])
     return OtherOption(None, _PRECISIONS) if name == "fp8" else None
@@ -104,7 +104,8 @@ def _plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
-def _becomes(flag: Flag) -> OtherOption:
+def becomes(flag: Flag) -> OtherOption:
+    """Say what a flag of a launcher is here."""
     match flag.becomes:
         case Role() as role:
             return OtherOption(_OF_ROLES.get(role), _NOT_NEEDED.get(role, ""))

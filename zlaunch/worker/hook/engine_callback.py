@@ -128,9 +128,9 @@ class EngineFacts:
 
     def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Read the inputs of a phase."""
-        if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING):
-            self._profiler.forward(getattr(args[0], "global_steps", 0))
         try:
+            if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING) and trains(args[0]):
+                self._profiler.forward(getattr(args[0], "global_steps", 0))
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
                 if not trains(args[0]):

@@ -12,8 +12,9 @@ import typer
 from zlaunch import console
 from zlaunch.cli import options
 from zlaunch.cli.job_command import NAMES, find_job_file
+from zlaunch.cli.planned_job import PlannedJob, planned_job
 from zlaunch.cli.project import Project, look_around, script_of
-from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
 from zlaunch.hosts.machine import gpu_catalog
@@ -65,8 +66,6 @@ def init(
     """
     target = find_job_file() or Path(NAMES[0])
     if recipe is not None:
-        from zlaunch.cli.planned_job import PlannedJob, planned_job  # what estimates is needed here alone
-
         if model is None:
             raise WrongUsage("`--recipe` needs a model to plan for", "add `--model NAME`")
         if target.exists() and not force:
@@ -212,15 +211,3 @@ def _check_memory(text: str) -> None:
 def _check_save(text: str) -> None:
     if Path(text).is_file():
         raise WrongUsage(f"`{text}` is a file", "name a directory")
-
-
-def next_lines(answers: Answers) -> Iterator[str]:
-    """Say what to type next."""
-    rows = [
-        ("`zlaunch train --dry-run`", "shows the plan"),
-        ("`zlaunch train`", "starts the job"),
-    ]
-    if answers.model:
-        rows.insert(0, ("`zlaunch estimate`", "estimates its memory"))
-    yield "next:"
-    yield from console.table(rows)

@@ -7,11 +7,10 @@ from typing import Final
 import typer
 
 from zlaunch import console
-from zlaunch.cli.init import next_lines
 from zlaunch.cli.recipes.copy import copy_recipe
 from zlaunch.cli.recipes.name import find_recipe
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
 from zlaunch.cli.views.plan_report import plan_rows, show_nothing
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options

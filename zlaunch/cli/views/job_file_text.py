@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zlaunch import console
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -34,6 +36,18 @@ class Answers:
 def job_file_text(answers: Answers) -> str:
     """Write the file: what was chosen, and below it, as comments, what else there is."""
     return "\n".join(_job_file_lines(answers)) + "\n"
+
+
+def next_lines(answers: Answers) -> Iterator[str]:
+    """Say what to type next."""
+    rows = [
+        ("`zlaunch train --dry-run`", "shows the plan"),
+        ("`zlaunch train`", "starts the job"),
+    ]
+    if answers.model:
+        rows.insert(0, ("`zlaunch estimate`", "estimates its memory"))
+    yield "next:"
+    yield from console.table(rows)
 
 
 def _job_file_lines(answers: Answers) -> Iterator[str]:

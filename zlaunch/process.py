@@ -467,7 +467,10 @@ class Child:
         if number in _shielded:
             number = signal.SIGHUP
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, number)
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        os.killpg(self.pid, number)
 
     def depend_on(self, processes: "Sequence[psutil.Process]") -> None:
         """End the program if one of these processes is gone."""

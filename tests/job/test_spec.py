@@ -172,13 +172,18 @@ def test_a_script_that_looks_like_an_option_is_named_by_its_whole_path() -> None
         ("10-12", Profile(10, 12)),
         ("1-100@3,0,3", Profile(1, 100, (0, 3))),
         ("10@all", Profile(10, 10, None)),
+        ("nsys", Profile(None, None, with_nsys=True)),
+        ("nsys@all", Profile(None, None, None, with_nsys=True)),
+        ("nsys:10-12@1", Profile(10, 12, (1,), with_nsys=True)),
     ],
 )
 def test_steps_and_ranks_to_profile_are_read(text: str, profile: Profile) -> None:
     assert parse_profile(text) == profile
 
 
-@pytest.mark.parametrize("text", ["", "x", "0", "3-2", "1-101", "1-", "3@", "3@x", "3@0,", "-1", "3@-1"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "0", "3-2", "1-101", "1-", "3@", "3@x", "3@0,", "-1", "3@-1", "nsys3", "nsys:", "@0"]
+)
 def test_what_is_no_steps_to_profile_is_refused_with_what_to_type(text: str) -> None:
     with pytest.raises(WrongUsage) as refused:
         parse_profile(text)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from zlaunch.rundir.layout import RunDir
+from zlaunch.worker.hook.step_profiler import StepProfiler
 
 PROGRAM = """
 import sys, time
@@ -34,7 +35,10 @@ def profiled(root: Path, steps: str, sleeps_in: int = -1) -> tuple[int, dict[str
     """Return the exit status, the record, and the names of the operations in the trace."""
     (root / "ranks").mkdir()
     argv = [sys.executable, "-c", PROGRAM, str(root), steps, str(sleeps_in)]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        (root / "stderr").open("w") as stderr,
+        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
         assert process.stdout is not None
         if sleeps_in >= 0:
             process.stdout.readline()
@@ -46,14 +50,24 @@ def profiled(root: Path, steps: str, sleeps_in: int = -1) -> tuple[int, dict[str
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], list[str]]:
-    return profiled(tmp_path_factory.mktemp("whole"), "3-5")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+@pytest.fixture(scope="module")
+def whole(root: Path) -> tuple[int, dict[str, Any], list[str]]:
+    return profiled(root, "3-5")
 
 
 def test_the_steps_that_are_asked_for_are_recorded(whole: tuple[int, dict[str, Any], list[str]]) -> None:
     status, record, names = whole
     assert (status, record["first"], record["last"]) == (0, 3, 5)
     assert names.count("aten::mm") == 3
+
+
+@pytest.mark.usefixtures("whole")
+def test_the_profiler_itself_prints_nothing(root: Path) -> None:
+    assert (root / "stderr").read_text() == ""
 
 
 def test_numbers_are_those_of_one_step(whole: tuple[int, dict[str, Any], list[str]]) -> None:
@@ -68,3 +82,24 @@ def test_a_script_that_is_terminated_leaves_a_whole_trace_and_dies_of_the_signal
     assert status == -signal.SIGTERM
     assert (record["first"], record["last"]) == (3, 4)
     assert names.count("aten::mm") == 3
+
+
+class Noted(StepProfiler):
+    """A profiler that only notes when it begins."""
+
+    begun: int | None = None
+
+    def _begin(self) -> None:
+        self.begun = self._begun_after + 1
+
+
+@pytest.mark.parametrize(("resumed", "begun"), [(0, 10), (8, 10), (10, 11), (11, 12), (12, None), (20, None)])
+def test_a_script_that_resumes_profiles_only_the_steps_that_are_asked_for(
+    tmp_path: Path, resumed: int, begun: int | None
+) -> None:
+    profiler = Noted(RunDir(tmp_path), 0, 10, 12)
+    for step in range(resumed, 25):
+        if profiler.begun is None:
+            profiler.forward(step)
+            profiler.stepped(step + 1)
+    assert profiler.begun == begun

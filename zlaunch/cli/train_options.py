@@ -226,7 +226,8 @@ class WatchOptions:
         typer.Option(
             metavar="STEPS[@RANKS]",
             parser=parse_profile,
-            help="Record steps with torch's profiler: 10-12 or 10-12@0,1 (default: rank 0).",
+            help="Record steps: 10-12 or 10-12@0,1 with torch's profiler (default: rank 0), "
+            "nsys or nsys:10-12 with Nsight Systems.",
         ),
     ] = None
     debug: Annotated[

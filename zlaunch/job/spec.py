@@ -167,11 +167,13 @@ class Debug:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Which steps torch's profiler records, both inclusive, and of which ranks; None for all."""
+    """Which steps are recorded, both inclusive, and of which ranks; None for all of them."""
 
-    first: int
-    last: int
+    first: int | None
+    last: int | None
     ranks: tuple[int, ...] | None = (0,)
+    with_nsys: bool = False
+    """By Nsight Systems instead of torch's profiler, which has to be told the steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,15 +372,29 @@ MOST_PROFILED: Final = 100
 """More steps make a trace that no viewer opens."""
 
 
+_PROFILE: Final = re.compile(
+    r"(?:(?P<nsys>nsys)(?::(?=[0-9])|(?=@|$)))?(?:(?P<first>[0-9]{1,9})(?:-(?P<last>[0-9]{1,9}))?)?"
+    r"(?:@(?P<ranks>all|[0-9]{1,6}(?:,[0-9]{1,6})*))?"
+)
+
+
 def parse_profile(text: str) -> Profile:
-    """Parse `10`, `10-12`, `10-12@0,3` or `10-12@all`; raise WrongUsage for anything else."""
-    found = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?(?:@(all|[0-9]{1,6}(?:,[0-9]{1,6})*))?", text)
-    if not found:
+    """Parse `10`, `10-12`, `10-12@0,3`, `10-12@all`, `nsys`, `nsys@0,3` or `nsys:10-12`.
+
+    Raise WrongUsage for anything else.
+    """
+    found = _PROFILE.fullmatch(text)
+    if not found or not (found["first"] or found["nsys"]):
         raise WrongUsage(
             f"`--profile {text}` is not STEPS or STEPS@RANKS",
-            "write `--profile 10-12`, `--profile 10-12@0,1` or `--profile 10-12@all`",
+            "write `--profile 10-12`, `--profile 10-12@0,1`, `--profile 10-12@all`, or `--profile nsys`",
         )
-    first, last = int(found[1]), int(found[2] or found[1])
+    ranks: tuple[int, ...] | None = None
+    if found["ranks"] != "all":
+        ranks = tuple(sorted({int(number) for number in (found["ranks"] or "0").split(",")}))
+    if not found["first"]:
+        return Profile(None, None, ranks, with_nsys=True)
+    first, last = int(found["first"]), int(found["last"] or found["first"])
     wrong = ""
     if first < 1:
         wrong = "steps count from 1"
@@ -388,10 +404,7 @@ def parse_profile(text: str) -> Profile:
         wrong = f"at most {MOST_PROFILED} steps are profiled"
     if wrong:
         raise WrongUsage(f"`--profile {text}`: {wrong}", "write `--profile 10-12`")
-    if found[3] == "all":
-        return Profile(first, last, None)
-    ranks = tuple(sorted({int(number) for number in (found[3] or "0").split(",")}))
-    return Profile(first, last, ranks)
+    return Profile(first, last, ranks, with_nsys=bool(found["nsys"]))
 
 
 def parse_override(text: str) -> tuple[str, Any]:

@@ -32,6 +32,7 @@ from zlaunch.rundir.record import JobRecord, RankRecord
 from zlaunch.runs.run import Run
 from zlaunch.worker.cleanup import delete
 from zlaunch.worker.node import TOKEN
+from zlaunch.worker.nsys import report_seconds
 from zlaunch.worker.sampling import oom_kills
 
 SSH_OPTIONS = "PDSH_SSH_ARGS_APPEND"
@@ -131,9 +132,8 @@ def _run(
         environment[TOKEN] = token if rendezvous is None else rendezvous.key(token)
     control.write_save_at(layout, None)
     log = layout.launcher_log.open("w+b")
-    job = Foreground(
-        guard, environment, log, GRACE_SECONDS, tell=tell, if_killed=if_killed, shielded=plan.shielded
-    )
+    grace = GRACE_SECONDS + report_seconds(read_record(layout.job, JobRecord).get("profile"))
+    job = Foreground(guard, environment, log, grace, tell=tell, if_killed=if_killed, shielded=plan.shielded)
     if rendezvous is not None:
         port = read_record(layout.job, JobRecord)["control_port"]
         rendezvous.begin(Start(port, token, str(layout.root)))

@@ -21,8 +21,9 @@ from zlaunch.rundir.read import read_record
 from zlaunch.rundir.record import EndingRecord
 from zlaunch.runs import accuracy
 from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.profile import profile_note
 from zlaunch.runs.run import Run
-from zlaunch.runs.what_ran import differences, missing_profile, unused
+from zlaunch.runs.what_ran import differences, unused
 
 WORTH_SAYING_SECONDS: Final = 60.0
 """Time of all steps from which on their speed is worth a word."""
@@ -53,7 +54,7 @@ def finish_run(
     reporter.ignored(unused(run))
     if (time_of_step := run.step_time) is not None and time_of_step.total_seconds > WORTH_SAYING_SECONDS:
         reporter.slowed(time_of_step.losses[:1])
-    if (why := missing_profile(run)) is not None:
+    if (why := profile_note(run)) is not None:
         reporter.note(why)
     reporter.saved(saved_by_run(run))
     reporter.tracked(run.program.get("trackers", {}))

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from shutil import which
 
 from zlaunch.checks.across_hosts import gpus_used_twice
 from zlaunch.checks.tracking import PACKAGES
@@ -32,7 +33,7 @@ from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.model_of_script import find_model
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.spec import JobSpec, ranks_to_show
+from zlaunch.job.spec import JobSpec, Profile, ranks_to_show
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -44,6 +45,7 @@ from zlaunch.launch.sources import Sources, planned_config, read_sources
 from zlaunch.launch.surroundings import NOWHERE, Surroundings
 from zlaunch.rundir.choose import candidates, check_unused
 from zlaunch.rundir.layout import RunDir
+from zlaunch.worker.nsys import PROGRAM as NSYS
 
 DEBUGGER = "debugpy"
 """The package that `--debug` needs on the machine of the rank."""
@@ -211,8 +213,20 @@ def check_facts(facts: JobFacts) -> None:
     )  # raises for a wrong rank
     if job.profile is not None:
         check_profile(job.profile, topology)
+        if job.profile.with_nsys:
+            _check_nsys(job.profile, facts)
     if job.debug is not None:
         _check_debugger(listener(job.debug, topology), facts)
+
+
+def _check_nsys(profile: Profile, facts: JobFacts) -> None:
+    if profile.first is not None and not facts.machine.gpus:
+        message = "`--profile`: nsys is told the steps through CUDA, and this job has no GPU"
+        raise Unavailable(message, "`--profile nsys` records the whole run")
+    is_elsewhere = facts.surroundings.is_offline or facts.topology.spans_hosts
+    if not is_elsewhere and which(NSYS, path=facts.environ.get("PATH")) is None:
+        hint = "install Nsight Systems, or leave out `nsys`: `--profile 10-12` uses torch's profiler"
+        raise Unavailable(f"`--profile` needs `{NSYS}`, which is not on PATH", hint)
 
 
 def _check_debugger(listener: Listener, facts: JobFacts) -> None:

@@ -140,6 +140,10 @@ class RunDir(_Root):
         """What torch's profiler recorded of one rank, for Perfetto."""
         return self.ranks / f"rank-{rank}.trace.json.gz"
 
+    def rank_nsys(self, rank: int) -> Path:
+        """What Nsight Systems recorded of one rank."""
+        return self.ranks / f"rank-{rank}.nsys-rep"
+
     def rank_operations(self, rank: int) -> Path:
         """The operations that took longest in it."""
         return self.rank_record(rank, ".operations")

@@ -43,12 +43,12 @@ class DebugRecord(TypedDict, total=False):
 
 
 class ProfileRecord(TypedDict, total=False):
-    """Which steps of which ranks are profiled."""
+    """Which steps of which ranks are profiled; None for all."""
 
-    first: int
-    last: int
+    first: int | None
+    last: int | None
     ranks: list[int] | None
-    """None for all."""
+    with_nsys: bool
 
 
 class StartRecord(TypedDict, total=False):
@@ -88,6 +88,8 @@ class OrderRecord(TypedDict, total=False):
     """Both as in `JobRecord`."""
     rendezvous: list[str]
     """Address and port at which the first host listens; empty for itself."""
+    report_seconds: Finite
+    """How much longer than other jobs it may take to end, because of nsys."""
 
 
 class NodeRecord(TypedDict, total=False):
@@ -448,6 +450,7 @@ class MetricsRecord(TypedDict, total=False):
     tokens_per_second: Finite | None
     mfu: Finite | None
     seconds_left: Finite | None
+    seconds_per_step: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
 

@@ -49,13 +49,6 @@ def _described(engine: EngineRecord) -> str:
     return ", ".join(parts)
 
 
-def missing_profile(run: RunFiles) -> str | None:
-    """Say why the profile that was asked for is not there; None if it is, or none was asked for."""
-    if not run.job.get("profile") or any(run.paths.ranks.glob("*.operations.json")):
-        return None
-    return "no profile was written: the run did not reach its steps, or was killed in them"
-
-
 def unused(run: RunFiles) -> list[str]:
     """List the Trainer's arguments that had no effect, because the ds_config decided instead."""
     engine = run.program.get("engine", {})

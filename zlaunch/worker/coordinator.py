@@ -23,6 +23,7 @@ from zlaunch.rundir.record import JobRecord, NodePlanRecord, NodeRecord, OrderRe
 from zlaunch.rundir.write import write_record
 from zlaunch.worker.mirror import Changes, control_files, is_rank_file, write_part
 from zlaunch.worker.node import TOKEN
+from zlaunch.worker.nsys import report_seconds
 
 START_SECONDS = 120.0
 """How long a host may take to start zlaunch: Python may have to be read over a network first."""
@@ -166,6 +167,7 @@ def _order(run_dir: RunDir, number: int, plan: NodePlanRecord) -> OrderRecord:
         "shielded": job.get("shielded", False),
         "shared": job.get("shared", False),
         "rendezvous": rendezvous,
+        "report_seconds": report_seconds(job.get("profile")),
     }
 
 
@@ -186,7 +188,8 @@ def main(run_dir: RunDir) -> int:
     for host in hosts:
         if host.channel is not None:
             host.channel.beat()
-    first = _until_all_are_over(run_dir, hosts, listener)
+    grace = GRACE_SECONDS + report_seconds(job.get("profile"))
+    first = _until_all_are_over(run_dir, hosts, listener, grace)
     _end(hosts)
     if first is None:
         return 0
@@ -210,7 +213,7 @@ def _admit(listener: HandshakeListener | None, hosts: Sequence[_Host]) -> None:
 
 
 def _until_all_are_over(
-    run_dir: RunDir, hosts: Sequence[_Host], listener: HandshakeListener | None
+    run_dir: RunDir, hosts: Sequence[_Host], listener: HandshakeListener | None, grace: float
 ) -> _Host | None:
     """Wait until no host runs any more; return the one that failed first."""
     deadline = time.monotonic() + START_SECONDS
@@ -230,7 +233,7 @@ def _until_all_are_over(
             except OSError:
                 break  # hosts also stop when their connection is closed
         if read_stop(run_dir) is not None:
-            end_at = min(end_at, time.monotonic() + GRACE_SECONDS)
+            end_at = min(end_at, time.monotonic() + grace)
     return first or next((host for host in hosts if host.has_failed), None)
 
 

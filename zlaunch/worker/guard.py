@@ -19,6 +19,7 @@ from zlaunch.rundir.control import COORDINATOR, write_stop
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record, read_rank_records
 from zlaunch.rundir.record import JobRecord, RankRecord
+from zlaunch.worker.nsys import report_seconds
 
 GRACE_SECONDS = 7.0
 """How long the launcher may take to end after a signal."""
@@ -36,7 +37,8 @@ def main(run_dir: RunDir, argv: Sequence[str]) -> int:
         tell = tell or partial(write_stop, run_dir, by=COORDINATOR)
     if job["over_ssh"] and not is_safe_word(job.get("working_directory", "/")):
         os.chdir("/")  # DeepSpeed's runner goes to its directory on all hosts, and does not quote it
-    child = LauncherProcess(argv, os.environ, sys.stdout.buffer, GRACE_SECONDS, tell=tell)
+    grace = GRACE_SECONDS + report_seconds(job.get("profile"))
+    child = LauncherProcess(argv, os.environ, sys.stdout.buffer, grace, tell=tell)
     depends_on = lifeline(job["zlaunch_pid"])
     outlive_parent()  # not before: until now it dies with its parent, and the launcher with it
     returncode = child.wait(lambda: child.depend_on(depends_on))

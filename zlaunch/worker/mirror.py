@@ -30,7 +30,8 @@ def rank_files(run_dir: RunDir, ranks: Collection[int]) -> list[Path]:
     """The files that these ranks write."""
     files = [run_dir.rank_log(rank) for rank in ranks]
     for rank in ranks:
-        files += sorted(run_dir.ranks.glob(f"rank-{rank}.*"))
+        left = run_dir.rank_nsys(rank).suffix  # hundreds of megabytes
+        files += [file for file in sorted(run_dir.ranks.glob(f"rank-{rank}.*")) if file.suffix != left]
     if 0 in ranks:
         files.append(run_dir.steps)
     return files

@@ -131,7 +131,8 @@ class _Node:
         if self._order["shielded"]:
             shield_from_sigterm()
             tell = partial(write_stop, self.run_dir, by=COORDINATOR)
-        self.child = LauncherProcess(self._order["argv"], environment, log, GRACE_SECONDS, tell=tell)
+        grace = GRACE_SECONDS + self._order.get("report_seconds", 0.0)
+        self.child = LauncherProcess(self._order["argv"], environment, log, grace, tell=tell)
         signal.signal(SAVES, self._ask_to_save)  # of Slurm, which sends it to each step
         self._channel.beat()
         return self.child.wait(self.tick)

@@ -37,6 +37,8 @@ from zlaunch.worker.cleanup import buffer_of, delete
 from zlaunch.worker.hook import hook_environment
 from zlaunch.worker.hook.debug import debug_environment
 from zlaunch.worker.hook.step_profiler import VARIABLE as PROFILE
+from zlaunch.worker.hook.step_profiler import asked_of
+from zlaunch.worker.nsys import REPORT_SECONDS, ScriptBelow, profiles, words_before
 from zlaunch.worker.sampling import GpuSampler, catches, is_compiling, machine_sample, oom_kills, rank_sample
 
 GRACE_SECONDS = 5.0
@@ -86,6 +88,7 @@ class _Attendant:
         self._depends_on = lifeline(job["zlaunch_pid"])
         self._spans_hosts = job["over_ssh"]
         self._process = psutil.Process(child.pid)
+        """The script, or nsys until that has started it."""
         self._sampled = 0.0
         self._answered = 0
         self._is_stopped = False
@@ -106,11 +109,19 @@ class _Attendant:
         self._is_stopped = self._child.stopped_by is not None
         if time.monotonic() - self._sampled > SAMPLE_SECONDS:
             self._sampled = time.monotonic()
+            self._find_script()
             with contextlib.suppress(OSError):
                 self._sample()
                 self._flush()
             with contextlib.suppress(OSError, ValueError):
                 self._show_stacks()
+
+    def _find_script(self) -> None:
+        import psutil
+
+        if isinstance(self._child, ScriptBelow) and self._process.pid == self._child.pid:
+            with contextlib.suppress(psutil.Error):
+                self._process = psutil.Process(self._child.script or self._child.pid)
 
     def _end_if_told(self) -> None:
         self._child.depend_on(self._depends_on)
@@ -160,7 +171,7 @@ class _Attendant:
         import psutil
 
         asked = times_asked(self._run_dir)
-        if asked > self._answered and catches(self._child.pid, STACKS_SIGNAL):
+        if asked > self._answered and catches(self._process.pid, STACKS_SIGNAL):
             self._answered = asked
             with contextlib.suppress(psutil.Error):
                 self._process.send_signal(STACKS_SIGNAL)
@@ -196,7 +207,7 @@ def main(run_dir: RunDir) -> int:
     # Before the script starts, which may fill the disk: what is there can be overwritten even then.
     record.add({"buffer": str(buffer)})
     try:
-        child = Child(_script_command(job, host.get("python")), environment, log, GRACE_SECONDS)
+        child = _start(job, _script_command(job, host.get("python")), environment, log, run_dir)
     except OSError as error:
         log.write(f"zlaunch could not start the script: {type(error).__name__}: {error}\n".encode())
         log.flush()
@@ -207,7 +218,8 @@ def main(run_dir: RunDir) -> int:
     attendant = _Attendant(child, run_dir, rank, job)
     returncode = child.wait(attendant)
     largest: int | None = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    if attendant.has_compiled:  # the largest process may be a compiler; the samples are of the script alone
+    # The largest process may be a compiler, or one of nsys; the samples are of the script alone.
+    if attendant.has_compiled or isinstance(child, ScriptBelow):
         largest = None
     killed = oom_kills().since(killed_before)
     ending: RankRecord = {
@@ -236,11 +248,23 @@ def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
         print_line(printed_line(unwritten, words))  # the launcher's log may be on the same full disk
 
 
+def _start(
+    job: JobRecord, words: list[str], environment: Mapping[str, str], log: IO[bytes], run_dir: RunDir
+) -> Child:
+    rank = int(environment["RANK"])
+    nsys = words_before(job.get("profile"), rank, run_dir.rank_nsys(rank))
+    if not nsys:
+        return Child(words, environment, log, GRACE_SECONDS)
+    child = ScriptBelow([*nsys, *words], environment, log, GRACE_SECONDS + REPORT_SECONDS)
+    child.words = words
+    return child
+
+
 def _profiled(profile: ProfileRecord | None, rank: int) -> dict[str, str]:
     """What tells the hook which steps it profiles."""
-    if profile is None or rank not in (profile.get("ranks") or [rank]):
+    if profile is None or not profiles(profile, rank):
         return {}
-    return {PROFILE: f"{profile['first']}-{profile['last']}"}
+    return {PROFILE: asked_of(profile)}
 
 
 def _of_mpi(environ: Mapping[str, str], rendezvous: Sequence[str]) -> dict[str, str]:

@@ -78,7 +78,12 @@ def _observed(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
         ranks = "all ranks"
         if profile.ranks is not None:
             ranks = f"rank {', '.join(map(str, profile.ranks))}"
-        yield "profile", f"{steps_text(profile.first, profile.last)} of {ranks}, with torch's profiler"
+        what, tool = ranks, "torch's profiler"
+        if profile.first is not None and profile.last is not None:
+            what = f"{steps_text(profile.first, profile.last)} of {ranks}"
+        if profile.with_nsys:
+            tool = "Nsight Systems"
+        yield "profile", f"{what}, with {tool}"
 
 
 def _data_ranks(plan: LaunchPlan) -> Size | None:

@@ -9,9 +9,9 @@ from zlaunch.diagnosis.render import loss_lines
 from zlaunch.diagnosis.speed import part_name
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import OperationRecord, OperationsRecord
+from zlaunch.runs.profile import NSYS_REPORTS, nsys_reports, profile_note
 from zlaunch.runs.run import Run
 from zlaunch.runs.step_time import StepTime
-from zlaunch.runs.what_ran import missing_profile
 from zlaunch.units import brief, plural, rate, steps_text
 
 MOST_OPERATIONS: Final = 10
@@ -41,8 +41,13 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
 
 def profile_lines(run: Run) -> Iterator[str]:
     """Show the operations of each profiled rank, what the profile cost, and where its trace is."""
-    if (why := missing_profile(run)) is not None:
-        yield why
+    if (why := profile_note(run)) is not None:
+        yield from console.paragraph(why)
+    if reports := nsys_reports(run):
+        files = os.path.relpath(reports[0])
+        if len(reports) > 1:
+            files = f"{plural(len(reports), 'file')} {os.path.relpath(run.paths.ranks / NSYS_REPORTS)}"
+        yield from console.paragraph(f"profile: {files}, for `nsys-ui` or `nsys stats`")
     records = read_rank_records(run.paths, OperationsRecord)
     for rank, record in records.items():
         clock = "on the GPU" if record.get("on_gpu") else "on the CPU"

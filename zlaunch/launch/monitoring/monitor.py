@@ -20,6 +20,8 @@ from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_rank_records, read_record
 from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, RankRecord, SampleRecord
+from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.profile import done_before
 from zlaunch.worker.cleanup import buffers_here
 
 SAMPLE_SECONDS = 1.0
@@ -74,7 +76,7 @@ class JobMonitor:
         """When each rank took its last sample; a host that is lost takes none."""
         self._stacks_before: dict[int, int] = {}
         """Bytes of stacks that each rank had written before it was asked for them."""
-        self._is_attachable = self._is_confirmed = self._is_compiling = False
+        self._is_attachable = self._is_confirmed = self._is_compiling = self._is_profile_checked = False
         self._reported_losses: set[str] = set()
         """What was reported of steps and gradients without effect."""
         self.stall: StallEvidence | None = None
@@ -95,6 +97,7 @@ class JobMonitor:
         rss = read_record(self._layout.rank_sample(0), SampleRecord).get("rss_bytes")
         self._reporter.progressed(self._progress, self._world_size, rss)
         self._check_debugger()
+        self._check_profile()
         self._check_loss()
         self._check_gradients()
         self._check_stall(now)
@@ -174,6 +177,7 @@ class JobMonitor:
             "tokens_per_second": progress.tokens_per_second(self._world_size),
             "mfu": progress.mfu,
             "seconds_left": progress.seconds_left,
+            "seconds_per_step": progress.seconds_per_step,
             "ranks": [
                 {
                     "rank": rank,
@@ -194,6 +198,13 @@ class JobMonitor:
         if rank is not None and is_waiting and not self._is_attachable:
             self._is_attachable = True
             self._reporter.note(f"rank {rank} listens: attach now")
+
+    def _check_profile(self) -> None:
+        """Report once that the steps to profile were done before the run began."""
+        if not self._is_profile_checked and self._progress.first.get("first_step") is not None:
+            self._is_profile_checked = True
+            if (why := done_before(RunFiles(self._layout.root))) is not None:
+                self._reporter.note(why)
 
     def _check_loss(self) -> None:
         """End the job if every loss that was seen in the last steps is not finite."""

@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import functools
 import os
+import signal
 import sys
 import time
 import traceback
@@ -24,7 +25,7 @@ from zlaunch.worker.hook.program_record import PARALLEL, ProgramRecorder
 from zlaunch.worker.hook.save_request import SaveRequest
 from zlaunch.worker.hook.shield import shield_children
 from zlaunch.worker.hook.step_profiler import VARIABLE as PROFILE
-from zlaunch.worker.hook.step_profiler import profiler_of
+from zlaunch.worker.hook.step_profiler import NsysSteps, profiler_of
 from zlaunch.worker.hook.trackers import TRACKERS, watch_tracker
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def install(root: str, is_debugged: bool = False) -> None:
     """Install the hook before the script starts; if a rank is debugged, without timeouts between ranks."""
     run_dir, rank = RunDir(Path(root)), int(os.environ["RANK"])
     profiler = profiler_of(run_dir, rank, os.environ.pop(PROFILE, None))
+    if isinstance(profiler, NsysSteps):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which nsys has to ignore
     heartbeat = start_heartbeat(run_dir.rank_heartbeat(rank), run_dir.steps if rank == 0 else None)
     with contextlib.suppress(OSError):
         _dump_stacks_to(run_dir.rank_stacks(rank))

@@ -1,6 +1,7 @@
 """Record some steps with torch's profiler: a trace for Perfetto, and a table of the operations.
 
 Both are written whole or not at all. A script that ends early, or gets SIGTERM, writes what was recorded.
+Under `nsys profile`, the steps are only marked.
 """
 
 import atexit
@@ -18,10 +19,13 @@ from zlaunch.rundir.write import write_record
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-    from zlaunch.rundir.record import OperationsRecord
+    from zlaunch.rundir.record import OperationsRecord, ProfileRecord
 
 VARIABLE: Final = "ZLAUNCH_PROFILE"
 MOST_OPERATIONS: Final = 20
+KINETO_LEVEL: Final = "KINETO_LOG_LEVEL"
+NOTHING: Final = "6"
+"""Above all of Kineto's levels; the highest, USDT, is that of a line for each start and stop."""
 
 
 class StepProfiler:
@@ -31,7 +35,9 @@ class StepProfiler:
         self._trace = run_dir.rank_trace(rank)
         self._operations = run_dir.rank_operations(rank)
         self._first, self._last = first, last
-        self._profile: profile | None = None
+        self._profile: Any = None
+        self._begun_after = 0
+        """Steps before the profile began: more than were asked for if the script resumed within them."""
         self._is_over = False
         self._began = self._usual = 0.0
         self._step_began = 0.0
@@ -39,9 +45,9 @@ class StepProfiler:
 
     def forward(self, step: int) -> None:
         """Take in a forward pass after so many steps: the first one of the first step begins the profile."""
-        if self._is_over or self._profile is not None or step + 1 < self._first:
+        if self._is_over or self._profile is not None or not self._first - 1 <= step < self._last:
             return
-        self._step = step
+        self._step = self._begun_after = step
         with contextlib.suppress(Exception):
             self._begin()
 
@@ -56,10 +62,16 @@ class StepProfiler:
             self.finish()
 
     def _begin(self) -> None:
+        from torch import cuda
         from torch.profiler import profile
 
         made = profile()
-        made.start()
+        if cuda.is_available() or KINETO_LEVEL in os.environ:
+            made.start()
+        else:  # without a GPU, it has nothing to say but that it starts and stops
+            os.environ[KINETO_LEVEL] = NOTHING
+            made.start()
+            del os.environ[KINETO_LEVEL]
         self._profile, self._began = made, time.perf_counter()
         atexit.register(self.finish)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -93,10 +105,10 @@ class StepProfiler:
         on_gpu = any(_on_gpu(event) for event in events)
         own_time = _on_gpu if on_gpu else _on_cpu
         events.sort(key=own_time, reverse=True)
-        steps = max(1, self._step - self._first + 1)
+        steps = max(1, self._step - self._begun_after)
         record: OperationsRecord = {
-            "first": self._first,
-            "last": self._first + steps - 1,
+            "first": self._begun_after + 1,
+            "last": self._begun_after + steps,
             "seconds": seconds / steps,
             "usual_seconds": self._usual,
             "export_seconds": time.perf_counter() - began,
@@ -131,9 +143,35 @@ def _on_cpu(event: Any) -> float:
     return float(event.self_cpu_time_total)
 
 
+class NsysSteps(StepProfiler):
+    """Tells nsys when its steps begin and end."""
+
+    def _begin(self) -> None:
+        from torch.cuda import profiler
+
+        profiler.start()
+        self._profile = profiler
+
+    def finish(self) -> None:
+        """End the steps."""
+        profiler, self._profile, self._is_over = self._profile, None, True
+        with contextlib.suppress(Exception):
+            if profiler is not None:
+                profiler.stop()
+
+
+def asked_of(profile: "ProfileRecord") -> str:
+    """Write which steps the hook profiles, for `profiler_of`: none if nsys profiles the whole run."""
+    tool = "nsys:" if profile.get("with_nsys") else ""
+    return f"{tool}{profile.get('first') or 0}-{profile.get('last') or 0}"
+
+
 def profiler_of(run_dir: RunDir, rank: int, asked: str | None) -> StepProfiler | None:
-    """Make the profiler that `first-last` asks for; None if nothing does."""
+    """Make the profiler of the steps `first-last`; None if none are asked for."""
     if not asked:
         return None
+    kind: type[StepProfiler] = StepProfiler
+    if asked.startswith("nsys:"):
+        kind, asked = NsysSteps, asked.removeprefix("nsys:")
     first, _, last = asked.partition("-")
-    return StepProfiler(run_dir, rank, int(first), int(last))
+    return kind(run_dir, rank, int(first), int(last))

@@ -1,0 +1,48 @@
+"""What is said of a profile that is not there, or holds other steps than were asked for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zlaunch.rundir.run_files import RunFiles
+from zlaunch.runs.profile import profile_note
+
+ASKED = ["/bin/zlaunch", "train", "--profile", "10-12@0,1", "train.py", "--", "--profile", "1"]
+
+
+def run(
+    root: Path, began: int, recorded: tuple[int, int] | None = None, asked: list[str] = ASKED
+) -> RunFiles:
+    (root / "ranks").mkdir()
+    if recorded is not None:
+        record = {"version": 1, "first": recorded[0], "last": recorded[1]}
+        (root / "ranks" / "rank-0.operations.json").write_text(json.dumps(record))
+    profile = {"first": 10, "last": 12, "ranks": [0, 1], "with_nsys": False}
+    job = {"profile": profile, "asked": asked}
+    return RunFiles(root).holding(job=job, heartbeats={0: {"first_step": began}})
+
+
+@pytest.mark.parametrize("began", [12, 20])
+def test_steps_that_were_done_before_a_run_are_told_with_the_command_for_others(
+    tmp_path: Path, began: int
+) -> None:
+    steps = f"{began + 1}-{began + 3}"
+    assert profile_note(run(tmp_path, began)) == (
+        f"steps 10 to 12 to profile were done before this run began at step {began}: "
+        f"`zlaunch train --profile {steps}@0,1 train.py -- --profile 1`"
+    )
+
+
+def test_an_option_that_is_not_in_the_command_line_is_named_alone(tmp_path: Path) -> None:
+    note = profile_note(run(tmp_path, 20, asked=["zlaunch", "train", "train.py"]))
+    assert str(note).endswith("began at step 20: `--profile 21-23`")
+
+
+def test_a_profile_that_began_later_says_which_steps_it_has(tmp_path: Path) -> None:
+    note = profile_note(run(tmp_path, 10, recorded=(11, 12)))
+    assert note == "the profile has steps 11 to 12: the run began at step 10"
+
+
+def test_nothing_is_said_of_a_whole_profile(tmp_path: Path) -> None:
+    assert profile_note(run(tmp_path, 0, recorded=(10, 12))) is None

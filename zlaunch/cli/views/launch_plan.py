@@ -61,6 +61,10 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
     if steps := total_steps(plan.training.script, plan.training.args):
         yield "steps", _steps(steps, plan)
+    if (estimate := plan.facts.estimate) is not None and estimate.forecast.on_gpu:
+        from zlaunch.cli.views.estimate_text import process_text  # often nothing is estimated
+
+        yield "memory", f"{estimate.fit.words}: {process_text(estimate)}"
     yield from _save_rows(plan)
     if plan.data_position is not None:
         yield from _resume_rows(plan.data_position)
@@ -94,7 +98,7 @@ def _data_ranks(plan: LaunchPlan) -> Size | None:
 
 
 def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    if plan.script.interface is ConfigInterface.TRAINER:
+    if plan.script.interface is ConfigInterface.TRAINER or plan.saves is not None:
         yield "saves", _saves(plan)
     if plan.limit is not None:
         training = plan.training

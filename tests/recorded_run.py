@@ -12,25 +12,29 @@ WARM_UP = 70.0
 SECONDS = 1.3
 SPIKE = 19.5
 GIB = 1 << 30
-RANKS = range(8)
+NUM_RANKS = 8
+LARGEST = 37
+"""Of many ranks, the one that takes more memory than the others."""
 SECRET = "supersecret"
 HOSTILE = "</script><script>document.title = 'owned'</script><img src=x onerror=alert(1)>\"'&`@DATA@ \u2028"
 
 
-def write_run(root: Path, steps: int, odd: str = "") -> Path:
+def write_run(root: Path, steps: int, odd: str = "", ranks: int = NUM_RANKS) -> Path:
     """Write a run that failed at its end, and saved halfway; `odd` is part of names and messages."""
     for folder in ("logs", "ranks"):
         (root / folder).mkdir(parents=True)
-    files = {**own_files(steps, odd), **rank_files(steps, odd)}
+    files = {**own_files(steps, odd, ranks), **rank_files(steps, odd, ranks)}
     for name, members in files.items():
         (root / name).write_text(json.dumps(members))
     (root / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in step_lines(steps)))
-    (root / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in sample_lines(steps)))
+    (root / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in sample_lines(steps, ranks))
+    )
     return root
 
 
-def own_files(steps: int, odd: str) -> dict[str, Any]:
-    hosts = [{"rank": rank, "host": f"w{rank // 4}{odd}", "device": rank % 4} for rank in RANKS]
+def own_files(steps: int, odd: str, ranks: int) -> dict[str, Any]:
+    hosts = [{"rank": rank, "host": f"w{rank // 4}{odd}", "device": rank % 4} for rank in range(ranks)]
     verdict = {
         "code": "script-raised", "cause": f"the script raised a ValueError on rank 3{odd}", "rank": 3, "host": "w0",
         "phase": "backward", "facts": [f"ValueError: no text {odd}", f"HF_TOKEN={SECRET}"],
@@ -69,7 +73,7 @@ def own_files(steps: int, odd: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def rank_files(steps: int, odd: str) -> dict[str, Any]:
+def rank_files(steps: int, odd: str, ranks: int) -> dict[str, Any]:
     found: dict[str, Any] = {
         "ranks/rank-0.program.json": {
             "engine": {
@@ -84,7 +88,7 @@ def rank_files(steps: int, odd: str) -> dict[str, Any]:
             "trainer_args": {"optim": "adafactor", "learning_rate": 3e-4, "hub_token": SECRET},
         }
     }  # fmt: skip
-    for rank in RANKS:
+    for rank in range(ranks):
         found[f"ranks/rank-{rank}.json"] = {
             "rank": rank,
             "host": f"w{rank // 4}{odd}",
@@ -140,14 +144,16 @@ def step_lines(steps: int) -> Iterator[dict[str, Any]]:
         yield line
 
 
-def sample_lines(steps: int) -> Iterator[dict[str, Any]]:
+def sample_lines(steps: int, num_ranks: int) -> Iterator[dict[str, Any]]:
     for number in range(int((steps * SECONDS + WARM_UP + 60) / 5)):
         ranks = [
             {
                 "rank": rank,
-                "rss_bytes": int((20 + min(number, 20) + 0.3 * rank) * GIB),
-                "gpu_used_bytes": int(min(64 + 0.5 * rank, 4 * number + 1) * GIB),
+                "rss_bytes": int((20 + min(number, 20) + 0.3 * (rank % 8)) * GIB),
+                "gpu_used_bytes": int(
+                    min(64 + 0.5 * (rank % 8) + 6 * (rank == LARGEST), 4 * number + 1) * GIB
+                ),
             }
-            for rank in RANKS
+            for rank in range(num_ranks)
         ]
         yield {"version": 1, "time": STARTED + 5 * number, "ranks": ranks}

@@ -156,6 +156,7 @@ def test_a_trainer_tells_its_course_without_a_change(tmp_path: Path) -> None:
     lines = [line for line in history(layout) if line.get("count") != 0]
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert [line["step"] for line in lines if "loss" in line] == [2, 4, 6, 8, 10, 12]
+    assert all("learning_rate" in line and "grad_norm" in line for line in lines)
     assert [line["tokens"] for line in lines] == [last["tokens"] // 12 * step for step in range(1, 13)]
     logged = [sum(line["step_loss"] for line in lines[at : at + 2]) / 2 for at in range(0, 12, 2)]
     assert [line["loss"] for line in lines if "loss" in line] == pytest.approx(logged, rel=0.2)

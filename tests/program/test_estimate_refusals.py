@@ -83,7 +83,7 @@ CASES: dict[str, Case] = {
     ),
     "two precisions": (["good", "--", "--bf16", "--fp16"], 65, "--bf16"),
     "a hostfile beside a number of GPUs": (["good", "--hostfile", "hosts", "--gpus", "2"], 2, "--hostfile"),
-    "a picture of another format": (["good", "--plot", "x.jpg"], 2, "--plot x.png"),
+    "a picture of another format": (["good", "--plot", "x.jpg"], 2, "--plot x.svg"),
 }
 
 

@@ -130,12 +130,12 @@ def test_the_values_under_the_pointer_are_shown(page: Path) -> None:
     tip = re.search(r'class="tip".*?</div></div>', dom(copy))
     assert tip is not None
     assert re.search(
-        r">step 99\d\d<.*>● </b>loss of a step: [12]\.\d+<.*>● </b>loss, as logged: 2\.003<", tip[0]
+        r">step 99\d\d<.*>● </b>loss of a step: [12]\.\d+<.*>● </b>smoothed[^<]*: [12][.\d]*<", tip[0]
     )
 
 
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_page_is_no_wider_than_its_window(width: int, page: Path) -> None:
+def width_in(width: int, page: Path) -> int:
+    """Open a page in a window of this width; return how wide its contents are."""
     frame = page.with_name("frame.html")
     measure = (
         "<script>addEventListener('load', () => { const inner = document.querySelector('iframe').contentDocument;"
@@ -144,7 +144,52 @@ def test_a_page_is_no_wider_than_its_window(width: int, page: Path) -> None:
     frame.write_text(
         f'<html><iframe src="{page.name}" style="width: {width}px; height: 900px; border: 0"></iframe>{measure}</html>'
     )
-    assert noted(dom(frame, "--allow-file-access-from-files"), "wide") == str(width)
+    return int(noted(dom(frame, "--allow-file-access-from-files"), "wide"))
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_page_is_no_wider_than_its_window(width: int, page: Path) -> None:
+    assert width_in(width, page) == width
+
+
+@pytest.fixture(scope="module")
+def compared(folder: Path, page: Path) -> Path:
+    write_run(folder / "runs" / "many", 100, ranks=64)
+    config = folder / "runs" / "many" / "ds_config.json"
+    config.write_text(config.read_text().replace('"train_batch_size": 64', '"train_batch_size": 32'))
+    (folder / "runs" / "many" / "ranks" / "rank-0.program.json").unlink()
+    result = zlaunch("runs", "compare", "hostile", "many", "--html", "both.html", cwd=folder)
+    assert (result.status, result.out) == (0, "both.html\n")
+    return folder / "both.html"
+
+
+def test_two_runs_are_drawn_over_each_other_with_what_differs(compared: Path) -> None:
+    elements = dom(watched_copy(compared))
+    assert noted(elements, "failed") == ""
+    loss = re.search(r"<h2>Loss .*?</section>", elements)
+    assert loss is not None
+    assert loss[0].count("<path d=") >= 4  # of each run the steps, and the smoothed curve
+    assert "<code>64</code>" in elements
+    assert "<code>32</code>" in elements
+    assert width_in(390, compared) == 390
+
+
+def test_the_page_of_many_ranks_names_those_that_stand_out(compared: Path, folder: Path) -> None:
+    assert zlaunch("runs", "report", "many", cwd=folder).status == 0
+    elements = dom(watched_copy(folder / "runs" / "many" / "report.html"))
+    assert noted(elements, "failed") == ""
+    assert "least to most of 64 ranks, and their median" in elements
+    assert "rank 37 (w9): 72.50 GiB" in elements
+
+
+def test_two_runs_are_compared_in_lines(compared: Path, folder: Path) -> None:
+    result = zlaunch("runs", "compare", "hostile", "many", cwd=folder)
+    assert result.status == 0
+    assert "tokens/s" in result.out
+    assert re.search(r"^train_batch_size +64 +32$", result.out, re.MULTILINE)
+    assert SECRET not in result.out
+    both = json.loads(zlaunch("runs", "compare", "hostile", "many", "--json", cwd=folder).out)
+    assert both["runs"] == ["hostile", "many"]
 
 
 def test_a_bundle_has_the_page_the_records_and_the_logs_without_secrets(tmp_path: Path) -> None:

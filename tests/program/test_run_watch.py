@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -74,8 +74,16 @@ def test_the_overview_links_to_a_page_for_each_run(watch: Watch) -> None:
     rows = watch.data("data")["runs"]
     assert {row["id"] for row in rows} == {"first", "it's #2 & <b>"}
     for row in rows:
-        assert watch.data(f"{row['link']}data")["id"] == row["id"]
-        assert watch.ask(f"/{watch.token}/{row['link']}")[0] == 200
+        assert watch.data(f"run/{row['name']}/data")["id"] == row["id"]
+        assert watch.ask(f"/{watch.token}/run/{row['name']}/")[0] == 200
+
+
+def test_two_runs_of_the_overview_are_compared(watch: Watch) -> None:
+    first, second = (row["name"] for row in watch.data("data")["runs"])
+    compared = watch.data(f"compare/{first}/{second}/data")["compared"]
+    assert [run["id"] for run in compared] == [unquote(first), unquote(second)]
+    assert watch.ask(f"/{watch.token}/compare/{first}/{second}/")[0] == 200
+    assert watch.ask(f"/{watch.token}/compare/{first}/nothing/")[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,9 @@ def test_a_browser_that_leaves_and_one_that_says_nothing_hold_no_one_up(watch: W
 def test_a_browser_shows_the_overview_and_a_live_page(watch: Watch, tmp_path: Path) -> None:
     wait = ("--dump-dom", "--virtual-time-budget=4000")
     overview = browse(watch.url, tmp_path, *wait)
-    assert re.findall(r'<a href="([^"]*)"', overview) == [row["link"] for row in watch.data("data")["runs"]]
+    assert re.findall(r'<a href="([^"]*)"', overview) == [
+        f"run/{row['name']}/" for row in watch.data("data")["runs"]
+    ]
     page = browse(f"{watch.url}run/first/", tmp_path, *wait)
     assert "Learning rate" in page
     assert "<svg" in page

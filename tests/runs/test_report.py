@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.recorded_run import GIB, SECONDS, SECRET, SPIKE, write_run
 from zlaunch.cli.views.dump import to_json
 from zlaunch.runs import history
 from zlaunch.runs.history import RunHistory
-from zlaunch.runs.report import report_of
+from zlaunch.runs.report import FAR_SHARE, MOST_NAMED, report_of, standing_out
 from zlaunch.runs.store import load_run
 
 STEPS = 200
@@ -86,9 +87,10 @@ def test_the_plan_stands_beside_what_was(root: Path) -> None:
 def test_each_value_of_the_ds_config_has_its_source_and_what_deepspeed_read(root: Path) -> None:
     rows = {row["name"]: row for row in report(root)["config"]}
     assert rows["zero_optimization.stage"] == {
-        "name": "zero_optimization.stage", "value": 3, "source": "`--stage`", "used": 2,
+        "name": "zero_optimization.stage", "value": 3, "source": "`--stage`", "used": 2, "differs": True,
     }  # fmt: skip
-    assert rows["optimizer.params.lr"]["used"] == 3e-4
+    filled = rows["optimizer.params.lr"]
+    assert (filled["value"], filled["used"], filled["differs"]) == ("auto", 3e-4, False)
     assert report(root)["open"] == {"optimizer.params.lr": "the Trainer's `--learning_rate`"}
 
 
@@ -102,18 +104,55 @@ def test_arguments_without_effect_are_those_of_the_run_that_is_shown(root: Path)
     assert ignored.startswith("`--optim adafactor` has no effect: the ds_config has an `optimizer` section")
 
 
-def test_memory_has_a_column_for_each_rank(root: Path) -> None:
-    gpu = report(root)["samples"]["gpu"]
-    assert list(gpu) == [f"rank {rank}" for rank in range(8)]
-    assert max(gpu["rank 7"]) == 67.5 * GIB
+def test_the_memory_of_few_ranks_has_a_column_for_each(tmp_path: Path) -> None:
+    gpu = report(write_run(tmp_path / "few", STEPS, ranks=2))["samples"]["gpu"]
+    assert (gpu["band"], list(gpu["ranks"])) == ({}, ["rank 0", "rank 1"])
+    assert max(gpu["ranks"]["rank 1"]) == 64.5 * GIB
 
 
-def test_of_many_ranks_only_the_smallest_and_largest_memory_is_shown(own: Path) -> None:
-    job = json.loads((own / "job.json").read_text())
-    (own / "job.json").write_text(json.dumps({**job, "ranks": [{"rank": rank} for rank in range(1000)]}))
-    found = report(own)
-    assert list(found["samples"]["gpu"]) == ["smallest", "largest"]
+def test_the_memory_of_many_ranks_is_a_band_and_those_that_stand_out_of_it(tmp_path: Path) -> None:
+    found = report(write_run(tmp_path / "many", STEPS, ranks=66))
+    gpu, host = found["samples"]["gpu"], found["samples"]["host"]
+    assert {name: max(column) / GIB for name, column in gpu["band"].items()} == {
+        "least": 64, "median": 65.5, "most": 72.5,
+    }  # fmt: skip
+    assert list(gpu["ranks"]) == ["rank 37 (w9)"]
+    assert host["ranks"] == {}
     assert (len(found["ranks"]), found["ranks"][0]["rank"]) == (64, 3)
+
+
+@given(st.dictionaries(st.integers(0, 99), st.integers(1, 1 << 40), min_size=1))
+def test_few_ranks_stand_out_and_only_some_that_are_far_from_the_median(peaks: dict[int, int]) -> None:
+    named, middle = standing_out(peaks), statistics.median(peaks.values())
+    assert len(named) <= MOST_NAMED
+    assert all(abs(peaks[rank] - middle) > FAR_SHARE * middle for rank in named)
+    assert 2 * len(named) < len(peaks)
+
+
+def test_of_a_failed_run_the_log_of_the_rank_that_failed_first_is_shown(own: Path) -> None:
+    traceback = "Traceback:\n  File x\nValueError: no text"
+    (own / "ranks" / "rank-3.error.json").write_text(json.dumps({"traceback": traceback}))
+    bars = "\x1b[31m 10%|#\r 20%|##\x1b[0m\n"
+    printed = "".join(f"step {step}\n" for step in range(99)) + f"{bars}HF_TOKEN={SECRET}99\n"
+    (own / "logs" / "rank-3.log").write_text(printed)
+    log = report(own)["log"]
+    assert (log["rank"], log["file"], log["traceback"]) == (3, "logs/rank-3.log", traceback)
+    lines = log["lines"].splitlines()
+    assert (len(lines), lines[0], lines[-2]) == (30, "step 71", " 20%|##")
+    assert SECRET not in log["lines"]
+
+
+def test_a_traceback_that_the_log_ends_with_is_shown_once(own: Path) -> None:
+    traceback = "Traceback:\n  File x\nValueError: no text"
+    (own / "ranks" / "rank-3.error.json").write_text(json.dumps({"traceback": traceback}))
+    (own / "logs" / "rank-3.log").write_text(f"a step\n{traceback}\n")
+    assert report(own)["log"]["traceback"] == ""
+
+
+def test_a_run_that_finished_shows_no_log(own: Path) -> None:
+    (own / "how-it-ended.json").write_text(json.dumps({"how": "finished", "exit_status": 0}))
+    (own / "logs" / "rank-3.log").write_text("a step\n")
+    assert report(own)["log"] is None
 
 
 def test_a_page_that_has_some_steps_gets_the_others(root: Path) -> None:
@@ -121,7 +160,7 @@ def test_a_page_that_has_some_steps_gets_the_others(root: Path) -> None:
     more = report(root, seen=((0, 150), (0, 10)))
     assert (more["history"]["start"], more["history"]["step"][0]) == (150, whole["history"]["step"][150])
     assert more["history"]["rate"] == whole["history"]["rate"][150:]
-    assert more["samples"]["host"]["rank 0"] == whole["samples"]["host"]["rank 0"][10:]
+    assert more["samples"]["host"]["band"]["most"] == whole["samples"]["host"]["band"]["most"][10:]
 
 
 def test_a_page_whose_steps_were_joined_since_gets_all(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +196,7 @@ def test_the_sample_of_a_rank_that_has_just_ended_is_left_out(own: Path) -> None
         {"time": 1.7e9 + at, "ranks": [{"rank": 0, "rss_bytes": size}]} for at, size in enumerate((5, 0))
     ]
     (own / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
-    assert report(own)["samples"]["host"] == {"rank 0": [5, None]}
+    assert report(own)["samples"]["host"]["ranks"] == {"rank 0 (w0)": [5, None]}
 
 
 odd = (

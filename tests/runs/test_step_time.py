@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.recorded_run import RANKS, SECONDS, write_run
+from tests.recorded_run import NUM_RANKS, SECONDS, write_run
 from tests.running import zlaunch
 from zlaunch.rundir import phases
 from zlaunch.runs.run import Run
@@ -37,7 +37,7 @@ def test_the_parts_of_a_step_add_up_to_it(root: Path) -> None:
 def test_samples_and_tokens_are_those_of_all_ranks(root: Path) -> None:
     throughput = measured(root).throughput
     assert throughput.samples_per_second == pytest.approx(64 / SECONDS)
-    assert throughput.tokens_per_second == pytest.approx(8192 * len(RANKS) / SECONDS)
+    assert throughput.tokens_per_second == pytest.approx(8192 * NUM_RANKS / SECONDS)
 
 
 def test_the_forecast_of_a_step_is_shown_beside_it(root: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_run_of_few_steps_has_no_time_of_a_step(tmp_path: Path) -> None:
     ],
 )
 def test_absurd_numbers_do_no_harm(root: Path, odd: dict[str, Any]) -> None:
-    for rank in RANKS:
+    for rank in range(NUM_RANKS):
         changed(root / f"ranks/rank-{rank}.pulse.json", **odd)
     found = step_time(Run(root))
     assert found is None or found.seconds > 0
@@ -107,7 +107,7 @@ def test_absurd_numbers_do_no_harm(root: Path, odd: dict[str, Any]) -> None:
 def test_the_fastest_run_is_listed_first(tmp_path: Path) -> None:
     for name, tokens in (("slow", 100), ("fast", 300), ("silent", 0)):
         root = write_run(tmp_path / "runs" / name, 100)
-        for rank in RANKS:
+        for rank in range(NUM_RANKS):
             changed(
                 root / f"ranks/rank-{rank}.pulse.json",
                 tokens=tokens * 8192,

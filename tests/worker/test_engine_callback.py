@@ -286,3 +286,20 @@ def test_an_evaluation_is_told_from_the_forward_pass_of_a_reference_model(tmp_pa
     assert (script.facts.evaluates(reference), script.facts.evaluates(policy)) == (False, False)
     modules[0].training = False
     assert (script.facts.evaluates(reference), script.facts.evaluates(policy)) == (True, True)
+
+
+def test_the_learning_rate_and_the_norm_are_those_of_the_engine_also_where_a_trainer_counts(
+    tmp_path: Path,
+) -> None:
+    loop = Loop(tmp_path, Engine(1))
+    loop.facts._heartbeat.counts_steps = False
+    loop.engine._global_grad_norm = 0.5  # type: ignore[attr-defined]
+    facts = trained(loop, [1.0])
+    assert (facts["learning_rate"], facts["grad_norm"], "step" in facts) == (0.1, 0.5, False)
+
+
+@pytest.mark.parametrize("norm", [None, 0.0, -1.0, float("inf"), float("nan")])
+def test_a_norm_that_was_not_computed_or_not_taken_is_left_out(norm: object, tmp_path: Path) -> None:
+    loop = Loop(tmp_path, Engine(1))
+    loop.engine._global_grad_norm = norm  # type: ignore[attr-defined]
+    assert "grad_norm" not in trained(loop, [1.0])

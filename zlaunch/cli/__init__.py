@@ -77,6 +77,7 @@ COMMANDS = (
         LazyCommand("runs.logs", "Print the output of a rank or the launcher."),
         LazyCommand("runs.why", "Explain why a run ended, what limited its speed, and what to change."),
         LazyCommand("runs.report", "Write a page about a run: charts, memory, ds_config, its end."),
+        LazyCommand("runs.compare", "Compare two runs: loss, speed, memory, ds_config."),
         LazyCommand("runs.watch", "Show live pages about runs in a browser on this machine."),
         LazyCommand("runs.stop", "Stop a run and wait until it has ended."),
         LazyCommand("runs.rerun", "Repeat a run exactly, in a new run directory."),

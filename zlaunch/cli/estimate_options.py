@@ -120,7 +120,7 @@ class EstimateOptions:
         ),
     ] = None
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the memory as PNG or SVG; needs matplotlib.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the memory as SVG, or as PNG with matplotlib.")
     ] = None
 
     @classmethod

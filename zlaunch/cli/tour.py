@@ -1,6 +1,5 @@
 """`zlaunch tour`: the experiment of the ZeRO tutorials, on real ranks."""
 
-import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -72,9 +71,9 @@ def tour(
         )
     refuse_several(os.environ, "zlaunch tour")
     check_writable(out, "--out")
-    experiment, modes, files = Experiment(), TOUR, ("tour.json", "memory.png")
+    experiment, modes, files = Experiment(), TOUR, ("tour.json", "memory.svg")
     if parity:
-        experiment, modes, files = PARITY, MODES_OF_PARITY, ("parity.json", "loss.png")
+        experiment, modes, files = PARITY, MODES_OF_PARITY, ("parity.json", "loss.svg")
     if nvme is not None:
         modes, nvme = (*modes, NVME), nvme.absolute()
     numbers, picture = (out / name for name in files)
@@ -106,14 +105,11 @@ def tour(
 
 
 def _write(numbers: Path, text: str, picture: Path, result: Tour | Parity) -> str:
-    """Write the numbers and, if it can be drawn, the picture; return what was written."""
+    """Write the numbers and the picture; return what was written."""
     try:
         numbers.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Unavailable(f"`--out {numbers.parent}`: {error.strerror}") from None
     write_new(numbers, text)
-    if importlib.util.find_spec("matplotlib") is None:
-        console.say("no picture: matplotlib is not installed (`pip install matplotlib`)")
-        return str(numbers)
     write_new(picture, draw(result))
     return f"{numbers} and {picture}"

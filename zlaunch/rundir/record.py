@@ -450,6 +450,7 @@ class MetricsRecord(TypedDict, total=False):
     tokens_per_second: Finite | None
     mfu: Finite | None
     seconds_left: Finite | None
+    seconds_per_step: Finite | None
     ranks: list[dict[str, int | str | None]]
     machines: dict[str, MachineSample]
 

@@ -17,6 +17,9 @@ MOST_SAMPLES: Final = 4_000
 MOST_LINE_BYTES: Final = 1 << 22
 """A longer line is damaged."""
 
+SIZES: Final = ("rss_bytes", "gpu_used_bytes")
+"""Memory of a rank in a sample: of its process, and of its GPU."""
+
 NUMBERS: Final = ("loss", "step_loss", "eval_loss", "learning_rate", "grad_norm", "loss_scale")
 
 Line = TypeVar("Line", bound=Mapping[str, object])
@@ -70,17 +73,42 @@ class RunHistory:
         run_dir = RunDir(root)
         self.steps = LineReader(run_dir.steps, StepRecord, join_steps, MOST_STEPS)
         self.samples = LineReader(run_dir.metrics, MetricsRecord, join_samples, MOST_SAMPLES)
+        self._peaks: dict[str, dict[int, int]] = {name: {} for name in SIZES}
+        self._peaks_of = (0, 0)
+        """How often the samples were joined, and how many of them the peaks are of."""
 
     def update(self) -> None:
         """Read what is new."""
         self.steps.update()
         self.samples.update()
+        epoch, num_samples = self._peaks_of
+        if epoch != self.samples.epoch:
+            num_samples = 0
+        for line in self.samples.lines[num_samples:]:
+            for name, peaks in self._peaks.items():
+                for rank, size in memory_of_ranks(line, name).items():
+                    peaks[rank] = max(size, peaks.get(rank, 0))
+        self._peaks_of = (self.samples.epoch, len(self.samples.lines))
+
+    def peaks(self, name: str) -> Mapping[int, int]:
+        """Return the most memory of each rank in all samples, in bytes."""
+        return self._peaks[name]
 
     @property
     def troubles(self) -> list[str]:
         """Say how many lines are damaged."""
         damaged = {"steps.jsonl": self.steps.num_damaged, "metrics.jsonl": self.samples.num_damaged}
         return [f"`{name}` has damaged lines: {count}" for name, count in damaged.items() if count]
+
+
+def memory_of_ranks(line: MetricsRecord, name: str) -> dict[int, int]:
+    """Read the memory of each rank from a sample, in bytes."""
+    sizes = {}
+    for sample in line.get("ranks", []):
+        rank, size = sample.get("rank"), sample.get(name)
+        if isinstance(rank, int) and isinstance(size, int) and size > 0:
+            sizes[rank] = size
+    return sizes
 
 
 def span_of(line: StepRecord, name: str) -> tuple[float, float] | None:
@@ -133,7 +161,7 @@ def join_samples(first: MetricsRecord, second: MetricsRecord) -> MetricsRecord:
 
 def _larger(first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, int | str | None]:
     larger: dict[str, int | str | None] = {}
-    for name in ("rss_bytes", "gpu_used_bytes"):
+    for name in SIZES:
         sizes = [size for sample in (first, second) if isinstance(size := sample.get(name), int)]
         larger[name] = max(sizes, default=None)
     return larger

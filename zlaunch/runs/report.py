@@ -1,15 +1,19 @@
 """The contents of the page about a run: numbers over time, the plan beside what was, memory, ds_config."""
 
 import os
+import re
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from zlaunch import __version__
+from zlaunch.diagnosis.collect import tail
 from zlaunch.dsconfig.text.document import dotted, leaves, value_at
 from zlaunch.rundir.record import (
     EngineRecord,
+    ErrorRecord,
     ForecastRecord,
     HeartbeatRecord,
     MetricsRecord,
@@ -18,22 +22,34 @@ from zlaunch.rundir.record import (
     SlotRecord,
     StepRecord,
 )
-from zlaunch.runs.history import NUMBERS, RunHistory, num_not_finite, span_of
+from zlaunch.runs.history import NUMBERS, RunHistory, memory_of_ranks, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
 from zlaunch.runs.what_ran import differences, precision_of, unused
 from zlaunch.runs.why import headline, verdict_of
-from zlaunch.secrets import hide_in
+from zlaunch.secrets import hide_in, hide_in_text
 
-MOST_RANKS: Final = 16
-"""With more ranks, only the smallest and the largest memory of all is shown."""
+FEW_RANKS: Final = 4
+"""With more ranks, the least, the median and the most memory of all is shown, and ranks that stand out."""
+FAR_SHARE: Final = 0.03
+FAR_SPREADS: Final = 4
+"""A rank stands out if it is so far from the median: a share of it, and so many times the median distance."""
+MOST_NAMED: Final = 3
+"""Ranks that are named because they stand out."""
+MOST_BARS: Final = 8
+"""Ranks whose time of a step is shown, the slowest ones."""
 MOST_SPANS: Final = 300
 """Spans of time for which the shares of phases are drawn."""
 MOST_ROWS: Final = 64
 """Ranks in the table, failed ones first."""
+LOG_LINES: Final = 30
+"""Last lines of the log of the rank that failed first."""
+LOG_BYTES: Final = 16 * 1024
 
 _NO_PROMISE: Final = ("optimizer", "steps")
 """DeepSpeed has its own class for an optimizer, and a run may end early."""
+
+_ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Seen = tuple[int, int]
 """How often the lines were joined that a page has, and how many of them it has."""
@@ -59,6 +75,7 @@ def report_of(run: Run, history: RunHistory, seen: tuple[Seen, Seen] = ((0, 0), 
         "first_loss": first.get("first_loss"),
         "end_loss": first.get("end_loss"),
         "now": _now(run),
+        "log": failed_log(run),
         "troubles": [*run.troubles, *history.troubles],
         "history": steps_since(run, history, seen[0]),
         "samples": samples_since(run, history, seen[1]),
@@ -85,11 +102,12 @@ def _step_time(run: Run) -> dict[str, Any] | None:
     found = run.step_time
     if found is None:
         return None
-    ranks = sorted(found.ranks, key=lambda rank: -rank.own)[:MOST_RANKS]
+    ranks = sorted(found.ranks, key=lambda rank: -rank.own)[:MOST_BARS]
     return {
         "seconds": sum(found.parts.values()),
         "parts": found.parts,
         "ranks": [{"rank": rank.rank, "seconds": rank.seconds, "parts": rank.parts} for rank in ranks],
+        "num_ranks": len(found.ranks),
         "throughput": str(found.throughput),
         "predicted": found.predicted,
         "losses": [asdict(loss.verdict) for loss in found.losses],
@@ -100,7 +118,40 @@ def _now(run: Run) -> dict[str, object] | None:
     first = run.heartbeats.get(0)
     if first is None or run.state is not State.RUNNING:
         return None
-    return {"phase": first.get("phase"), "since": first.get("since")}
+    metrics = run.last_metrics
+    figures = ("seconds_left", "seconds_per_step", "tokens_per_second")
+    return {
+        "phase": first.get("phase"),
+        "since": first.get("since"),
+        **{name: metrics.get(name) for name in figures},
+    }
+
+
+def failed_log(run: Run) -> dict[str, object] | None:
+    """Return the end of the log of the rank that failed first, and its traceback if that is not in it."""
+    if not run.state.is_over or run.state is State.FINISHED or run.verdict is None:
+        return None
+    rank, log, error = run.verdict.rank, run.paths.launcher_log, ErrorRecord()
+    if rank is not None:
+        log, error = run.paths.rank_log(rank), run.errors.get(rank, error)
+    lines = _printed_lines(tail(log, LOG_BYTES))[-LOG_LINES:]
+    traceback = _printed_lines(error.get("traceback", ""))
+    if "\n".join(traceback) in "\n".join(lines):
+        traceback = []
+    if not lines and not traceback:
+        return None
+    return {
+        "rank": rank,
+        "file": str(log.relative_to(run.root)),
+        "lines": hide_in_text("\n".join(lines)),
+        "traceback": hide_in_text("\n".join(traceback)),
+    }
+
+
+def _printed_lines(text: str) -> list[str]:
+    """Return the lines as a terminal shows them: without colours, and bars that were drawn over."""
+    lines = _ESCAPES.sub("", text).split("\n")
+    return [line.rstrip().rpartition("\r")[2] for line in lines if line.strip()]
 
 
 def _last_step(run: Run, lines: Sequence[StepRecord]) -> StepRecord | None:
@@ -236,33 +287,55 @@ def samples_since(run: Run, history: RunHistory, seen: Seen) -> dict[str, Any]:
         "epoch": epoch,
         "start": start,
         "time": [round(line.get("time", began) - began, 3) for line in new],
-        "host": _memory_columns(run, new, "rss_bytes"),
-        "gpu": _memory_columns(run, new, "gpu_used_bytes"),
+        "host": _memory_columns(run, new, "rss_bytes", history.peaks("rss_bytes")),
+        "gpu": _memory_columns(run, new, "gpu_used_bytes", history.peaks("gpu_used_bytes")),
     }
 
 
-def _memory_columns(run: Run, lines: Sequence[MetricsRecord], name: str) -> dict[str, list[object]]:
-    """Return a column for each rank, or one each for the smallest and the largest of many."""
-    sizes = [_memory_of_ranks(line, name) for line in lines]
+def _memory_columns(
+    run: Run, lines: Sequence[MetricsRecord], name: str, peaks: Mapping[int, int]
+) -> dict[str, Any]:
+    """Return a column for each of few ranks; of many, a band and the ranks that stand out of it."""
+    sizes = [memory_of_ranks(line, name) for line in lines]
     if not any(sizes):
+        return {"band": {}, "ranks": {}}
+    band, named = {}, sorted(peaks)
+    if len(peaks) > FEW_RANKS:
+        named = standing_out(peaks)
+        spans = [_span_of_ranks(of_ranks) for of_ranks in sizes]
+        band = {part: [span[at] for span in spans] for at, part in enumerate(("least", "median", "most"))}
+    hosts = _hosts(run)
+    columns = {_rank_name(rank, hosts): [of_ranks.get(rank) for of_ranks in sizes] for rank in named}
+    return {"band": band, "ranks": columns}
+
+
+def _span_of_ranks(sizes: Mapping[int, int]) -> tuple[int | None, int | None, int | None]:
+    if not sizes:
+        return None, None, None
+    return min(sizes.values()), int(statistics.median(sizes.values())), max(sizes.values())
+
+
+def standing_out(peaks: Mapping[int, int]) -> list[int]:
+    """List the ranks whose memory is far from that of the others, the farthest first."""
+    middle = statistics.median(peaks.values())
+    distances = {rank: abs(size - middle) for rank, size in peaks.items()}
+    far = max(FAR_SHARE * middle, FAR_SPREADS * statistics.median(distances.values()))
+    ranks = [rank for rank, distance in distances.items() if distance > far]
+    return sorted(ranks, key=lambda rank: -distances[rank])[:MOST_NAMED]
+
+
+def _hosts(run: Run) -> dict[int, str]:
+    """Return the host of each rank; nothing if there is but one."""
+    hosts = {slot["rank"]: slot.get("host", "") for slot in run.job.get("ranks", []) if "rank" in slot}
+    if len(set(hosts.values())) < 2:
         return {}
-    if (run.world_size or 1) > MOST_RANKS:
-        smallest = [min(of_ranks.values(), default=None) for of_ranks in sizes]
-        return {
-            "smallest": [*smallest],
-            "largest": [max(of_ranks.values(), default=None) for of_ranks in sizes],
-        }
-    ranks = sorted(set().union(*sizes))
-    return {f"rank {rank}": [of_ranks.get(rank) for of_ranks in sizes] for rank in ranks}
+    return hosts
 
 
-def _memory_of_ranks(line: MetricsRecord, name: str) -> dict[int, int]:
-    sizes = {}
-    for sample in line.get("ranks", []):
-        rank, size = sample.get("rank"), sample.get(name)
-        if isinstance(rank, int) and isinstance(size, int) and size > 0:
-            sizes[rank] = size
-    return sizes
+def _rank_name(rank: int, hosts: Mapping[int, str]) -> str:
+    if host := hosts.get(rank):
+        return f"rank {rank} ({host})"
+    return f"rank {rank}"
 
 
 def _predicted_phases(forecast: ForecastRecord) -> list[dict[str, object]]:
@@ -297,13 +370,14 @@ def _plan_row(name: str, planned: object, was: object) -> dict[str, object]:
 
 
 def _config(run: Run) -> Iterator[dict[str, object]]:
-    sources = run.provenance.get("set", {})
+    sources, expected = run.provenance.get("set", {}), run.provenance.get("expected", run.config)
     real = run.program.get("engine", {}).get("ds_config", {})
     for path, value in leaves(run.config):
         name, used = dotted(path), value_at(real, path)
         row = {"name": name, "value": hide_in(value, name), "source": sources.get(name, "")}
         if used not in (None, value):
             row["used"] = hide_in(used, name)
+            row["differs"] = value_at(expected, path) not in ("auto", None, used)
         yield row
     if not run.config:
         for path, value in leaves(real):

@@ -2,14 +2,22 @@
 
 import importlib.util
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from tests.asking import GIB, answer, by_formula, forecast, question
 from tests.running import RECIPE
+from zlaunch.cli.views.axes import Axis
+from zlaunch.cli.views.drawing import figure_of
 from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
 from zlaunch.cli.views.picture import (
     CACHE,
@@ -18,9 +26,8 @@ from zlaunch.cli.views.picture import (
     Panel,
     Picture,
     check_plot,
-    figure_of,
+    drawing_of,
     render,
-    style,
 )
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.estimate.query import Estimate
@@ -135,17 +142,26 @@ def test_a_part_that_nobody_would_see_is_drawn_with_others() -> None:
     ]
 
 
-def test_the_text_beside_each_bar_ends_before_the_axis() -> None:
+@pytest.mark.parametrize("size", [small, large])
+def test_no_two_texts_overlap_and_none_leaves_the_picture(size: Callable[[], StrategyTable]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    picture = strategies_picture(large())
-    with style():
-        figure = figure_of(picture)
+    for picture in (strategies_picture(size()), phases_picture(estimate(size(), "--stage 3 --offload cpu"))):
+        figure = figure_of(drawing_of(picture))
         FigureCanvasAgg(figure).draw()
-    for axes, panel in zip(figure.axes, picture.panels, strict=False):
-        notes = [text for text in axes.texts if text.get_text() != panel.limit_name]
-        assert len(notes) == len(panel.bars)
-        assert max(note.get_window_extent().x1 for note in notes) <= axes.get_window_extent().x1
+        places = [text.get_window_extent() for text in figure.texts]
+        assert [a for a, b in combinations(places, 2) if a.overlaps(b)] == []
+        assert [place for place in places if place.x0 < 0 or place.x1 > figure.bbox.x1 or place.y0 < 0] == []
+
+
+@given(st.floats(-1e12, 1e12), st.floats(1e-6, 1e12), st.booleans())
+def test_an_axis_has_few_round_numbers_and_all_of_them_inside(low: float, span: float, is_log: bool) -> None:
+    if is_log:
+        low = abs(low) + 1e-9
+    assume(span > 1e-6 * abs(low))
+    axis = Axis(low, low + span, 0.0, 400.0, is_log=is_log)
+    assert len(axis.ticks) <= 11
+    assert all(-0.01 <= axis(value) <= 400.01 for value in axis.ticks)
 
 
 def test_the_same_estimate_gives_the_same_picture() -> None:
@@ -178,7 +194,17 @@ def test_another_format_is_refused(name: str) -> None:
         check_plot(Path(name))
 
 
-def test_without_matplotlib_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_a_png_is_refused_at_once_and_an_svg_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match="matplotlib"):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unavailable, match="matplotlib") as refused:
         check_plot(PNG)
+    assert refused.value.hint == "write `--plot memory.svg`, or `pip install matplotlib`, the extra `plot`"
+    check_plot(SVG)
+
+
+def test_an_svg_is_drawn_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    ET.fromstring(text_of(strategies_picture(small())))

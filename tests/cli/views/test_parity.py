@@ -50,5 +50,5 @@ def test_a_difference_is_shown_with_its_first_step() -> None:
     assert line.split()[-2:] == ["5.0e-01", str(RECORDED.experiment.steps)]
 
 
-def test_losses_become_a_png() -> None:
-    assert draw(RECORDED).startswith(b"\x89PNG")
+def test_losses_become_an_svg() -> None:
+    assert b">ZeRO-3, CPU<" in draw(RECORDED)

@@ -11,6 +11,7 @@ from tests.launch.monitoring.test_progress import heartbeat, progress_of, snapsh
 from zlaunch.cli.views.progress import plain_line, progress_line
 from zlaunch.launch.monitoring.progress import Snapshot, no_progress
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import HeartbeatRecord
 
 
 @given(snapshots, st.integers(0, 200), st.none() | st.integers(0, 10**13))
@@ -47,11 +48,27 @@ def test_what_matters_most_comes_first_in_a_line() -> None:
     line = progress_line(progress, 2, 3 << 30, 200)
     assert line == "[======>     ] 5/10  0:05 left  loss nan  lr 0.0003  16.4k tok/s  3.0 GiB a rank"
     assert progress_line(progress, 2, 3 << 30, 40) == "[======>     ] 5/10  0:05 left  loss nan"
-    assert "5/10  no progress for 0:15  0:05 left" in progress_line(
-        progress.after(Snapshot(20.0, {})), 2, None, 80
-    )
     assert "16.4k tok/s  MFU 41%" in progress_line(replace(progress, mfu=0.412), 2, None, 200)
     assert plain_line(progress, 2) == "step 5 of 10, 0:05 left, loss nan, lr 0.0003, 16.4k tok/s"
+
+
+def test_a_job_without_progress_has_no_time_left() -> None:
+    progress = stepping(1.0, 5, steps=10)
+    assert "5/10  0:05 left" in progress_line(progress, 1, None, 80)
+    line = progress_line(progress.after(Snapshot(20.0, {})), 1, None, 80)
+    assert ("no progress for 0:15" in line, "left" in line) == (True, False)
+
+
+def test_a_long_step_is_no_lack_of_progress() -> None:
+    progress = stepping(30.0, 5, steps=10)
+    assert "progress" not in progress_line(progress.after(Snapshot(170.0, {})), 1, None, 80)
+
+
+def test_the_loss_of_the_engine_is_shown_until_a_trainer_logs_one() -> None:
+    beat = heartbeat(1.0, phases.TRAINING, 1, steps=10, step_loss=2.5)
+    assert "loss 2.500" in progress_line(progress_of([Snapshot(1.0, {0: beat})]), 1, None, 80)
+    logged: HeartbeatRecord = {**beat, "loss": 3.0}
+    assert "loss 3.000" in progress_line(progress_of([Snapshot(1.0, {0: logged})]), 1, None, 80)
 
 
 def test_a_script_that_has_begun_does_not_start_again() -> None:

@@ -35,12 +35,17 @@ def diff(
 
 
 def _difference_lines(differences: Sequence[Difference], names: Sequence[str]) -> Iterator[str]:
-    yield from console.table([("", *_short_names(names)), *_difference_rows(differences)], indent="")
+    yield from difference_table(differences, _short_names(names))
     for difference in differences:
         if difference.effect is not None:
             effects = (("memory", difference.effect.memory), ("speed", difference.effect.speed))
             yield f"\n{difference.key}"
             yield from console.notes(effects)
+
+
+def difference_table(differences: Sequence[Difference], names: tuple[str, str]) -> list[str]:
+    """Write a row for each key that differs."""
+    return console.table([("", *names), *_difference_rows(differences)], indent="")
 
 
 def _short_names(names: Sequence[str]) -> tuple[str, str]:

@@ -62,7 +62,7 @@ def report(
         console.data(text)
         return
     file = RunDir(root).report if html is None else Path(html)
-    _write_page(file, text)
+    write_page(file, text)
     console.data(shown(file.absolute()))
 
 
@@ -75,7 +75,7 @@ def _write_bundle(file: Path, run: Run) -> None:
     console.say("look through it before you send it: secrets are recognized by their names and forms")
 
 
-def _write_page(file: Path, text: str) -> None:
+def write_page(file: Path, text: str) -> None:
     """Write a page, also over an earlier one, but not over anything else."""
     name = os.path.relpath(file)
     if file.is_dir() or (file.exists() and not _is_page(file)):

@@ -16,6 +16,7 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import steps, zero
+from zlaunch.cli.views.run_comparison import comparison_data
 from zlaunch.cli.views.run_page import page, page_data, page_facts
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.rundir.layout import RUNS
@@ -104,7 +105,7 @@ class _Pages:
         self._facts: dict[Path, tuple[float, State, dict[str, str]]] = {}
 
     def __call__(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
-        """Answer `/`, `/data`, `/run/NAME/` and `/run/NAME/data` below the token."""
+        """Answer `/`, `/data`, `/run/NAME/` and `/compare/NAME/NAME/` with their `data` below the token."""
         with self._lock:
             try:
                 return self._answer(parts, query)
@@ -127,7 +128,17 @@ class _Pages:
             return _json({"directory": str(self._directory.absolute()), "runs": rows})
         if len(parts) == 3 and parts[0] == "run":
             return self._of_run(parts, query)
+        if len(parts) == 4 and parts[0] == "compare":
+            return self._compared(*parts[1:])
         return None
+
+    def _compared(self, first: str, second: str, last: str) -> Answer | None:
+        runs = self._watched.all()
+        if first not in runs or second not in runs or last not in ("", "data"):
+            return None
+        if last:
+            return _json(comparison_data(runs[first].run, runs[second].run))
+        return Answer(page(f"{first} and {second}", None))
 
     def _of_run(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
         _, name, last = parts
@@ -167,15 +178,20 @@ def _seen(text: str) -> Seen:
 
 
 def _run_members(name: str, run: Run) -> dict[str, object]:
-    first = run.heartbeats.get(0, {})
+    first, metrics = run.heartbeats.get(0, {}), run.last_metrics
+    left = None if run.state.is_over else metrics.get("seconds_left")
     return {
         "id": run.id,
-        "link": f"run/{quote(name, safe='')}/",
+        "name": quote(name, safe=""),
         "state": run.state,
         "cause": run.cause,
         "zero": zero(run),
         "ranks": run.world_size,
         "progress": steps(run),
-        "loss": first.get("loss", first.get("step_loss")),
+        "step": run.step,
+        "loss": first.get("end_loss", first.get("loss", first.get("step_loss"))),
+        "tokens_per_second": metrics.get("tokens_per_second"),
+        "started": run.started,
         "seconds": run.seconds,
+        "left": left,
     }

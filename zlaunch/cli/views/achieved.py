@@ -41,7 +41,7 @@ def _memory(run: Run) -> Iterator[str]:
 
 def loss_text(heartbeat: HeartbeatRecord) -> str | None:
     """Write how far the loss fell, to a median of the end; None if the script reported none."""
-    first, last = heartbeat.get("first_loss"), heartbeat.get("loss")
+    first, last = heartbeat.get("first_loss"), heartbeat.get("loss", heartbeat.get("step_loss"))
     if not (isinstance(first, int | float) and isinstance(last, int | float)):
         return None
     count = heartbeat.get("end_losses", 1)

@@ -1,15 +1,15 @@
-"""Draw stacked bars of memory with matplotlib, as PNG or SVG; readable without colour."""
+"""Draw stacked bars of memory, as SVG or PNG; readable without colour."""
 
 import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from zlaunch.cli.views.axes import Axis, across, up
+from zlaunch.cli.views.drawing import Box, Drawing, Line, Shape, Text, to_png, to_svg
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.files import check_new
 
@@ -20,13 +20,17 @@ NEAR: Final = 2.5
 """A limit is drawn if it is less than so many times the longest bar."""
 CUT: Final = 5
 """A bar is cut where it is so many times the limit."""
-CHARACTER_INCHES: Final = 0.066
-"""Width of a letter beside a bar, at most on average."""
+CHARACTER: Final = 7.0
+"""Width of a letter, at most on average, in pixels as all lengths of a picture."""
 LEAST: Final = 0.004
 """Parts below this share of the longest bar in all bars are drawn together."""
-CHARACTERS_PER_INCH: Final = 11
-PANEL_INCHES: Final = {1: 6.0, 2: 4.4, 3: 3.8}
+LEAST_PHASE: Final = 0.07
+"""Share of the curve that a phase takes if its name is written."""
+PANEL_PIXELS: Final = {1: 550, 2: 410, 3: 350}
 """Number of panels → width of each."""
+MARGIN, GAP, LINE_PIXELS, AXIS_PIXELS, CURVE_PIXELS = 14, 26, 19, 44, 190
+ROW_PIXELS, BAR_PIXELS = 33, 22
+LEGEND_PIXELS, LEGEND_CHARACTERS = 244, 26
 
 CACHE: Final = "cache"
 CONTEXT: Final = "context"
@@ -56,17 +60,6 @@ STYLES: Final[Mapping[str, tuple[str, str, str]]] = {
     CONTEXT: ("CUDA and NCCL, at most", "#ffffff", "//"),
 }
 """Part → label, colour and hatching, in the order in which parts are stacked. They also differ in grey."""
-
-_STYLE: Final[Mapping[str, Any]] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9,
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "zlaunch",
-    "hatch.linewidth": 0.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 
 Curve = Sequence[tuple[str, int, int]]
 """Phase, GPU bytes in tensors, GPU bytes reserved."""
@@ -112,12 +105,12 @@ class Panel:
             return max(1, self.longest)
         return int(max(self.limit, min(self.longest, CUT * self.limit)))
 
-    def axis(self, inches: float) -> float:
+    def axis(self, pixels: float) -> float:
         """Return the bytes at which an axis of this width ends: the text beside each bar is inside."""
         ends = [1.02 * self.shown]
         for bar in self.bars:
-            text = CHARACTER_INCHES * (len(bar.note) + 2)
-            ends.append(min(bar.total, self.shown) / max(0.1, 1 - text / inches))
+            text = CHARACTER * (len(bar.note) + 2)
+            ends.append(min(bar.total, self.shown) / max(0.1, 1 - text / pixels))
         return max(ends)
 
     def merged(self) -> "Panel":
@@ -150,13 +143,16 @@ def _merged(bar: Bar, seen: set[str]) -> dict[str, int]:
 
 
 def check_plot(file: Path) -> None:
-    """Raise WrongUsage for another format, and Unavailable without matplotlib or if the file exists."""
+    """Raise WrongUsage for another format; Unavailable if PNG lacks matplotlib, or the file exists."""
     if _file_format(file) not in SUFFIXES:
         raise WrongUsage(
-            f"`--plot {file}` is neither PNG nor SVG", f"write `--plot {file.stem or 'memory'}.png`"
+            f"`--plot {file}` is neither PNG nor SVG", f"write `--plot {file.stem or 'memory'}.svg`"
         )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise Unavailable("`--plot` needs matplotlib, which is not installed", "`pip install matplotlib`")
+    if _file_format(file) == "png" and importlib.util.find_spec("matplotlib") is None:
+        raise Unavailable(
+            f"`--plot {file}` needs matplotlib, which is not installed",
+            f"write `--plot {file.with_suffix('.svg')}`, or `pip install matplotlib`, the extra `plot`",
+        )
     check_new(file)
 
 
@@ -166,96 +162,65 @@ def _file_format(file: Path) -> str:
 
 def render(picture: Picture, file: Path) -> bytes:
     """Draw a picture in the format that the name of the file asks for; equal pictures give equal bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    written = BytesIO()
-    with style():
-        figure = figure_of(picture)
-        if _file_format(file) == "svg":
-            FigureCanvasSVG(figure).print_svg(written, metadata={"Date": None, "Title": picture.title})
-        else:
-            figure.set_dpi(120)
-            FigureCanvasAgg(figure).print_png(written, metadata={"Title": picture.title})
-    return written.getvalue()
+    if _file_format(file) == "svg":
+        return to_svg(drawing_of(picture))
+    return to_png(drawing_of(picture))
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """Use the settings of zlaunch, and none of the user's, for figures that are made and drawn inside."""
-    import matplotlib as mpl
-
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        yield
-
-
-def figure_of(picture: Picture) -> Any:
-    """Lay out a picture as a figure of matplotlib."""
-    from matplotlib.figure import Figure
-
+def drawing_of(picture: Picture) -> Drawing:
+    """Lay out a picture."""
     panels = [panel.merged() for panel in picture.panels]
-    width = 1.6 + PANEL_INCHES[len(panels)] * len(panels) + 2.6
-    lines: list[str] = []
-    for text in picture.lines:
-        lines += textwrap.wrap(text, int(width * CHARACTERS_PER_INCH))
-    head = 0.45 + 0.2 * len(lines)
-    heights = [0.75 + 0.34 * len(picture.names)]
+    panel_width = PANEL_PIXELS[len(panels)]
+    names = max(map(len, picture.names), default=0) * CHARACTER + 10
+    left = MARGIN + names
+    legend = left + (panel_width + GAP) * len(panels)
+    width = legend + LEGEND_PIXELS
+    shapes: list[Shape] = [Text(MARGIN, 24, picture.title, size=16, is_bold=True)]
+    y = 26.0
+    for paragraph in picture.lines:
+        for line in textwrap.wrap(paragraph, int((width - 2 * MARGIN) / CHARACTER)):
+            y += LINE_PIXELS
+            shapes.append(Text(MARGIN, y, line))
+    top = y + 28
+    shapes += _legend(panels, legend, top)
+    has_limit = any(panel.is_limit_near for panel in panels)
+    first_row = top + (24 if has_limit else 8)
+    for number, name in enumerate(picture.names):
+        shapes.append(Text(left - 8, first_row + (number + 0.5) * ROW_PIXELS + 4, name, "end"))
+    for number, panel in enumerate(panels):
+        x = left + (panel_width + GAP) * number
+        shapes.append(Text(x, top, panel.title, size=12.5, is_bold=True))
+        shapes += _bars(panel, x, first_row, panel_width)
+    bottom = first_row + len(picture.names) * ROW_PIXELS + AXIS_PIXELS
     if picture.curve:
-        heights.append(2.3)
-    height = head + sum(heights)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    engine: Any = figure.get_layout_engine()
-    engine.set(rect=(0.005, 0.01, 0.99, 1 - head / height - 0.01), wspace=0.04, hspace=0.06)
-    figure.text(0.01, 1 - 0.12 / height, picture.title, va="top", fontsize=12, weight="bold")
-    for number, line in enumerate(lines):
-        figure.text(0.01, 1 - (0.38 + 0.2 * number) / height, line, va="top")
-    rows = figure.add_gridspec(len(heights), 1, height_ratios=heights)
-    top = rows[0].subgridspec(1, len(panels))
-    pad = 18 if any(panel.is_limit_near for panel in panels) else 6
-    inches = 0.93 * PANEL_INCHES[len(panels)]
-    drawn = [
-        _draw(figure.add_subplot(top[0, number]), panel, panel.axis(inches), pad)
-        for number, panel in enumerate(panels)
-    ]
-    _name_bars(drawn, picture.names)
-    _legend(figure, panels)
-    if picture.curve:
-        _draw_curve(figure.add_subplot(rows[1]), picture.curve)
-    return figure
+        shapes += _curve(picture.curve, left, bottom + 20, legend - GAP - left)
+        bottom += 20 + CURVE_PIXELS + AXIS_PIXELS
+    bottom = max(bottom, *(shape.y + 20 for shape in shapes if isinstance(shape, Text)))
+    return Drawing(round(width), round(bottom), picture.title, shapes)
 
 
-def _draw(axes: Any, panel: Panel, end: float, pad: float) -> Any:
-    shown = panel.shown
-    unit, name = _unit(shown)
+def _bars(panel: Panel, x: float, y: float, width: float) -> Iterator[Shape]:
+    shown, end = panel.shown, panel.axis(width)
+    scale, bottom = width / end, y + len(panel.bars) * ROW_PIXELS
+    notes = []
     for row, bar in enumerate(panel.bars):
-        start = 0
+        start, middle = 0, y + (row + 0.5) * ROW_PIXELS
         for part, size in bar.parts.items():
             stop = min(shown, start + size)
             _, colour, hatch = STYLES[part]
-            axes.barh(row, (stop - start) / unit, left=start / unit, height=0.66, color=colour, hatch=hatch,
-                      edgecolor="black", linewidth=0.5)  # fmt: skip
+            place = (x + scale * start, middle - BAR_PIXELS / 2, scale * (stop - start), BAR_PIXELS)
+            yield Box(*place, fill=colour, hatch=hatch)
             start = stop
         note = f"\u2026 {bar.note}" if bar.total > shown else bar.note
-        axes.annotate(
-            note,
-            (start / unit, row),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            zorder=3,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
+        notes.append(Text(x + scale * start + 5, middle + 4, note, has_back=True))
     if panel.limit is not None and panel.is_limit_near:
-        axes.axvline(panel.limit / unit, linestyle="--", color="black", linewidth=1.2, zorder=1)
-        axes.text(panel.limit / unit, 1.01, panel.limit_name, transform=axes.get_xaxis_transform(),
-                  ha="center", va="bottom", fontsize=8)  # fmt: skip
-    axes.set_xlim(0, end / unit)
-    axes.set_ylim(len(panel.bars) - 0.4, -0.6)
-    axes.set_xlabel(name)
-    axes.set_title(panel.title, loc="left", fontsize=9.5, weight="bold", pad=pad)
-    return axes
+        at = x + scale * panel.limit
+        yield Line([(at, y - 4), (at, bottom)], width=1.6, dashes="6 4")
+        yield Text(at, y - 8, panel.limit_name, "middle", size=10.5)
+    yield from notes
+    unit, name = _unit(shown)
+    yield from across(Axis(0.0, end / unit, x, x + width), bottom, name)
+    yield Line([(x, y), (x, bottom)])
 
 
 def _unit(most: int) -> tuple[int, str]:
@@ -265,47 +230,42 @@ def _unit(most: int) -> tuple[int, str]:
     return MIB, "MiB"
 
 
-def _name_bars(drawn: Sequence[Any], names: Sequence[str]) -> None:
-    for axes in drawn:
-        axes.set_yticks(range(len(names)), [""] * len(names))
-        axes.tick_params(axis="y", length=0)
-    drawn[0].set_yticklabels(names)
-
-
-def _legend(figure: Any, panels: Sequence[Panel]) -> None:
-    from matplotlib.patches import Patch
-
+def _legend(panels: Sequence[Panel], x: float, y: float) -> Iterator[Shape]:
     used: set[str] = set()
     for bar in chain.from_iterable(panel.bars for panel in panels):
         used.update(bar.parts)
-    handles = [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="black", linewidth=0.5, label=textwrap.fill(label, 26))
-        for part, (label, colour, hatch) in STYLES.items()
-        if part in used
-    ]
-    figure.legend(handles=handles, loc="outside right upper", frameon=False, title="from left to right",
-                  alignment="left", handleheight=1.2)  # fmt: skip
+    yield Text(x, y, "from left to right")
+    for part, (label, colour, hatch) in STYLES.items():
+        if part not in used:
+            continue
+        y += LINE_PIXELS + 3
+        yield Box(x, y - 11, 24, 13, colour, hatch)
+        for number, line in enumerate(textwrap.wrap(label, LEGEND_CHARACTERS)):
+            y += LINE_PIXELS * min(number, 1)
+            yield Text(x + 32, y, line)
 
 
-def _draw_curve(axes: Any, curve: Curve) -> None:
+def _curve(curve: Curve, x: float, y: float, width: float) -> Iterator[Shape]:
     most = max(1, *(max(used, reserved) for _, used, reserved in curve))
     unit, name = _unit(most)
-    axes.fill_between(range(len(curve)), [used / unit for _, used, _ in curve], color="#b0b0b0", linewidth=0)
-    axes.step(range(len(curve)), [held / unit for *_, held in curve], color="black", linewidth=1)
-    phases = list(_phases(curve))
-    least = 0.07 * len(curve)
-    for phase, start, end in phases:
-        axes.axvline(start, linewidth=0.5, color="black", linestyle=":")
-        if end - start >= least:
-            axes.text(
-                (start + end) / 2, 1.0, phase, transform=axes.get_xaxis_transform(), ha="center", va="bottom"
-            )
-    axes.set_title("The same over time: tensors (grey), and what torch's allocator holds for them (line)",
-                   loc="left", fontsize=9.5, weight="bold", pad=16)  # fmt: skip
-    axes.set(ylabel=name, xlabel="allocations and releases, in order")
-    axes.set_xlim(0, max(1, len(curve) - 1))
-    axes.set_ylim(0, 1.08 * most / unit)
-    axes.set_xticks([])
+    title = "The same over time: tensors (grey), and what torch's allocator holds for them (line)"
+    yield Text(x, y, title, size=12.5, is_bold=True)
+    top, bottom = y + 30, y + CURVE_PIXELS
+    rows = Axis(0.0, 1.08 * most / unit, bottom, top)
+    columns = Axis(0.0, float(max(1, len(curve) - 1)), x, x + width)
+    tensors = [(columns(at), rows(used / unit)) for at, (_, used, _) in enumerate(curve)]
+    yield Line([(x, bottom), *tensors, (tensors[-1][0], bottom)], fill="#b0b0b0")
+    held: list[tuple[float, float]] = []
+    for at, (*_, reserved) in enumerate(curve):
+        held += [(columns(max(0, at - 1)), rows(reserved / unit)), (columns(at), rows(reserved / unit))]
+    yield Line(held)
+    for phase, start, end in _phases(curve):
+        yield Line([(columns(start), top), (columns(start), bottom)], width=0.7, dashes="1 3")
+        if end - start >= LEAST_PHASE * len(curve):
+            yield Text((columns(start) + columns(min(end, len(curve) - 1))) / 2, top - 6, phase, "middle")
+    yield from up(rows, x, name)
+    yield Line([(x, bottom), (x + width, bottom)])
+    yield Text(x + width / 2, bottom + 18, "allocations and releases, in order", "middle")
 
 
 def _phases(curve: Curve) -> Iterator[tuple[str, int, int]]:

@@ -6,9 +6,6 @@ from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
 from zlaunch.units import brief, clock
 
-QUIET_SECONDS = 10.0
-"""Time without progress after which it is shown, long before it counts as a stall."""
-
 CELLS = 12
 """Width of the bar."""
 
@@ -36,7 +33,7 @@ def _doing(progress: Progress) -> list[str]:
         doing.append(phase)
     if progress.last.is_compiling:
         doing.append("compiling")
-    if (quiet := progress.last.time - progress.moved) >= QUIET_SECONDS:
+    if (quiet := progress.quiet_seconds) is not None:
         doing.append(f"no progress for {clock(quiet)}")
     return doing
 
@@ -46,7 +43,7 @@ def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list
     figures, first = [], progress.first
     if progress.seconds_left and first.get("phase") != phases.EXITING:
         figures.append(f"{clock(progress.seconds_left)} left")
-    if isinstance(loss := first.get("loss"), int | float):
+    if isinstance(loss := first.get("loss", first.get("step_loss")), int | float):
         figures.append(f"loss {loss_number(loss)}")
     if isinstance(rate := first.get("learning_rate"), int | float):
         figures.append(f"lr {rate:.2g}")

@@ -107,6 +107,28 @@ function path(one, toX, toY) {
   return text;
 }
 
+// The edge of a band: along its highest values, and back along its lowest.
+function outline(one, toX, toY) {
+  const there = one.x.map((x, at) => `${toX(x).toFixed(1)} ${toY(one.high[at]).toFixed(1)}`);
+  const back = one.x.map((x, at) => `${toX(x).toFixed(1)} ${toY(one.low[at]).toFixed(1)}`).reverse();
+  return `M${[...there, ...back].join("L")}Z`;
+}
+
+// The median of the values around each of at most 400 points, as one spike or one small batch says little.
+const SMOOTH_POINTS = 400, SMOOTH_LEAST = 25;
+function smoothed(one, options) {
+  const made = series("smoothed", [], [], options), count = one.x.length, half = Math.max(2, Math.round(count / 50));
+  if (count < SMOOTH_LEAST) return made;
+  const stride = Math.ceil((count - 1) / SMOOTH_POINTS);
+  for (let at = 0, before = -1; at > before; before = at, at = Math.min(at + stride, count - 1)) {
+    const around = one.last.slice(Math.max(0, at - half), at + half + 1).sort((a, b) => a - b), value = around[around.length >> 1];
+    for (const column of [made.low, made.high, made.last]) column.push(value);
+    made.x.push(one.x[at]);
+  }
+  made.label = `smoothed, median of ${2 * half + 1}`;
+  return made;
+}
+
 function chart(title, unit, xName, all, options = {}) {
   all = all.filter((one) => one.x.length || one.lost.length);
   const { marks = [], fromZero = false, format = number, isTime = false } = options;
@@ -119,7 +141,7 @@ function chart(title, unit, xName, all, options = {}) {
     input.addEventListener("change", () => { logged[title] = input.checked; draw(); });
     box.prepend(element("label", {}, input, " log scale"));
   }
-  if (all.length > 1 || marks.length) box.append(legend(all.map((one) => [one.name, one.colour]), marks));
+  if (all.length > 1 || marks.length || all.some((one) => one.isBand)) box.append(legend(all.filter((one) => one.label !== null).map((one) => [one.label || one.name, one.colour, one.thin]), marks));
   const lost = all.reduce((sum, one) => sum + one.lost.length, 0);
   if (lost) box.append(element("p", { class: "differs" }, "▼ marks where a value was NaN or infinite"));
   if (options.note) box.append(element("p", { class: "dim" }, options.note));
@@ -149,7 +171,8 @@ function chart(title, unit, xName, all, options = {}) {
     svg.append(shape("text", { x: (left + width - right) / 2, y: height - 3, "text-anchor": "middle" }, xName));
     for (const one of all) {
       const style = { fill: "none", stroke: one.colour, "stroke-width": one.thin ? 1 : 1.7, opacity: one.thin ? 0.55 : 1, "stroke-linejoin": "round" };
-      svg.append(shape("path", { d: path(one, toX, toY), ...style }));
+      if (one.isBand) svg.append(shape("path", { d: outline(one, toX, toY), fill: one.colour, opacity: 0.25 }));
+      svg.append(shape("path", { d: path(one.isBand ? { ...one, low: one.last, high: one.last } : one, toX, toY), ...style }));
       if (one.x.length < 25) one.x.forEach((x, at) => svg.append(shape("circle", { cx: toX(x), cy: toY(one.last[at]), r: 2.5, fill: one.colour })));
       for (const x of one.lost) svg.append(shape("path", { d: `M${toX(x) - 4} ${top}h8l-4 7z`, fill: "var(--mark)" }));
     }
@@ -198,7 +221,7 @@ function hover(area, svg, at) {
 
 function legend(entries, marks = [], isBox = false) {
   const made = element("div", { class: "legend" });
-  for (const [name, colour] of entries) made.append(element("span", {}, element("i", { style: `background: ${colour}`, class: isBox ? "box" : "" }), name));
+  for (const [name, colour, isThin] of entries) made.append(element("span", {}, element("i", { style: `background: ${colour}`, class: isBox ? "box" : isThin ? "thin" : "" }), name));
   for (const mark of marks) made.append(element("span", {}, element("i", { style: "background: var(--mark)" }), `${mark.name}: ${memory(mark.value * GIB)}`));
   return made;
 }
@@ -207,34 +230,42 @@ function legend(entries, marks = [], isBox = false) {
 
 const shownValue = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
 
-function table(titles, rows, numeric = []) {
+// On a narrow screen, a table of many columns becomes a list of cells with their names.
+function table(titles, rows, numeric = [], names = titles) {
   const side = (at) => (numeric.includes(at) ? { class: "n" } : {});
   const head = element("tr", {}, ...titles.map((title, at) => element("th", side(at), title)));
-  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, at) => (cell instanceof Element && cell.tagName === "TD" ? cell : element("td", side(at), cell)))));
-  return element("div", { class: "wide" }, element("table", {}, ...(titles.some(Boolean) ? [head] : []), ...body));
+  const isCell = (cell) => cell instanceof Element && cell.tagName === "TD";
+  const body = rows.map((cells) => element("tr", {}, ...cells.map((cell, at) => (isCell(cell) ? cell : element("td", side(at), cell)))));
+  const many = titles.length > 5;
+  if (many) for (const row of body) [...row.children].forEach((cell, at) => cell.setAttribute("data-name", names[at] || ""));
+  return element("div", { class: "wide" }, element("table", many ? { class: "many" } : {}, ...(titles.some(Boolean) ? [head] : []), ...body));
 }
 
-// A key that may be broken after each dot and underscore.
-function keyName(name) {
-  const made = element("code");
-  for (const part of name.split(/(?<=[._])/)) made.append(part, element("wbr"));
+// A name that may be broken after each dot, hyphen and underscore.
+function keyName(name, tag = "code") {
+  const made = element(tag);
+  for (const part of name.split(/(?<=[._-])/)) made.append(part, element("wbr"));
   return made;
 }
 
 function header(run) {
   const state = element("b", { class: `state ${run.state}` }, run.state);
   const now = run.now ? ` · ${run.now.phase} for ${clock(Date.now() / 1000 - run.now.since)}` : "";
-  return element("header", {}, element("h1", {}, run.id), state, element("span", {}, `${run.headline}${now}`));
+  const bar = run.now && run.steps ? element("progress", { max: run.steps, value: run.step ?? 0, "aria-label": "steps" }) : null;
+  return element("header", {}, element("h1", {}, run.id), state, element("span", {}, `${run.headline}${now}`), bar);
 }
 
 function tiles(run) {
   const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
   const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
   const began = run.first_loss ?? first[0] ?? first[1], latest = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
-  const loss = Number.isFinite(latest) ? run.end_loss ?? latest : latest;
+  const losses = rawLoss(run), smooth = smoothed(losses).last.at(-1) ?? run.end_loss ?? latest, now = run.now || {};
+  const loss = Number.isFinite(latest) ? smooth : latest;
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
-    ["loss, first → end", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
+    ["left", typeof now.seconds_left === "number" ? clock(now.seconds_left) : null],
+    ["a step", typeof now.seconds_per_step === "number" ? brief(now.seconds_per_step) : null],
+    ["loss, first → end, smoothed", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
     [`${run.history.unit}, median`, rates.length ? number(rates[rates.length >> 1]) : null],
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
@@ -261,28 +292,47 @@ function why(run) {
 }
 
 function stepCharts(run) {
-  const past = run.history, last = past.last, boxes = [];
-  const steps = last ? [...past.step, ...last.step] : past.step;
-  const values = (name) => (last ? [...(past.numbers[name] || past.step.map(() => null)), ...(last.numbers[name] || [null])] : past.numbers[name] || []);
-  const one = (name, title, colour, options = {}) => series(title, steps, values(name), { colour: COLOURS[colour], ...options });
-  const logs = one("loss", "loss, as logged", 0), own = one("step_loss", "loss of a step", 1, { thin: true });
-  const losses = logs.x.length && own.x.length && same(logs, own) ? [{ ...logs, name: "loss" }] : [own, logs];
+  const past = run.history, boxes = [], one = (name, title, colour) => curve(run, name, title, { colour: COLOURS[colour] });
   const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
-  add("Loss", "of rank 0", [...losses, one("eval_loss", "evaluation", 2)], { canLog: true });
+  add("Loss", "of rank 0", [...withSmoothed(rawLoss(run, { colour: COLOURS[0] })), one("eval_loss", "evaluation", 1)], { canLog: true });
   add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
   add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
-  add("Gradient norm", "", [one("grad_norm", "gradient norm", 5)], { canLog: true });
+  add("Gradient norm", "", withSmoothed(one("grad_norm", "gradient norm", 5)), { canLog: true });
   add("Loss scale", "of fp16", [one("loss_scale", "loss scale", 6)], { canLog: true });
   return boxes;
 }
-const same = (a, b) => a.x.length === b.x.length && a.last.every((value, at) => Math.abs(value - b.last[at]) <= 1e-6 * Math.abs(value));
+
+// A number over the steps; the last step may only be in the heartbeat.
+function curve(run, name, title, options = {}) {
+  const past = run.history, last = past.last, values = past.numbers[name];
+  if (!last) return series(title, past.step, values || [], options);
+  return series(title, [...past.step, ...last.step], [...(values || past.step.map(() => null)), ...(last.numbers[name] || [null])], options);
+}
+
+// The loss of each step, or as it was logged if more of that is known.
+function rawLoss(run, options = {}) {
+  const [own, logs] = [curve(run, "step_loss", "loss of a step", options), curve(run, "loss", "loss, as logged", options)];
+  return own.x.length + own.lost.length >= logs.x.length + logs.lost.length ? own : logs;
+}
+
+function withSmoothed(raw) {
+  const smooth = smoothed(raw, { colour: raw.colour });
+  return smooth.x.length ? [{ ...raw, thin: true }, smooth] : [raw];
+}
 
 function memoryCharts(run) {
   const boxes = [], pools = Object.fromEntries(run.memory.pools.map((pool) => [pool.name, pool.predicted]));
   for (const [kind, title, pool] of [["gpu", "GPU memory in use", "GPU, in use"], ["host", "Host memory", "host, resident"]]) {
-    const columns = Object.entries(run.samples[kind]);
-    if (!columns.length) continue;
-    const all = columns.map(([name, sizes], at) => series(name, run.samples.time, sizes.map((size) => size && size / GIB), { colour: COLOURS[at % 8] }));
+    const { band, ranks } = run.samples[kind], time = run.samples.time, inGib = (size) => size && size / GIB;
+    const all = Object.entries(ranks).map(([name, sizes], at) => {
+      const most = sizes.reduce((a, b) => Math.max(a, b || 0), 0);
+      return series(name, time, sizes.map(inGib), { colour: COLOURS[at + 1], label: `${name}: ${memory(most)}` });
+    });
+    if (band.most) {
+      const spans = time.map((_, at) => (band.most[at] ? { low: band.least[at] / GIB, high: band.most[at] / GIB, last: band.median[at] / GIB } : null));
+      all.unshift(series("median", time, spans, { colour: COLOURS[0], isBand: true, label: `least to most of ${run.num_ranks} ranks, and their median` }));
+    }
+    if (!all.length) continue;
     const marks = pools[pool] ? [{ name: "predicted peak", value: pools[pool] / GIB }] : [];
     const format = (size) => String(+size.toFixed(3));
     boxes.push(chart(title, kind === "gpu" ? "GiB of each rank's GPU" : "GiB resident, of each rank", "time since the start", all, { marks, fromZero: true, format, isTime: true }));
@@ -365,7 +415,8 @@ function stepSection(run) {
   const step = run.step_time;
   if (!step) return null;
   const parts = Object.keys(step.parts), longest = Math.max(...step.ranks.map((rank) => rank.seconds));
-  const title = element("small", {}, [`${brief(step.seconds)} a step`, step.predicted && `predicted ${step.predicted}`, step.throughput].filter(Boolean).join("; "));
+  const shown = step.num_ranks > step.ranks.length ? `the ${step.ranks.length} slowest of ${step.num_ranks} ranks` : null;
+  const title = element("small", {}, [`${brief(step.seconds)} a step`, shown, step.predicted && `predicted ${step.predicted}`, step.throughput].filter(Boolean).join("; "));
   const box = element("section", { class: "full" }, element("h2", {}, "Time of a step ", title));
   for (const rank of step.ranks) {
     const bar = element("div", { class: "bar", role: "img", "aria-label": `rank ${rank.rank}` });
@@ -390,18 +441,29 @@ function planSection(run) {
 }
 
 function configSection(run) {
-  const rows = run.config.map((row) => [keyName(row.name), element("td", { class: "any" }, element("code", {}, shownValue(row.value)), row.used === undefined ? null : element("div", { class: "differs" }, `DeepSpeed read ${shownValue(row.used)}`)), element("td", { class: "any" }, row.source ? prose(row.source) : "–")]);
+  const rows = run.config.map((row) => [keyName(row.name), element("td", { class: "any value" }, element("code", {}, shownValue(row.value)), row.used === undefined ? null : element("div", { class: row.differs ? "differs" : "dim" }, `DeepSpeed read ${shownValue(row.used)}`)), element("td", { class: "any" }, row.source ? prose(row.source) : "–")]);
   for (const [name, filler] of Object.entries(run.open)) if (!run.config.some((row) => row.name === name)) rows.push([keyName(name), "–", prose(filler)]);
   return rows.length ? element("section", {}, element("h2", {}, "ds_config ", element("small", {}, "and where each value comes from")), table(["key", "value", "from"], rows)) : null;
 }
 
+const SHOWN_RANKS = 8;
 function rankSection(run) {
   if (!run.ranks.length) return null;
   const more = run.num_ranks > run.ranks.length ? `, ${run.ranks.length} of ${run.num_ranks}` : "";
   const onGpu = run.ranks.some((rank) => rank.gpu);
   const rows = run.ranks.map((rank) => [rank.rank, element("td", { class: "any" }, rank.host ?? "–"), ...(onGpu ? [shownValue(rank.device)] : []), shownValue(rank.step), rank.phase ?? "–", memory(rank.resident), ...(onGpu ? [memory(rank.gpu)] : []), element("td", rank.returncode ? { class: "n differs" } : { class: "n" }, shownValue(rank.returncode))]);
   const titles = ["rank", "host", ...(onGpu ? ["GPU"] : []), "step", "last phase", "host memory", ...(onGpu ? ["GPU reserved"] : []), "exit"];
-  return element("section", {}, element("h2", {}, `Ranks${more}`), table(titles, rows, onGpu ? [5, 6, 7] : [4, 5]));
+  const part = (some) => table(titles, some, onGpu ? [5, 6, 7] : [4, 5]), first = rows.slice(0, SHOWN_RANKS), others = rows.slice(SHOWN_RANKS);
+  const rest = others.length ? element("details", {}, element("summary", {}, `${others.length} more`), part(others)) : null;
+  return element("section", {}, element("h2", {}, `Ranks${more}`), part(first), rest);
+}
+
+function logSection(run) {
+  if (!run.log) return null;
+  const { rank, file, lines, traceback } = run.log, box = element("section", {});
+  if (traceback) box.append(element("h2", {}, `Traceback of rank ${rank}`), element("pre", {}, traceback));
+  if (lines) box.append(element("h2", {}, "End of the log ", element("small", {}, rank === null ? `${file}, of the launcher` : file)), element("pre", {}, lines));
+  return box;
 }
 
 const factSection = (run) => element("section", {}, element("h2", {}, "Run"), table(["", ""], run.facts.map(([name, text]) => [element("td", { class: "label" }, name), element("td", { class: "any" }, text.includes("`") ? prose(text) : element("span", { class: "code" }, text))])));
@@ -414,15 +476,71 @@ function showRun(run) {
   if (charts.length % 2) charts[charts.length - 1].classList.add("full");
   charts.push(...[stepSection(run), phaseSection(run)].filter(Boolean));
   const nothing = charts.length ? null : element("section", {}, "No step was recorded, and no memory over time.");
-  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), nothing, grid(charts), grid([planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
+  const parts = [header(run), live && run.many ? element("p", {}, element("a", { href: "../../" }, "all runs")) : null, why(run), tiles(run), logSection(run), nothing, grid(charts), grid([planSection(run), memorySection(run)].filter(Boolean)), configSection(run), rankSection(run), factSection(run)];
   const footer = element("footer", {}, `zlaunch ${run.zlaunch}, ${new Date(run.written * 1000).toLocaleString()}`);
   page.replaceChildren(...parts.filter(Boolean), footer);
 }
 
+// The columns of the overview: title, what a cell shows, and what it is sorted by.
+const moment = (seconds) => (seconds === null ? "–" : new Date(seconds * 1000).toLocaleString([], { dateStyle: "short", timeStyle: "short" }));
+const OVERVIEW = [
+  ["run", (run) => element("td", {}, element("a", { href: `run/${run.name}/` }, run.id), run.cause ? element("div", { class: "dim any" }, prose(run.cause)) : null), (run) => run.id],
+  ["state", (run) => element("b", { class: `state ${run.state}` }, run.state), (run) => run.state],
+  ["started", (run) => moment(run.started), (run) => run.started],
+  ["ZeRO", (run) => run.zero, (run) => run.zero],
+  ["ranks", (run) => shownValue(run.ranks), (run) => run.ranks],
+  ["step", (run) => run.progress, (run) => run.step],
+  ["loss", (run) => number(run.loss), (run) => run.loss],
+  ["tokens/s", (run) => number(run.tokens_per_second && Math.round(run.tokens_per_second)), (run) => run.tokens_per_second],
+  ["took", (run) => (run.seconds === null ? "–" : clock(run.seconds)), (run) => run.seconds],
+  ["left", (run) => (typeof run.left === "number" ? clock(run.left) : "–"), (run) => run.left],
+];
+const picked = new Set();
+let sorting = null, isDown = false;
+
 function showRuns(data) {
   document.title = "zlaunch runs";
-  const rows = data.runs.map((run) => [element("td", {}, element("a", { href: run.link }, run.id), run.cause ? element("div", { class: "dim any" }, prose(run.cause)) : null), element("b", { class: `state ${run.state}` }, run.state), element("td", { class: "label" }, run.zero), shownValue(run.ranks), run.progress, number(run.loss), run.seconds === null ? "–" : clock(run.seconds)]);
-  page.replaceChildren(element("header", {}, element("h1", {}, "Runs"), element("span", {}, data.directory)), element("section", {}, rows.length ? table(["run", "state", "ZeRO", "ranks", "step", "loss", "took"], rows, [3, 4, 5, 6]) : "no runs yet"));
+  const pick = (run) => {
+    const box = element("input", { type: "checkbox", "aria-label": `compare ${run.id}` });
+    box.checked = picked.has(run.name);
+    box.addEventListener("change", () => { if (box.checked) picked.add(run.name); else picked.delete(run.name); show(data); });
+    return box;
+  };
+  const runs = [...data.runs], by = OVERVIEW.find(([title]) => title === sorting);
+  const below = (a, b) => { const [x, y] = [by[2](a), by[2](b)]; return x === y ? 0 : x === null || x === undefined ? 1 : y === null || y === undefined ? -1 : (x < y) === isDown ? 1 : -1; };
+  if (by) runs.sort(below);
+  const heads = OVERVIEW.map(([title]) => {
+    const button = element("button", {}, title === sorting ? `${title} ${isDown ? "▼" : "▲"}` : title);
+    button.addEventListener("click", () => { [sorting, isDown] = [title, title === sorting ? !isDown : true]; show(data); });
+    return button;
+  });
+  const rows = runs.map((run) => [...OVERVIEW.map(([, cell]) => cell(run)), pick(run)]);
+  const two = [...picked].filter((name) => runs.some((run) => run.name === name));
+  const note = two.length === 2 ? element("a", { href: `compare/${two.join("/")}/` }, "compare the two") : "mark two runs to compare them";
+  const body = rows.length ? table([...heads, ""], rows, [4, 5, 6, 7, 8, 9], ["", ...OVERVIEW.slice(1).map(([title]) => title)]) : "no runs yet";
+  const compare = rows.length > 1 ? element("p", { class: "dim" }, note) : "";
+  page.replaceChildren(element("header", {}, element("h1", {}, "Runs"), element("span", {}, data.directory)), compare, element("section", {}, body));
+}
+
+// Two runs: the figures and the curves of both, and what differs.
+function showCompared(data) {
+  const names = data.compared.map((run) => run.id);
+  document.title = names.join(" and ");
+  const heads = data.compared.map((run, at) => element("span", {}, element("i", { class: "dot", style: `background: ${COLOURS[at]}` }), keyName(run.id, "span")));
+  const cells = (name, texts) => [element("td", { class: "label" }, name), ...texts.map((text) => element("td", { class: "any" }, text))];
+  const side = (title, rows, none = null) => (rows.length || none ? element("section", {}, element("h2", {}, title), rows.length ? table(["", ...heads.map((head) => head.cloneNode(true))], rows) : none) : null);
+  const charts = [];
+  const add = (title, unit, curves, options) => { if (curves.some((one) => one.x.length || one.lost.length)) charts.push(chart(title, unit, "step", curves, options)); };
+  const both = (make) => data.compared.flatMap((run, at) => make(run, { colour: COLOURS[at] }).map((one) => ({ ...one, label: one.thin ? null : run.id, name: one.thin ? `${run.id}, each step` : run.id })));
+  add("Loss", "of rank 0", both((run, options) => withSmoothed(rawLoss(run, options))), { canLog: true });
+  add("Evaluation", "loss", both((run, options) => [curve(run, "eval_loss", "", options)]));
+  add("Throughput", data.compared[0].history.unit, data.compared[0].history.unit === data.compared[1].history.unit ? both((run, options) => withSmoothed(series("", run.history.step, run.history.rate, options))) : [], { fromZero: true });
+  add("Learning rate", "of the first parameter group", both((run, options) => [curve(run, "learning_rate", "", options)]), { fromZero: true });
+  add("Gradient norm", "", both((run, options) => withSmoothed(curve(run, "grad_norm", "", options))), { canLog: true });
+  if (charts.length % 2) charts[charts.length - 1].classList.add("full");
+  const config = data.config.map(([key, ...texts]) => [element("td", { class: "any" }, keyName(key)), ...texts.map((text) => element("td", { class: "any" }, element("code", {}, text)))]);
+  const parts = [element("header", {}, element("h1", {}, "Two runs")), live ? element("p", {}, element("a", { href: "../../../" }, "all runs")) : null, side("Figures", data.figures.map(([name, ...texts]) => cells(name, texts))), grid(charts), side("ds_config, where it differs", config, "both have the same meaning"), side("What else differs", data.facts.map(([name, ...texts]) => cells(name, texts)))];
+  page.replaceChildren(...parts.filter(Boolean));
 }
 
 // Life -----------------------------------------------------------------------------------------------------
@@ -433,14 +551,14 @@ let draws = [], shown = null;
 function show(data) {
   draws = [];
   const place = window.scrollY;
-  if (data.runs) showRuns(data); else showRun(data);
+  if (data.runs) showRuns(data); else if (data.compared) showCompared(data); else showRun(data);
   for (const draw of draws) draw();
   if (live) window.scrollTo(0, place);
 }
 
 // A live page is sent only the steps and samples that it does not have.
 function merge(old, data) {
-  if (!old || data.runs) return data;
+  if (!old || !data.history) return data;
   const join = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(data.history.start).fill(null)), ...(more[name] || Array(data.history.step.length).fill(null))]]));
   const [past, news] = [old.history, data.history];
   if (news.start) {
@@ -449,8 +567,9 @@ function merge(old, data) {
   }
   const [before, samples] = [old.samples, data.samples];
   if (samples.start) {
-    const columns = (kind) => Object.fromEntries([...new Set([...Object.keys(before[kind]), ...Object.keys(samples[kind])])].map((name) => [name, [...(before[kind][name] || Array(samples.start).fill(null)), ...(samples[kind][name] || Array(samples.time.length).fill(null))]]));
-    data.samples = { ...samples, time: [...before.time, ...samples.time], host: columns("host"), gpu: columns("gpu") };
+    const columns = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(samples.start).fill(null)), ...(more[name] || Array(samples.time.length).fill(null))]]));
+    const both = (kind) => ({ band: columns(before[kind].band, samples[kind].band), ranks: columns(before[kind].ranks, samples[kind].ranks) });
+    data.samples = { ...samples, time: [...before.time, ...samples.time], host: both("host"), gpu: both("gpu") };
   }
   return data;
 }
@@ -464,7 +583,7 @@ async function poll() {
     if (answer) {
       shown = merge(shown, await answer.json());
       if (!document.querySelector("svg:hover")) show(shown);
-      if (shown.is_over) wait = 15000;
+      if (shown.is_over || shown.compared) wait = 15000;
     }
     document.getElementById("gone")?.remove();
   } catch {

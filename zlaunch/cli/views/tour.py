@@ -1,13 +1,14 @@
 """Format a tour, or a comparison of losses: tables for a terminal, and a picture."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from io import BytesIO
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 from zlaunch import console
-from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, render
+from zlaunch.cli.views.axes import Axis, across, up
+from zlaunch.cli.views.drawing import Drawing, Line, Shape, Text, to_svg
+from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, drawing_of
 from zlaunch.cli.views.series import SeriesView
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Finding
@@ -24,6 +25,7 @@ SMALL: Final = 0.01
 SMALLEST = 1e-9
 """Lower end of the axis of differences; none is drawn there."""
 
+_COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 _STATES, _MASTER = "optimizer states", "master weights"
 """Parts of a rehearsal."""
 
@@ -240,10 +242,10 @@ def _on_gpus(tour: Tour) -> Iterator[str]:
 
 
 def draw(result: Tour | Parity) -> bytes:
-    """Draw the tables as PNG."""
+    """Draw the tables as SVG."""
     if isinstance(result, Parity):
-        return _loss_curves(result)
-    return render(_bars(result), Path("memory.png"))
+        return to_svg(_loss_curves(result))
+    return to_svg(drawing_of(_bars(result)))
 
 
 def _bars(tour: Tour) -> Picture:
@@ -272,25 +274,31 @@ def _bar(parts: Mapping[str, float], note: str) -> Bar:
     return Bar({name: int(size) for name, size in parts.items()}, note)
 
 
-def _loss_curves(parity: Parity) -> bytes:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10.0, 8.0), layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    steps = range(1, parity.experiment.steps + 1)
+def _loss_curves(parity: Parity) -> Drawing:
+    steps = Axis(1.0, float(max(2, parity.experiment.steps)), 90.0, 790.0)
+    losses = [loss for curve in parity.curves for loss in curve.losses if math.isfinite(loss)]
+    room = 0.05 * (max(losses) - min(losses)) or 1.0
+    above = Axis(min(losses) - room, max(losses) + room, 330.0, 60.0)
+    below = Axis(SMALLEST, 10 * max(EXPLAINED, parity.most), 570.0, 400.0, is_log=True)
+    title = "The same model and data at every ZeRO stage"
+    shapes: list[Shape] = [Text(14, 24, title, size=16, is_bold=True)]
     for number, curve in enumerate(parity.curves):
-        width = 1.5 + 1.6 * (len(parity.curves) - 1 - number)  # all are seen, where they are the same
-        above.plot(steps, curve.losses, label=curve.label, linewidth=width, color=f"C{number}")
+        colour = _COLOURS[number % len(_COLOURS)]
+        thick = 1.5 + 1.6 * (len(parity.curves) - 1 - number)  # all are seen, where they are the same
+        points = [(at, loss) for at, loss in enumerate(curve.losses, start=1) if math.isfinite(loss)]
+        shapes.append(Line([(steps(at), above(loss)) for at, loss in points], colour, thick))
         off = [max(SMALLEST, difference) for difference in curve.differences(parity.curves[0])]
         if max(off) > SMALLEST:
-            below.plot(steps, off, label=curve.label, color=f"C{number}")
-    below.axhline(EXPLAINED, color="crimson", linestyle="--", label="explained by rounding")
-    above.set(ylabel="loss", title="the same model and data at every ZeRO stage")
-    below.set(ylabel="relative difference from the baseline", xlabel="step", yscale="log")
-    below.set_ylim(SMALLEST, 10 * max(EXPLAINED, parity.most))
-    above.legend()
-    below.legend(loc="lower right")
-    written = BytesIO()
-    FigureCanvasAgg(figure).print_png(written)
-    return written.getvalue()
+            shapes.append(Line([(steps(at), below(size)) for at, size in enumerate(off, 1)], colour, 1.5))
+        y = 70 + 19 * number
+        shapes += [Line([(805, y - 4), (829, y - 4)], colour, 3), Text(837, y, curve.label)]
+    explained = below(EXPLAINED)
+    shapes += [
+        Line([(steps.start, explained), (steps.end, explained)], "#dc143c", 1.5, "6 4"),
+        Text(805, explained + 4, "explained by rounding"),
+        *up(above, steps.start, "loss"),
+        *up(below, steps.start, "relative difference from the first"),
+        *across(steps, above.start, ""),
+        *across(steps, below.start, "step"),
+    ]
+    return Drawing(1010, 620, title, shapes)

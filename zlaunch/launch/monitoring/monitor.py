@@ -177,6 +177,7 @@ class JobMonitor:
             "tokens_per_second": progress.tokens_per_second(self._world_size),
             "mfu": progress.mfu,
             "seconds_left": progress.seconds_left,
+            "seconds_per_step": progress.seconds_per_step,
             "ranks": [
                 {
                     "rank": rank,

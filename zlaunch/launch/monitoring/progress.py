@@ -25,6 +25,10 @@ UNTIMED_PATIENCE = 5.0
 PREPARING = "preparing"
 """Shown for a script that runs its own code after its start and before its first step."""
 
+QUIET_SECONDS = 10.0
+QUIET_STEPS = 2.0
+"""Time without progress, also in steps, after which it is shown, long before it counts as a stall."""
+
 IDLE_CORES = 0.05
 """A job without heartbeats moves as long as it uses more of a core than this."""
 
@@ -143,9 +147,17 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Time of the remaining steps."""
         each = self.seconds_per_step
-        if self.total is None or each is None:
+        if self.total is None or each is None or self.quiet_seconds is not None:
             return None
         return max(0, self.total - self.step) * each
+
+    @property
+    def quiet_seconds(self) -> float | None:
+        """Time without progress; None while that is usual for this job."""
+        quiet = self.last.time - self.moved
+        if quiet < max(QUIET_SECONDS, QUIET_STEPS * (self.seconds_per_step or 0.0)):
+            return None
+        return quiet
 
     def tokens_per_second(self, world_size: int) -> float | None:
         """Tokens of all ranks; None if the model does not take `input_ids`."""

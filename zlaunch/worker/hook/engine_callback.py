@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import functools
+import math
 import sys
 import time
 import weakref
@@ -235,8 +236,9 @@ class EngineFacts:
         step, loss = engine.global_steps, accumulation.loss(engine.gradient_accumulation_steps())
         if loss is None:  # a pipeline knows it itself
             loss = getattr(engine, "agg_train_loss", None)
+        facts |= {**_rate(engine), **_grad_norm(engine, may_wait=asks)}
         if self._heartbeat.counts_steps:
-            facts |= {"step": step, **_rate(engine)}
+            facts["step"] = step
         if loss is not None and (asks or loss.device.type == "cpu"):
             # A Trainer leaves losses that are NaN out of its logs.
             facts |= {"step_loss": float(loss), "seen_loss_step": step}
@@ -289,6 +291,15 @@ def _rate(engine: "DeepSpeedEngine") -> dict[str, float]:
     if groups and isinstance(rate := groups[0].get("lr"), int | float):
         return {"learning_rate": rate}
     return {}
+
+
+def _grad_norm(engine: "DeepSpeedEngine", *, may_wait: bool) -> dict[str, float]:
+    """Read the norm of a step; engines have None, 0 or less where they did not compute it."""
+    norm = getattr(engine, "_global_grad_norm", None)
+    is_on_gpu = getattr(getattr(norm, "device", None), "type", "cpu") != "cpu"
+    if norm is None or (is_on_gpu and not may_wait) or not 0 < float(norm) < math.inf:
+        return {}
+    return {"grad_norm": float(norm)}
 
 
 def _gpu_peaks() -> dict[str, int]:

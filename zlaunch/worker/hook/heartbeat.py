@@ -105,18 +105,22 @@ class Heartbeat:
         """Keep the first loss, the step of the last, the last finite one, and since when a number is not."""
         step = self._facts["step"]
         if "loss" in facts:
+            if "loss_step" not in self._facts:  # until then, those of the engine counted
+                self._facts["first_loss"] = None
             self._facts["loss_step"] = step
-            if self._facts.get("first_loss") is None:
-                self._facts["first_loss"] = facts["loss"]
-                self._num_losses = 0
-            self._end_with(facts["loss"])
             if "step_loss" not in self._facts:
                 self._facts["seen_loss_step"] = step
+        shown = "loss" if "loss_step" in self._facts else "step_loss"
+        if shown in facts:
+            if self._facts.get("first_loss") is None:
+                self._facts["first_loss"] = facts[shown]
+                self._num_losses = 0
+            self._end_with(facts[shown])
         loss = facts.get("loss")
         if "step_loss" in self._facts:
             loss = facts.get("step_loss")
         self._watch("loss", loss, self._facts.get("seen_loss_step"))
-        self._watch("grad_norm", facts.get("grad_norm"), step)
+        self._watch("grad_norm", facts.get("grad_norm"), facts.get("seen_loss_step", step))
 
     def _end_with(self, loss: object) -> None:
         """Keep the median of the last losses: the very last one may be that of a small batch."""

@@ -1,0 +1,88 @@
+"""Two runs side by side: how far and how fast they came, what differs in them, and in their ds_configs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from zlaunch.cli.views.progress import loss_number
+from zlaunch.cli.views.run import steps
+from zlaunch.cli.views.run_facts import facts
+from zlaunch.config.diff import Difference, compare
+from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.history import RunHistory
+from zlaunch.runs.memory import compare_with_forecast
+from zlaunch.runs.report import steps_since
+from zlaunch.runs.run import Run
+from zlaunch.runs.why import headline
+from zlaunch.units import measured_time, memory, rate
+
+_COMPARED: Final = ("command", "resumed", "ranks", "device", "ZeRO", "batch", "ignored", "versions", "commit")
+"""Facts that other rows do not show."""
+
+Row = tuple[str, str, str]
+"""A label, and a text of each run."""
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """What is shown of two runs."""
+
+    figures: Sequence[Row]
+    facts: Sequence[Row]
+    """Those that differ."""
+    config: Sequence[Difference]
+
+
+def compare_runs(first: Run, second: Run) -> RunComparison:
+    """Compare two runs; of their ds_configs what DeepSpeed read, if both have recorded that."""
+    pairs = _paired(dict(facts(first)), dict(facts(second)))
+    read = [run.program.get("engine", {}).get("ds_config") for run in (first, second)]
+    left, right = (config or {} for config in read)
+    if not all(read):
+        left, right = first.config, second.config
+    return RunComparison(
+        figures=_paired(dict(_figures(first)), dict(_figures(second))),
+        facts=[row for row in pairs if row[1] != row[2] and row[0] in _COMPARED],
+        config=compare(left, right),
+    )
+
+
+def _paired(first: Mapping[str, str], second: Mapping[str, str]) -> list[Row]:
+    return [(name, first.get(name, "-"), second.get(name, "-")) for name in {**first, **second}]
+
+
+def _figures(run: Run) -> Iterator[tuple[str, str]]:
+    yield "state", headline(run)
+    yield "step", steps(run)
+    beat = run.heartbeats.get(0, HeartbeatRecord())
+    first, end = beat.get("first_loss"), beat.get("end_loss")
+    if first is not None and end is not None:
+        yield "loss", f"{loss_number(first)} -> {loss_number(end)}"
+    if (time := run.step_time) is not None:
+        yield "a step", measured_time(sum(time.parts.values()))
+        speed = time.throughput
+        for name, per_second in (("samples", speed.samples_per_second), ("tokens", speed.tokens_per_second)):
+            if per_second is not None:
+                yield f"{name}/s", rate(per_second)
+        if speed.mfu is not None:
+            yield "MFU", f"{speed.mfu:.1%}"
+    for pool in compare_with_forecast(run).pools:
+        if pool.measured:
+            yield pool.name.strip(), memory(pool.measured)
+
+
+def comparison_data(first: Run, second: Run) -> dict[str, object]:
+    """Describe two runs for their page: the curves of both, and what differs."""
+    found = compare_runs(first, second)
+    return {
+        "compared": [_curves(first), _curves(second)],
+        "figures": found.figures,
+        "facts": found.facts,
+        "config": [(item.key, *map(str, item.cells)) for item in found.config],
+    }
+
+
+def _curves(run: Run) -> dict[str, object]:
+    history = RunHistory(run.root)
+    history.update()
+    return {"id": run.id, "state": run.state, "history": steps_since(run, history, (0, 0))}

@@ -205,7 +205,7 @@ class _Search:
             best = self._best()
             hopes = self._hopes(best)
             if hopes:
-                self._rehearse(self._round(hopes))
+                self._rehearse(self._round(hopes, best))
             elif best is None:
                 left = [number for number in self._smallest() if number not in self.known]
                 if not left:
@@ -250,14 +250,19 @@ class _Search:
         is_lower = self.listed[number].strategy != self.listed[best].strategy
         return number < best and (is_lower or is_fit(expected))
 
-    def _round(self, hopes: Mapping[int, Estimate]) -> list[int]:
+    def _round(self, hopes: Mapping[int, Estimate], best: int | None) -> list[int]:
         """Take the first that fits if the prediction is exact, and the first that fits within its error.
 
-        If none is likely to fit, take the closest.
+        If none is likely to fit, take the closest. Once something fits, most others turn out not to, so one
+        of another strategy is rehearsed beside the first, on the other core.
         """
         exactly = {number: self._supposing(number, 1.0, LIKELY_CACHE) for number in hopes}
         closest = sorted(hopes, key=lambda number: hopes[number].need.reserved)
-        return list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
+        likely = list(dict.fromkeys([*_fitting(exactly)[:1], *_fitting(hopes)[:1]])) or closest[:1]
+        if best is not None and len(likely) == 1:
+            strategy = self.listed[likely[0]].strategy
+            likely += [number for number in closest if self.listed[number].strategy != strategy][:1]
+        return likely
 
     def _can_be_chosen(self, number: int) -> bool:
         """Whether a candidate may fit if it takes the least that is predicted."""

@@ -106,15 +106,6 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
     yield from console.table(rows)
 
 
-def process_text(estimate: Estimate) -> str:
-    """Write what a process takes on its GPU, of what there is."""
-    most, gpu = memory(estimate.need.process[1]), estimate.query.cluster.gpu
-    phase = estimate.forecast.peak_phase("gpu")
-    if gpu is None:
-        return f"{most} on each GPU, peak in {phase}"
-    return f"{most} of {memory(gpu.total_bytes)} on each GPU, peak in {phase}"
-
-
 def host_text(estimate: Estimate) -> str:
     """Write what the ranks of a host take there."""
     return f"{memory(estimate.need.host)} with its {plural(estimate.query.cluster.ranks_per_host, 'rank')}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, precision_words, process_text, zero_words
 from zlaunch.config.resolve.autos import OpenReason, ranks_of
 from zlaunch.dsconfig.batch import Size
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -62,8 +62,6 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
     if steps := total_steps(plan.training.script, plan.training.args):
         yield "steps", _steps(steps, plan)
     if (estimate := plan.facts.estimate) is not None and estimate.forecast.on_gpu:
-        from zlaunch.cli.views.estimate_text import process_text  # often nothing is estimated
-
         yield "memory", f"{estimate.fit.words}: {process_text(estimate)}"
     yield from _save_rows(plan)
     if plan.data_position is not None:

@@ -9,7 +9,8 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import host_text, job_rows, method, process_text, unchecked_host
+from zlaunch.cli.views.estimate_text import host_text, job_rows, method, unchecked_host
+from zlaunch.cli.views.settings_text import process_text
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.dsconfig.schema.section import ZERO

@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.cli.test_job_file import parsed
-from tests.running import ZLAUNCH, run, start, zlaunch
+from tests.running import ROOT, ZLAUNCH, run, start, zlaunch
 from zlaunch.cli.project import look_around
 from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.estimate.workload import Lora
+from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import Offload
 
 TRAINER = """
@@ -105,6 +107,35 @@ def test_what_it_writes_in_an_empty_directory_can_be_planned(tmp_path: Path) -> 
     zlaunch("init", "--yes", cwd=tmp_path)
     done = zlaunch("train", "--dry-run", cwd=tmp_path)
     assert (done.status, done.err.splitlines()[0]) == (0, "using zlaunch.yaml: script, stage, save")
+
+
+@pytest.mark.job
+def test_a_planned_job_is_a_recipe_with_what_fits_and_its_estimate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, on = str(ROOT / "recipes" / "small_llama"), "1xRTX-4090"
+    words = ("--recipe", "causal_lm", "--model", model, "--on", on, "--lora", "8", "--seq-len", "128")
+    done = zlaunch("init", *words, cwd=tmp_path)
+    assert done.status == 0, done.err
+    monkeypatch.chdir(tmp_path)
+    file = Path("zlaunch.yaml")
+    params, args = parsed("train", "--job", file)
+    assert (params["script"], params["stage"], params["on"]) == ("causal_lm.py", "0", None)
+    assert ScriptArgs.of(args).value("lora_rank") == "8"
+    assert "--model" in args
+    estimated, _ = parsed("estimate", "--job", file)
+    assert (estimated["model"], estimated["lora"], estimated["on"]) == (model, Lora(8), on)
+    assert all(f"#   {line}" in file.read_text() for line in done.out.splitlines())
+
+
+def test_what_is_planned_is_a_recipe_that_fine_tunes_its_model(tmp_path: Path) -> None:
+    done = zlaunch("init", "--recipe", "classification", "--model", "gpt2", cwd=tmp_path)
+    assert (done.status, "hint: use `causal_lm` or `moe`" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [["--on", "1xH100"], ["--lora", "8"], ["--model", "gpt2"]], ids=str)
+def test_options_of_a_plan_need_a_recipe(tmp_path: Path, words: list[str]) -> None:
+    assert "hint: add `--recipe causal_lm`" in zlaunch("init", "--yes", *words, cwd=tmp_path).err
 
 
 def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_the_model_of_the_file_reaches_the_script_by_its_own_argument(
     assert from_file(tmp_path, "train", content, "b.py")[1] == []
 
 
+def test_the_gpus_of_a_plan_count_where_nothing_is_started(tmp_path: Path) -> None:
+    content = {"on": "8xH100"}
+    assert from_file(tmp_path, "train", content)[0]["on"] is None
+    assert from_file(tmp_path, "train", content, "--dry-run")[0]["on"] == "8xH100"
+    assert from_file(tmp_path, "estimate", content)[0]["on"] == "8xH100"
+
+
 def test_a_script_that_has_no_argument_for_a_model_gets_none(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(SCRIPT)
     content = {"script": str(tmp_path / "a.py"), "model": "gpt2"}

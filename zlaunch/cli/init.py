@@ -10,9 +10,11 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
+from zlaunch.cli import options
 from zlaunch.cli.job_command import NAMES, find_job_file
+from zlaunch.cli.planned_job import PlannedJob, planned_job
 from zlaunch.cli.project import Project, look_around, script_of
-from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage, ZlaunchError
 from zlaunch.files import write_whole
 from zlaunch.hosts.machine import gpu_catalog
@@ -40,20 +42,47 @@ class _Program:
 def init(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing and take all defaults.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a zlaunch.yaml.")] = False,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Copy this recipe, and write the fastest job for --model that fits on --on."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="With --recipe: a directory, or a name on the Hub.")
+    ] = None,
+    on: options.On = None,
+    lora: Annotated[
+        int | None, typer.Option(min=1, metavar="RANK", help="With --recipe: train LoRA adapters only.")
+    ] = None,
+    seq_len: options.SeqLen = None,
 ) -> None:
     """Write a zlaunch.yaml for this directory.
 
     Looks for training scripts, ds_configs and GPUs, and asks at most five questions.
+
+    With --recipe and --model, asks nothing: it plans the job as `zlaunch plan` does, copies the recipe,
+    and writes what fits, with the estimate as a comment.
     """
+    target = find_job_file() or Path(NAMES[0])
+    if recipe is not None:
+        if model is None:
+            raise WrongUsage("`--recipe` needs a model to plan for", "add `--model NAME`")
+        if target.exists() and not force:
+            raise _is_there(target)
+        planned_job(PlannedJob(recipe, model, on, lora, seq_len), target)
+        return
+    for name, value in (("model", model), ("on", on), ("lora", lora), ("seq-len", seq_len)):
+        if value is not None:
+            raise WrongUsage(f"`--{name}` has no effect without `--recipe`", f"add `--recipe {RECIPE}`")
     asks = not yes
     if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise WrongUsage(
             "`zlaunch init` asks questions, and stdin is not a terminal",
             "`zlaunch init --yes` takes all defaults",
         )
-    target = find_job_file() or Path(NAMES[0])
     if target.exists() and not force and not (asks and typer.confirm(f"Overwrite {target}?", err=True)):
-        raise Unavailable(f"there is a {target} already", "`zlaunch init --force` overwrites it")
+        raise _is_there(target)
     project = look_around(Path())
     console.say(*_found(project))
     try:
@@ -62,7 +91,11 @@ def init(
         console.say("", "nothing was written")
         raise typer.Exit(128 + signal.SIGINT) from None
     write_whole(target, job_file_text(answers))
-    console.say(f"wrote {target}", *_next(answers))
+    console.say(f"wrote {target}", *next_lines(answers))
+
+
+def _is_there(target: Path) -> Unavailable:
+    return Unavailable(f"there is a {target} already", "`--force` overwrites it")
 
 
 def _found(project: Project) -> Iterator[str]:
@@ -178,14 +211,3 @@ def _check_memory(text: str) -> None:
 def _check_save(text: str) -> None:
     if Path(text).is_file():
         raise WrongUsage(f"`{text}` is a file", "name a directory")
-
-
-def _next(answers: Answers) -> Iterator[str]:
-    rows = [
-        ("`zlaunch train --dry-run`", "shows the plan"),
-        ("`zlaunch train`", "starts the job"),
-    ]
-    if answers.model:
-        rows.insert(0, ("`zlaunch estimate`", "estimates its memory"))
-    yield "next:"
-    yield from console.table(rows)

@@ -181,6 +181,8 @@ class _Translation:
         left = set(given) - {SET}
         for option in given:
             left.update(_RIVALS.get(option, ()))
+        if "dry_run" in self.keys and not any(map(self._said, ("dry_run", "submit"))):
+            left.add("on")  # without which `train` starts on the machines that there are
         typed = self._typed_config_keys()
         left.update(option for option, keys in _SETS.items() if any(_is_in(key, keys) for key in typed))
         is_another = self._names_another_program()
@@ -223,9 +225,9 @@ class _Translation:
     def _model_argument(self, args: Sequence[str], used: list[str]) -> list[str]:
         """Pass the model on to the script, by the argument that it has for it."""
         model = self.document.value.get(MODEL)
-        if MODEL in self.keys or model is None or self._program("module") is not None:
+        if MODEL in self.keys or model is None or self._said("module") is not None:
             return []
-        name = str(self._program("script") or "")
+        name = str(self._said("script") or "")
         path = default_recipe()
         if name:
             path = recipe_named(name) or Path(name)
@@ -239,7 +241,7 @@ class _Translation:
         self.arg_places[flag] = self._place((MODEL,))
         return [f"--{flag}", self._scalar(model, (MODEL,))]
 
-    def _program(self, key: str) -> Any:
+    def _said(self, key: str) -> Any:
         return self.line.given.get(key) or self.document.value.get(key)
 
     def _names_another_program(self) -> bool:

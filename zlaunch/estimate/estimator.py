@@ -10,6 +10,7 @@ from pathlib import Path
 from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document, located
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
+from zlaunch.estimate.calibration import calibrated
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
@@ -134,6 +135,9 @@ class Estimator(AbstractContextManager["Estimator"]):
         speed = estimate.speed
         if forecast.flops != estimate.forecast.flops:  # nothing else of a forecast decides the speed
             speed = speed_of(estimate.workload, estimate.query.cluster, forecast)
+            if speed is not None and estimate.speed is not None:
+                roofline = speed.roofline.corrected(estimate.speed.roofline.correction)
+                speed = replace(speed, roofline=roofline)
         return replace(estimate, forecast=forecast, speed=speed)
 
 
@@ -178,7 +182,8 @@ def _estimate(
         forecast = forecast.resumed()
     if forecast.late_error is not None:
         return Rejected(Refused([_deepspeed_gives_up(forecast.late_error, query.given.base)]))
-    return Estimate(query, resolved, workload, forecast, speed_of(workload, query.cluster, forecast), remarks)
+    speed = speed_of(workload, query.cluster, forecast)
+    return calibrated(Estimate(query, resolved, workload, forecast, speed, remarks))
 
 
 def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:

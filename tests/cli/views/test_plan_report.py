@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.asking import answer, forecast, question
-from zlaunch.cli.views.plan_report import _considered, _show_nothing, _write_config
+from zlaunch.cli.views.plan_report import _considered, _write_config, show_nothing
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
@@ -53,7 +53,7 @@ def test_where_nothing_fits_a_plan_counts_what_was_rehearsed_and_names_what_is_r
         sized(replace(one, query=remarked), 500.0, 1.0),
         sized(one, 900.0, 1.0, method="closed form"),
     )
-    _show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(Refused(late))),)), one.query)
+    show_nothing(NothingFits(smallest, ((STRATEGIES[3], Rejected(Refused(late))),)), one.query)
     said = " ".join(capsys.readouterr().err.split())
     assert "combinations of stage and offload tried: 1 rehearsed, 1 by the closed form" in said
     assert "`--stage 3` cannot work: why not" in said

@@ -11,6 +11,7 @@ from zlaunch.cli.recipes.name import Name, find_recipe
 from zlaunch.cli.views.dump import to_json
 from zlaunch.errors import Unavailable
 from zlaunch.files import check_new, shown, typed, write_new
+from zlaunch.job.recipes import Recipe
 
 
 def copy(
@@ -23,6 +24,16 @@ def copy(
     The copy is a program of your own, which needs nothing of zlaunch. Files are never overwritten.
     """
     recipe = find_recipe(name)
+    copies = copy_recipe(recipe, folder)
+    if as_json:
+        console.data(to_json({"files": [str(new) for new in copies.values()]}))
+        return
+    console.data(*(shown(new) for new in copies.values()))
+    console.say(f"`zlaunch train {typed(copies[recipe.path])}` starts it, with or without changes")
+
+
+def copy_recipe(recipe: Recipe, folder: Path) -> dict[Path, Path]:
+    """Copy the files of a recipe; return each with its copy. Raise Unavailable where there is another one."""
     copies = {file: folder / file.relative_to(recipe.path.parent) for file in recipe.files}
     try:
         for new in copies.values():
@@ -34,11 +45,7 @@ def copy(
         check_new(new)
     for file, new in needed.items():
         write_new(new, file.read_bytes())
-    if as_json:
-        console.data(to_json({"files": [str(new) for new in copies.values()]}))
-        return
-    console.data(*(shown(new) for new in copies.values()))
-    console.say(f"`zlaunch train {typed(copies[recipe.path])}` starts it, with or without changes")
+    return copies
 
 
 def _is_copy(file: Path, new: Path) -> bool:

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from zlaunch import console
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -21,6 +23,14 @@ class Answers:
     """A stage, a stage and an offload with a space between, or the file of a ds_config; empty where the
     script passes its own ds_config."""
     save: str = ""
+    lora: str = ""
+    """The rank of adapters."""
+    overrides: tuple[tuple[str, object], ...] = ()
+    """Keys of the ds_config."""
+    args: tuple[tuple[str, object], ...] = ()
+    """Arguments of the script."""
+    remarks: tuple[str, ...] = ()
+    """Lines about the job, as comments at the top."""
 
 
 def job_file_text(answers: Answers) -> str:
@@ -28,8 +38,24 @@ def job_file_text(answers: Answers) -> str:
     return "\n".join(_job_file_lines(answers)) + "\n"
 
 
+def next_lines(answers: Answers) -> Iterator[str]:
+    """Say what to type next."""
+    rows = [
+        ("`zlaunch train --dry-run`", "shows the plan"),
+        ("`zlaunch train`", "starts the job"),
+    ]
+    if answers.model:
+        rows.insert(0, ("`zlaunch estimate`", "estimates its memory"))
+    yield "next:"
+    yield from console.table(rows)
+
+
 def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield "# Options of `zlaunch train`, `estimate` and `plan`. The command line wins over them."
+    if answers.remarks:
+        yield "#"
+    for line in answers.remarks:
+        yield f"# {line}".rstrip()
     yield "\n# The training script, or a recipe: `zlaunch recipes list`."
     yield _pair("script", answers.script)
     if answers.takes_model:
@@ -40,13 +66,28 @@ def _job_file_lines(answers: Answers) -> Iterator[str]:
     yield _option("gpus", answers.gpus, "2")
     yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
     yield _option("on", answers.planned, "8xH100-80GB")
+    if answers.lora:
+        yield "\n# The rank of the adapters, which `estimate` and `plan` count with."
+        yield _pair("lora", answers.lora)
     yield "\n# The directory for the model and its checkpoints. `resume: latest` resumes from the newest."
     yield _option("save", answers.save, "out")
     yield "# resume: latest"
     yield "\n# Keys of the ds_config: `zlaunch config explain` lists them."
-    yield "# set:\n#   gradient_clipping: 1.0"
+    yield from _mapping("set", answers.overrides, "gradient_clipping: 1.0")
     yield "\n# Arguments of the script."
-    yield "# args:\n#   learning_rate: 2e-5"
+    yield from _mapping("args", answers.args, "learning_rate: 2e-5")
+
+
+def _mapping(key: str, values: tuple[tuple[str, object], ...], example: str) -> Iterator[str]:
+    if not values:
+        yield f"# {key}:\n#   {example}"
+        return
+    yield f"{key}:"
+    for name, value in values:
+        if value is True:
+            yield f"  {name}: true"
+        else:
+            yield f"  {_pair(name, str(value))}"
 
 
 def _memory_lines(memory: str) -> Iterator[str]:

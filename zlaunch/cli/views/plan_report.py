@@ -9,7 +9,8 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import host_text, job_rows, method, process_text, unchecked_host
+from zlaunch.cli.views.estimate_text import host_text, job_rows, method, unchecked_host
+from zlaunch.cli.views.settings_text import process_text
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.config.resolve.autos import equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
@@ -41,10 +42,10 @@ def report(
         console.data(to_json(of_search(result, query)))
     if isinstance(result, NothingFits):
         if not as_json:
-            _show_nothing(result, query)
+            show_nothing(result, query)
         return result.fit.status
     if not as_json:
-        console.data(*console.table([*job_rows(result.estimate), *_plan_rows(result)], indent=""))
+        console.data(*console.table([*job_rows(result.estimate), *plan_rows(result)], indent=""))
         console.data("", *console.table([_CONSIDERED, *_considered(result)], indent=""))
         console.say_findings([*result.estimate.findings, *not_counted(result.uncounted)])
     if output is not None or not as_json:
@@ -52,7 +53,8 @@ def report(
     return ExitStatus.OK
 
 
-def _show_nothing(result: NothingFits, query: EstimateQuery) -> None:
+def show_nothing(result: NothingFits, query: EstimateQuery) -> None:
+    """Say that nothing fits, and what came closest."""
     candidate, estimate = result.closest
     close = _CLOSE[result.fit]
     console.say(
@@ -79,7 +81,8 @@ def _tried(result: NothingFits) -> str:
     return f"combinations of stage and offload tried: {counted}"
 
 
-def _plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
+def plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
+    """List the choice, and what it takes."""
     chosen, estimate = result.candidate, result.estimate
     ranks = estimate.query.groups.batch
     yield "choice", f"`{chosen.options}`"

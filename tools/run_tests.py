@@ -50,7 +50,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "zlaunch/estimate/": ("tests/estimate/", "tests/program/test_plan.py", "tests/test_learn.py"),
     "zlaunch/hosts/": ("tests/cluster/",),
     "zlaunch/launch/backends/": ("tests/jobs/test_training.py", "tests/deaths/"),
-    "zlaunch/launch/measure.py": ("tests/jobs/test_measured_plan.py",),
+    "zlaunch/launch/measure/": ("tests/jobs/test_measured_plan.py",),
     "zlaunch/launch/monitoring/": ("tests/jobs/test_preempt.py",),
     "zlaunch/launch/schedulers/": ("tests/cluster/test_slurm_preempts.py",),
     "zlaunch/parity/": ("tests/parity/",),

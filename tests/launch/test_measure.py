@@ -19,17 +19,10 @@ from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import JobSpec
-from zlaunch.launch.measure import (
-    KeptSamples,
-    Limits,
-    Measurement,
-    Race,
-    Sample,
-    TrialJob,
-    TrialJobs,
-    sample_of,
-    trials_of,
-)
+from zlaunch.launch.measure.kept import KeptSamples
+from zlaunch.launch.measure.race import Limits, Measurement, Race
+from zlaunch.launch.measure.runner import Sample, sample_of
+from zlaunch.launch.measure.trials import TrialJob, TrialJobs, trials_of
 from zlaunch.runs.run import Run
 
 JOB = JobSpec(script=Path("train.py"))

@@ -228,6 +228,66 @@ def test_the_peaks_of_a_gpu_are_the_highest_of_the_first_steps_and_of_the_end(
     assert readings == []
 
 
+class Several:
+    """A script with several engines, of which each takes a step when it is named."""
+
+    def __init__(self, folder: Path) -> None:
+        self.facts = EngineFacts(Heartbeat(folder / "pulse"))
+        self.engines = {name: Engine(1) for name in "ABC"}
+        self.tokens = 0
+
+    def forward(self, name: str) -> None:
+        ids = SimpleNamespace(is_floating_point=lambda: False, dim=lambda: 2, numel=lambda: 10)
+        counted = self.facts.before(phases.FORWARD, [self.engines[name], ids], {})
+        self.tokens = int(str(counted.get("tokens", self.tokens)))
+
+    def steps_of_program(self, engines: str) -> int:
+        """Step in this order; return how many of them were steps of the program."""
+        count = 0
+        for name in engines:
+            self.forward(name)
+            self.engines[name].step()
+            count += "step" in self.facts.after(phases.STEPPING, [self.engines[name]])
+        return count
+
+
+@pytest.mark.parametrize(
+    ("engines", "steps"),
+    [
+        ("AAAA", 4),  # one
+        ("ABABABAB", 4),  # a GAN
+        ("ABCABCABC", 3),
+        ("AAAAABAAAAABAAAAAB", 15),  # a critic that is trained more often
+        ("BAAAAABAAAAABAAAAAB", 15),
+        ("AAAAABBBBB", 9),  # one after the other: the first step of the next one is taken for a second engine
+    ],
+)
+def test_the_engine_that_steps_most_often_takes_the_steps_of_a_program(
+    engines: str, steps: int, tmp_path: Path
+) -> None:
+    assert Several(tmp_path).steps_of_program(engines) == steps
+
+
+def test_only_the_tokens_of_the_engine_that_steps_are_counted(tmp_path: Path) -> None:
+    script = Several(tmp_path)
+    for _ in range(5):
+        script.forward("B")
+        script.steps_of_program("A")
+        script.forward("C")
+    assert script.tokens == 50
+
+
+def test_an_evaluation_is_told_from_the_forward_pass_of_a_reference_model(tmp_path: Path) -> None:
+    script = Several(tmp_path)
+    policy, reference = (script.engines[name] for name in "AB")
+    modules = [SimpleNamespace(training=True), SimpleNamespace(training=False)]
+    policy.module, reference.module = modules  # type: ignore[attr-defined]
+    script.steps_of_program("A")
+    assert (script.facts.evaluates(reference), script.facts.evaluates(policy)) == (False, False)
+    modules[0].training = False
+    assert (script.facts.evaluates(reference), script.facts.evaluates(policy)) == (True, True)
+
+
 def test_the_learning_rate_and_the_norm_are_those_of_the_engine_also_where_a_trainer_counts(
     tmp_path: Path,
 ) -> None:

@@ -18,10 +18,14 @@ from zlaunch.cli.views.measured_plan import (
     write_measured,
 )
 from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
+from zlaunch.estimate.calibration import keep
 from zlaunch.files import check_new, shown
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.measure import KeptSamples, Limits, Race, TrialRunner, find_trials
+from zlaunch.launch.measure.kept import KeptSamples, records_of
+from zlaunch.launch.measure.race import Limits, Race
+from zlaunch.launch.measure.runner import TrialRunner
+from zlaunch.launch.measure.trials import find_trials
 from zlaunch.launch.surroundings import refuse_several
 
 _ELSEWHERE: Final = ("nodes", "on", "hostfile", "host_memory", "network")
@@ -58,6 +62,7 @@ def measured_plan(
     else:
         console.data(*measured_lines(result, trials.facts))
     if result.measured:
+        keep(records_of(result))
         write_measured(result, trials.facts, output)
     if result.is_interrupted:
         return INTERRUPTED

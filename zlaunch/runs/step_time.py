@@ -25,6 +25,7 @@ from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
 from zlaunch.runs.what_ran import precision_of
 from zlaunch.units import brief, decimal, rate, whole
+from zlaunch.worker.hook.step_clock import WARM_UP
 
 CPU_FLOPS: Final = 64e9
 """FLOP/s of a CPU core in fp32, at least: 2 GHz, two fused multiply-adds of 8 numbers at a time (AVX2)."""
@@ -155,7 +156,7 @@ def _throughput(run: Run, first: HeartbeatRecord, model: _Model | None, step: fl
 
 
 def _steps_taken(beat: HeartbeatRecord) -> int:
-    return beat.get("taken_steps") or beat.get("step", 0) - beat.get("first_step", 0)
+    return beat.get("timed_steps", 0) + WARM_UP
 
 
 def _per_step(beat: HeartbeatRecord, *, on_gpu: bool) -> dict[str, float]:

@@ -11,7 +11,9 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.strategies import STRATEGIES
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.spec import GpuChoice, JobSpec
-from zlaunch.launch.measure import Limits, MeasuredTrial, Measurement, Sample, TrialJob
+from zlaunch.launch.measure.race import Limits, MeasuredTrial, Measurement
+from zlaunch.launch.measure.runner import Sample
+from zlaunch.launch.measure.trials import TrialJob
 
 JOB = JobSpec(script=Path("train.py"), gpus=GpuChoice(count=2), args=ScriptArgs(("--steps", "9")))
 FACTS = facts_of(JOB, script(), topology=local(0, 1))

@@ -13,10 +13,11 @@ from zlaunch.config.resolve.compose import to_json as config_text
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.errors import Finding
+from zlaunch.estimate.calibration import CALIBRATED
 from zlaunch.files import typed, write_new
 from zlaunch.job.recipes import recipe_of
 from zlaunch.launch.facts import JobFacts
-from zlaunch.launch.measure import MeasuredTrial, Measurement
+from zlaunch.launch.measure.race import MeasuredTrial, Measurement
 from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.resume.saved_by_run import SavedByRun
@@ -84,6 +85,7 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
         yield ""
         best = result.measured[0]
         yield from console.paragraph(f"fastest: `{best.trial.name}`; {best.provenance}")
+        yield from console.paragraph(_calibration(result))
         if result.is_close:
             yield from console.paragraph(_how_close(result))
     by_reason: dict[str, list[str]] = {}
@@ -92,6 +94,15 @@ def measured_lines(result: Measurement, facts: JobFacts) -> Iterator[str]:
     for why, names in by_reason.items():
         yield from console.paragraph(f"not measured: {listed(names, MOST_NAMES)}: {why}")
     yield from map(str, _ending(result))
+
+
+def _calibration(result: Measurement) -> str:
+    """Say what the predictions were calibrated by; empty if by nothing."""
+    estimates = [one.trial.estimate for one in result.measured if one.trial.estimate is not None]
+    remarks = [
+        finding for estimate in estimates for finding in estimate.remarks if finding.code == CALIBRATED
+    ]
+    return remarks[0].message if remarks else ""
 
 
 def _same_batch(result: Measurement, ranks: int) -> str:

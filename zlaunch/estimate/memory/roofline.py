@@ -7,7 +7,7 @@ communication overlaps with computation; at worst, nothing does. docs/speed.md l
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Final
 
@@ -108,6 +108,13 @@ class Roofline:
     """Of all ranks; an upper bound."""
     is_calibrated: bool = True
     """Whether the published runs include this kind of GPU."""
+    correction: float = 1.0
+    """By what `likely` was multiplied, because a measurement on this machine took so much longer."""
+
+    def corrected(self, factor: float) -> "Roofline":
+        """Multiply all likely times."""
+        terms = tuple(replace(term, likely=_times(term.likely, factor)) for term in self.terms)
+        return replace(self, terms=terms, likely=_times(self.likely, factor), correction=factor)
 
     @property
     def middle(self) -> float:
@@ -118,6 +125,10 @@ class Roofline:
     def bound_by(self) -> str:
         """Return the name of the term that probably takes longest."""
         return max(self.terms, key=lambda term: geometric_mean(term.likely)).name
+
+
+def _times(likely: Range, factor: float) -> Range:
+    return likely[0] * factor, likely[1] * factor
 
 
 def geometric_mean(likely: Range) -> float:

@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -87,15 +88,24 @@ class _Accumulation:
 
 
 class EngineFacts:
-    """Reads facts from an engine before and after its phases; raises nothing."""
+    """Reads facts from engines before and after their phases; raises nothing.
+
+    A program may have several: those of a GAN, or a reference model. The steps of the one that steps most
+    often are the steps of the program; what the others do is a part of them.
+    """
 
     def __init__(self, heartbeat: Heartbeat, profiler: StepProfiler | None = None) -> None:
         self._heartbeat, self._profiler = heartbeat, profiler
         self._accumulations: dict[int, _Accumulation] = {}
         """Those of each engine."""
+        self._leading: Callable[[], object] = _no_engine
+        """Returns the engine whose steps count; None before the first, or once it is gone."""
+        self._followed: set[int] = set()
+        """Other engines that have stepped since it did."""
         self._num_discarded = self._num_taken = self._num_skipped = self._num_idle = 0
         self._has_learned = False
-        self._tokens = 0
+        self._tokens: dict[int, int] = {}
+        """Those of each engine in training mode, until one leads, whose are counted from then on."""
         self._asked, self._num_asked = 0.0, 0
         atexit.register(self._note_gpu_peaks)
 
@@ -129,11 +139,12 @@ class EngineFacts:
     def before(self, phase: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """Read the inputs of a phase."""
         try:
-            if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING) and trains(args[0]):
+            counts = self._leading() in (None, args[0]) and trains(args[0])
+            if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING) and counts:
                 self._profiler.forward(getattr(args[0], "global_steps", 0))
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
-                if not trains(args[0]):
+                if not counts:
                     return {}
                 return self._count_tokens(args, kwargs)
             if phase in (phases.STEPPING, phases.TRAINING):
@@ -168,19 +179,35 @@ class EngineFacts:
         ids = cast("Tensor | None", inputs)
         if ids is None or ids.is_floating_point() or ids.dim() != 2:
             return {}
-        self._tokens += ids.numel()
-        return {"tokens": self._tokens}
+        key = id(args[0])
+        self._tokens[key] = self._tokens.get(key, 0) + ids.numel()
+        return {"tokens": max(self._tokens.values())}
+
+    def evaluates(self, engine: object) -> bool:
+        """Whether a forward pass of an engine is part of an evaluation: not that of a reference model."""
+        leading = self._leading()
+        return not trains(engine) and (leading in (None, engine) or not trains(leading))
+
+    def _leads(self, engine: object) -> bool:
+        """Whether a step of this engine ends a step of the program."""
+        leading = self._leading()
+        if leading is not None and leading is not engine and id(engine) not in self._followed:
+            self._followed.add(id(engine))
+            return False
+        if leading is not engine:  # it is the first, or has stepped twice since the other did
+            self._leading = weakref.ref(engine)
+            self._tokens = {id(engine): self._tokens.get(id(engine), max(self._tokens.values(), default=0))}
+        self._followed.clear()
+        return True
 
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
         accumulation = self._accumulation(engine)
         if engine.global_steps == accumulation.step:  # it accumulates
             accumulation.num_backwards = 0
             return {}
-        if self._profiler is not None:
-            self._profiler.stepped(engine.global_steps)
         following = self._accumulations[id(engine)] = _Accumulation()
         following.step = engine.global_steps
-        facts = self._heartbeat.clock.step_ended()
+        facts: dict[str, object] = {}
         if accumulation.num_discarded:
             self._num_discarded += accumulation.num_discarded
             facts["discarded_backwards"] = self._num_discarded
@@ -189,6 +216,15 @@ class EngineFacts:
             self._num_taken += 1
             self._num_skipped += skipped > accumulation.skipped
             facts |= {"taken_steps": self._num_taken, "skipped_steps": self._num_skipped}
+        if self._leads(engine):
+            facts |= self._program_stepped(engine, accumulation)
+        return facts
+
+    def _program_stepped(self, engine: "DeepSpeedEngine", accumulation: _Accumulation) -> dict[str, object]:
+        if self._profiler is not None:
+            self._profiler.stepped(engine.global_steps)
+        facts = self._heartbeat.clock.step_ended()
+        if hasattr(engine, "skipped_steps"):
             facts["idle_steps"] = self._count_idle(engine)
         scale = getattr(engine.optimizer, "loss_scale", None)  # `cur_scale` is missing at stage 0
         if engine.fp16_enabled() and scale is not None:
@@ -232,6 +268,10 @@ class EngineFacts:
         self._num_idle = self._num_idle + 1 if is_idle and self._has_learned else 0
         self._has_learned |= bool(rates) and not is_idle
         return self._num_idle
+
+
+def _no_engine() -> None:
+    """Stand for a reference to an engine that is gone."""
 
 
 def trains(engine: object) -> bool:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from zlaunch.rundir import phases
-from zlaunch.worker.hook.engine_callback import EngineFacts, trains
+from zlaunch.worker.hook.engine_callback import EngineFacts
 from zlaunch.worker.hook.engine_save import MODULES, EngineSaver
 from zlaunch.worker.hook.heartbeat import Heartbeat
 from zlaunch.worker.hook.imports import ImportWatch, unseen, without_first
@@ -150,7 +150,7 @@ class Instrumentation:
             self._heartbeat.enter(outer)
         else:
             self._heartbeat.enter(phase, **self._engine.before(phase, args, kwargs))
-        if phase == phases.FORWARD and not trains(args[0]):
+        if phase == phases.FORWARD and self._engine.evaluates(args[0]):
             self._heartbeat.clock.enter_phase(phases.EVALUATING)  # in a loop of the script's own
         return outer
 

@@ -1,0 +1,146 @@
+"""What configurations took on this machine when they were measured, to correct the forecasts of others.
+
+Step times are multiplied by measured / predicted. Memory keeps its forecast: its error bounds grow to what
+was measured, so that a job that may not fit is not said to fit.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, TypedDict
+
+from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.dsconfig.schema.section import ZERO
+from zlaunch.dsconfig.text.document import value_at
+from zlaunch.errors import Finding, Severity
+from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.estimate.workload import Workload
+from zlaunch.files import cache_directory, read_regular, typed
+from zlaunch.rundir.read import parse_record
+from zlaunch.rundir.record import Finite
+from zlaunch.units import brief, memory
+
+CALIBRATED: Final = "calibrated"
+"""Code of the finding about it."""
+
+
+class MeasuredRecord(TypedDict, total=False):
+    """One configuration: what was predicted of it without any correction, and measured."""
+
+    run: str
+    host: str
+    device: str
+    ranks: int
+    strategy: str
+    predicted_seconds: Finite | None
+    seconds: Finite | None
+    predicted_memory: int | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How far off a forecast was on this machine."""
+
+    record: MeasuredRecord
+
+    @property
+    def time(self) -> float:
+        """By how much predicted step times are multiplied."""
+        return _ratio(self.record.get("seconds"), self.record.get("predicted_seconds"))
+
+    @property
+    def memory_error(self) -> float:
+        """How much more memory it took than predicted, as a fraction; 0 if it took less."""
+        return max(0.0, _ratio(self.record.get("memory"), self.record.get("predicted_memory")) - 1)
+
+    @property
+    def finding(self) -> Finding:
+        """Say what was measured, and how to leave it out."""
+        record, parts = self.record, []
+        seconds, expected = record.get("seconds"), record.get("predicted_seconds")
+        if seconds and expected:
+            parts.append(f"{brief(seconds)} a step where {brief(expected)} were predicted")
+        took, expected_memory = record.get("memory"), record.get("predicted_memory")
+        if took and expected_memory:
+            parts.append(f"{memory(took)} of memory where {memory(expected_memory)} were predicted")
+        message = f"calibrated by {record.get('run')}, which took {' and '.join(parts)}"
+        file = calibration_file()
+        hint = None if file is None else f"`rm {typed(file)}` leaves out what was measured here"
+        return Finding(CALIBRATED, message, hint, severity=Severity.ADVICE)
+
+
+def _ratio(measured: float | None, predicted: float | None) -> float:
+    if not measured or not predicted:
+        return 1.0
+    return measured / predicted
+
+
+def calibration_file() -> Path | None:
+    """Find the file of this user; None if the cache is off."""
+    directory = cache_directory(os.environ)
+    return None if directory is None else directory / "measured.jsonl"
+
+
+def measured_record(estimate: Estimate, run: str) -> MeasuredRecord:
+    """Describe the configuration of an estimate, and the time of a step that was predicted of it."""
+    record: MeasuredRecord = {**_place(estimate.query, estimate.workload), "run": run}
+    if estimate.speed is not None:
+        roofline = estimate.speed.roofline
+        record["predicted_seconds"] = roofline.middle / roofline.correction
+    return record
+
+
+def keep(records: Iterable[MeasuredRecord]) -> None:
+    """Add what was measured; a file that cannot be written is ignored."""
+    file = calibration_file()
+    if file is not None:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with file.open("a") as lines:
+                lines.writelines(f"{json.dumps(record)}\n" for record in records)
+
+
+def calibrated(estimate: Estimate) -> Estimate:
+    """Correct an estimate by what was measured on its machine, and have it say so."""
+    calibration, speed = _calibration_of(estimate.query, estimate.workload), estimate.speed
+    if calibration is None:
+        return estimate
+    if speed is not None:
+        speed = replace(speed, roofline=speed.roofline.corrected(calibration.time))
+    forecast = estimate.forecast
+    forecast = replace(forecast, error=max(forecast.error, calibration.memory_error))
+    return replace(estimate, forecast=forecast, speed=speed, remarks=(*estimate.remarks, calibration.finding))
+
+
+def _calibration_of(query: EstimateQuery, workload: Workload) -> Calibration | None:
+    """Choose the newest measurement here on as many ranks, best of the same stage and offload."""
+    file, wanted = calibration_file(), _place(query, workload)
+    try:
+        lines = [] if file is None else read_regular(file).splitlines()
+    except OSError:
+        return None
+    here: list[MeasuredRecord] = []
+    for line in lines:
+        record = parse_record(line, MeasuredRecord)
+        if {**record, "strategy": wanted["strategy"]}.items() >= wanted.items():
+            here.append(record)
+    if not here:
+        return None
+    same = [record for record in here if record.get("strategy") == wanted["strategy"]]
+    return Calibration((same or here)[-1])
+
+
+def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
+    """Say where a job runs, and how it is partitioned."""
+    gpu, config = query.cluster.gpu, workload.ds_config
+    devices = [value_at(config, (ZERO, offload, "device")) or "none" for offload in OFFLOADS]
+    return {
+        "host": query.given.machine.hostname,
+        "device": "CPU" if gpu is None else gpu.name,
+        "ranks": query.cluster.world_size,
+        "strategy": f"stage {value_at(config, (ZERO, 'stage')) or 0}, offload {' '.join(map(str, devices))}",
+    }

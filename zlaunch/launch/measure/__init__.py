@@ -1,0 +1,1 @@
+"""Measure the best few configurations of a script: run each for some steps on this machine, in turn."""

@@ -1,0 +1,186 @@
+"""The configurations of a job that can be measured: all have the same global batch."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
+from zlaunch.errors import Refused, Unavailable, WrongUsage
+from zlaunch.estimate.candidates import sizes
+from zlaunch.estimate.changes import Options
+from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.fit import Fit
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.strategies import Strategy, available, fastest_first, job_with
+from zlaunch.job.script import Handover, Script, setting_of
+from zlaunch.job.spec import JobSpec
+from zlaunch.launch.facts import JobFacts
+from zlaunch.launch.make_plan import make_plan, refuse_without_deepspeed
+from zlaunch.launch.memory import query_for
+from zlaunch.launch.options import LaunchOptions
+from zlaunch.launch.plan import LaunchPlan
+from zlaunch.launch.prepare import prepare
+from zlaunch.launch.reporter import Reporter
+from zlaunch.units import plural, whole
+
+_FEEDS: Final = ("train_micro_batch_size_per_gpu", "training_data")
+"""Words of a script whose batches have the size that the ds_config names."""
+
+
+@dataclass(frozen=True)
+class TrialJob:
+    """A configuration that can be run, and what is predicted of it."""
+
+    strategy: Strategy
+    options: Options
+    """What it changes about the job."""
+    job: JobSpec
+    micro_batch: int | None = None
+    """None if only the script knows."""
+    grad_accum: int | None = None
+    estimate: Estimate | None = None
+
+    @property
+    def name(self) -> str:
+        """Its options, as they are typed."""
+        return str(self.options)
+
+    @property
+    def seconds(self) -> float | None:
+        """The predicted time of a step: the middle of the likely range."""
+        if self.estimate is None:
+            return None
+        return self.estimate.seconds
+
+    @property
+    def least_seconds(self) -> float:
+        """The predicted time of a step at best; 0 without a prediction."""
+        if self.estimate is None or self.estimate.speed is None:
+            return 0.0
+        return self.estimate.speed.roofline.likely[0]
+
+
+@dataclass(frozen=True)
+class TrialJobs:
+    """The configurations of a job, the best first, and those that DeepSpeed or the memory does not allow."""
+
+    facts: JobFacts
+    listed: Sequence[TrialJob]
+    refused: Sequence[tuple[str, str]]
+    per_rank: int | None
+    """Samples of a rank in a step."""
+
+
+def find_trials(job: JobSpec, reporter: Reporter, global_batch: int | None) -> TrialJobs:
+    """List the configurations of a job with one global batch; raise what makes the job impossible."""
+    options = LaunchOptions(beside=Path(tempfile.gettempdir()), dry_run=True)
+    facts = prepare(job, options, reporter)
+    refuse_without_deepspeed(facts.job, facts.script, "measure")
+    if facts.script.handover is Handover.NOT:
+        message = f"{facts.job.shown_name} brings its own ds_config, so there is nothing to choose"
+        raise Unavailable(message, "let it take the ds_config that it is given")
+    return trials_of(facts, global_batch)
+
+
+def trials_of(facts: JobFacts, global_batch: int | None) -> TrialJobs:
+    """List the configurations of a job: those that are predicted to be faster first, the best of each stage.
+
+    Raise WrongUsage for a batch that the script does not let zlaunch choose, Refused if none can work.
+    """
+    wanted = None
+    if global_batch is not None:
+        wanted = _shared(global_batch, facts)
+    listed: list[TrialJob] = []
+    refused: list[tuple[str, str]] = []
+    errors: list[Refused] = []
+    for strategy in available(facts.job):
+        try:
+            plan = make_plan(replace(facts, job=job_with(facts.job, strategy, has_base=False)))
+        except Refused as error:
+            refused.append((str(strategy.options), error.findings[0].message))
+            errors.append(error)
+            continue
+        listed += _splits(plan, strategy, wanted)
+    if not listed:
+        raise errors[0]
+    trials = []
+    for trial, estimate in _estimated(facts, listed):
+        if isinstance(estimate, str):
+            refused.append((trial.name, estimate))
+        else:
+            trials.append(replace(trial, estimate=estimate))
+    pieces = [trial.micro_batch * (trial.grad_accum or 1) for trial in listed if trial.micro_batch]
+    return TrialJobs(facts, _best_first(trials), refused, next(iter(pieces), None))
+
+
+def _shared(global_batch: int, facts: JobFacts) -> int:
+    ranks = facts.topology.world_size
+    if not _can_split(facts.script):
+        message = f"`--global-batch`: {facts.script.path.name} decides its batches itself"
+        raise WrongUsage(message, "give it its own argument after `--`")
+    if global_batch % ranks:
+        hint = f"`--global-batch {-(-global_batch // ranks) * ranks}` can"
+        message = f"`--global-batch {global_batch}` cannot be shared among {plural(ranks, 'rank')}"
+        raise WrongUsage(message, hint)
+    return global_batch // ranks
+
+
+def _can_split(script: Script) -> bool:
+    """Whether zlaunch can change the micro-batches that are really fed."""
+    setting = setting_of(script.interface, script.handover)
+    return setting == "argument" or (setting == "key" and any(map(script.mentions, _FEEDS)))
+
+
+def _splits(plan: LaunchPlan, strategy: Strategy, wanted: int | None) -> Iterator[TrialJob]:
+    """Cut the batch of a rank into micro-batches, the largest first."""
+    job, script = plan.facts.job, plan.script
+    setting = setting_of(script.interface, script.handover)
+    micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
+    if micro is None or pieces is None or not _can_split(script):
+        yield TrialJob(strategy, strategy.options, job, micro, pieces)
+        return
+    per_rank = wanted or micro * pieces
+    for size in sizes(per_rank)[::-1]:
+        batch = Options(micro_batch=size, grad_accum=per_rank // size)
+        changed = batch.apply(job, setting)
+        assert changed is not None, "the setting is known"
+        yield TrialJob(strategy, strategy.options | batch, changed, size, per_rank // size)
+
+
+def _estimated(
+    facts: JobFacts, trials: Sequence[TrialJob]
+) -> Iterator[tuple[TrialJob, Estimate | str | None]]:
+    """Predict each in closed form; None if nothing is known, a reason if it cannot work."""
+    queries = [query_for(replace(facts, job=trial.job)) for trial in trials]
+    known = [query for query in queries if query is not None and _is_known(query)]
+    if len(known) < len(queries):
+        yield from ((trial, None) for trial in trials)
+        return
+    with Estimator(python=facts.job.python) as estimator:
+        results = estimator.closed_form(known)
+    for trial, result in zip(trials, results, strict=True):
+        if isinstance(result, Estimate) and result.fit is not Fit.NO:
+            yield trial, result
+        elif isinstance(result, Estimate):
+            yield trial, f"it does not fit: {'; '.join(result.verdict.reasons)}"
+        elif isinstance(result, Rejected) and isinstance(result.error, Refused):
+            yield trial, result.findings[0].message
+        else:
+            yield trial, None
+
+
+def _is_known(query: EstimateQuery) -> bool:
+    """Whether an estimate is about this job: the length of its sequences, and all that it does."""
+    training = query.training
+    return not (training.assumes_length or training.uncounted or training.split)
+
+
+def _best_first(trials: Sequence[TrialJob]) -> list[TrialJob]:
+    order = [trials[number] for number in fastest_first({n: t.seconds for n, t in enumerate(trials)})]
+    first_of = {trial.strategy: trial for trial in reversed(order)}
+    return [
+        *(trial for trial in order if first_of[trial.strategy] is trial),
+        *(trial for trial in order if first_of[trial.strategy] is not trial),
+    ]

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,10 @@ PROGRAM = "program"
 """The marker of a test that no other part has, and that is slow, nearly always because it starts a program."""
 
 
+IMPORTED = pytest.StashKey[set[str]]()
+"""The modules that are imported once all tests are collected."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--short", action="store_true", help="leave out what is marked `full`")
     parser.addoption(
@@ -41,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what `--short` does, put first what takes longest, and tell the report the part of each test."""
+    config.stash[IMPORTED] = {*sys.modules}
     if config.option.short:
         full = [item.nodeid for item in items if item.get_closest_marker("full")]
         left = {*left_out(full, tuple(config.option.also))}

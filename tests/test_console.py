@@ -191,6 +191,37 @@ def test_a_terminal_does_not_obey_what_stands_in_a_name(
     assert "".join(shown_on(ours)).replace("\r\n", "\n") == f"{shown}\n"
 
 
+def drawn(screen: int, columns: list[int]) -> str:
+    """Show a line of 90 letters on a terminal that has these columns, one after the other."""
+    ours, its = os.openpty()
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(its, "w", encoding="utf-8") as terminal:
+        patch.setattr(sys, "stderr", terminal)
+        line = console.ProgressLine()
+        for count in columns:
+            patch.setenv("COLUMNS", str(count))
+            line.show("x" * screen)
+    return "".join(shown_on(ours)).replace("\r\n", "\n")
+
+
+def test_a_line_that_a_narrower_terminal_has_wrapped_leaves_nothing_behind() -> None:
+    assert drawn(90, [100, 40]) == "\r\033[K" + "x" * 90 + "\033[2A\r\033[J" + "x" * 39
+    assert drawn(90, [40, 100]) == "\r\033[K" + "x" * 39 + "\r\033[K" + "x" * 90
+
+
+def test_a_terminal_that_wraps_no_line_keeps_what_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STY", "1.pts-0")
+    assert "A" not in drawn(90, [100, 40])
+
+
+def test_a_result_has_room_in_a_pipe_and_on_a_terminal_that_is_high_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LINES", "24")
+    assert console.has_room(["a"] * 99)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert [console.has_room(["a"] * count) for count in (23, 24)] == [True, False]
+
+
 def test_a_pipe_gets_a_result_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     console.data("a\033[2Jb")
     assert capsys.readouterr().out == "a\033[2Jb\n"

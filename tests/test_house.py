@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IMPORTED
 from tests.running import ROOT
 from tools.report import modules, places
 
@@ -31,6 +32,10 @@ def test_a_class_name_is_used_once() -> None:
 def test_no_conditional_expression_contains_another() -> None:
     dense = ("nested conditional expressions", "star lists")
     assert [str(place) for place in places(modules(ROOT)) if place.kind in dense] == []
+
+
+def test_tests_that_are_only_collected_import_no_torch(pytestconfig: pytest.Config) -> None:
+    assert pytestconfig.stash[IMPORTED] & {"torch", "transformers", "deepspeed", "accelerate"} == set()
 
 
 def test_no_module_is_an_attic() -> None:

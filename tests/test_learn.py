@@ -38,7 +38,14 @@ def examples(page: Path = BOOK) -> list[tuple[str, list[str]]]:
 TOUR = "zlaunch tour"
 """It takes minutes: its page shows what it once measured."""
 
-SHOWN = [(command, lines) for command, lines in examples() if any(lines) and command != TOUR]
+SHOW = "zlaunch checkpoint show "
+"""It shows what a training in the book has saved."""
+
+SHOWN = [
+    (command, lines)
+    for command, lines in examples()
+    if any(lines) and command != TOUR and not command.startswith(SHOW)
+]
 ESTIMATED = [
     example
     for page in ("README.md", "docs/estimate.md")
@@ -78,6 +85,17 @@ def test_what_the_book_tells_to_type_can_be_planned(command: str, tmp_path: Path
     end = words.index("--") if "--" in words else len(words)
     result = zlaunch(*words[:end], "--dry-run", *words[end:], cwd=tmp_path)
     assert result.status == 0, result.err
+
+
+@pytest.mark.job
+@pytest.mark.full
+def test_the_checkpoint_in_the_book_is_the_one_that_its_training_saves(tmp_path: Path) -> None:
+    ((show, lines),) = [example for example in examples() if example[0].startswith(SHOW)]
+    (train,) = [command for command in TYPED if "--save" in command]
+    trained = zlaunch(*shlex.split(train)[1:], cwd=tmp_path)
+    assert trained.status == 0, trained.err
+    printed = zlaunch(*shlex.split(show)[1:], cwd=tmp_path).out.splitlines()
+    assert [line for line in lines if line.strip() not in ("", "…") and line not in printed] == []
 
 
 def test_the_book_shows_the_tour_as_its_own_page_does() -> None:

@@ -39,6 +39,10 @@ _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode categories of what moves the cursor, colours or reverses text, or has no encoding."""
 
 
+_KEEPS_LINES = frozenset({"XTERM_VERSION", "STY"})
+"""Variables of xterm and screen, which cut lines instead of wrapping them when they become narrower."""
+
+
 class StepReporter(Protocol):
     """Shows steps that precede a start, or do without one."""
 
@@ -254,20 +258,41 @@ class ProgressLine:
         self._live = sys.stderr.isatty()
         self._in_pipes = in_pipes
         self._milestone: str | None = None
+        self._rows: list[int] = []
+        """Lengths of the lines that are shown."""
 
     def show(self, milestone: str, detail: str = "") -> None:
         """Show progress; the detail changes often and is shown on terminals only."""
         if self._live:
-            line = _without_escapes(hide_in_text(f"{milestone} {detail}".rstrip()))
-            _write_to_stderr(f"\r\033[K{line[: width() - 1]}")
+            self.draw([f"{milestone} {detail}".rstrip()])
         elif self._in_pipes and milestone != self._milestone:
             say(milestone)
         self._milestone = milestone
 
+    def draw(self, lines: Sequence[str]) -> None:
+        """Show lines instead of those before, cut to the width; nothing in a pipe."""
+        if self._live:
+            room = width() - 1
+            shown = [_without_escapes(hide_in_text(line))[:room] for line in lines]
+            _write_to_stderr(f"{self._erasure()}{chr(10).join(shown)}")
+            self._rows = [len(line) for line in shown]
+
     def clear(self) -> None:
         """Remove the line."""
         if self._live:
-            _write_to_stderr("\r\033[K")
+            _write_to_stderr(self._erasure())
+            self._rows = []
+
+    def _erasure(self) -> str:
+        """Return to the start of what is shown: a terminal that became narrower has wrapped its lines."""
+        columns = width()
+        if _KEEPS_LINES.isdisjoint(os.environ):
+            rows = sum(max(1, -(-length // columns)) for length in self._rows)
+        else:
+            rows = len(self._rows)
+        if rows < 2:
+            return "\r\033[K"
+        return f"\033[{rows - 1}A\r\033[J"
 
 
 class LineReporter(StepReporter):
@@ -335,6 +360,11 @@ def is_one_stream() -> bool:
         return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
     except (OSError, ValueError):
         return False
+
+
+def has_room(lines: Sequence[str]) -> bool:
+    """Whether a result stays in view with the line of the prompt; a pipe has room for any."""
+    return not sys.stdout.isatty() or len(lines) < shutil.get_terminal_size((80, 24)).lines
 
 
 def width() -> int:

@@ -14,7 +14,8 @@ from typing import Any
 import torch  # noqa: TID253 - a program of its own
 from torch.distributed import all_gather_object, get_rank, get_world_size  # noqa: TID253
 
-from tests.checkpoint.save import ENGINES, EXPERTS_ASKED, OTHER_OPTIMIZERS, STEPS, Net, engine, experts_engine
+from tests.checkpoint.engines import ENGINES, OTHER_OPTIMIZERS
+from tests.checkpoint.save import EXPERTS_ASKED, STEPS, Net, engine, experts_engine
 
 
 def opened(folder: Path, config: dict[str, Any]) -> tuple[Any, Callable[[], object]]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.checkpoint.save import ENGINES, MODELS
+from tests.checkpoint.engines import ENGINES, MODELS
 from tests.checkpoint.swapping import put_on_nvme
 from tests.running import zlaunch
 from zlaunch.checkpoint.dtypes import convert

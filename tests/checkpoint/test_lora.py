@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint.save import ADAPTERS
+from tests.checkpoint.engines import ADAPTERS
 from tests.running import zlaunch
 from zlaunch.checkpoint.export import plan_export, write_export
 from zlaunch.checkpoint.find import checkpoint_at

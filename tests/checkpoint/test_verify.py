@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoint.save import ENGINES
+from tests.checkpoint.engines import ENGINES
 from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.running import zlaunch

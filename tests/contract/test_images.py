@@ -2,30 +2,41 @@
 
 import math
 from collections.abc import Mapping
+from importlib import import_module
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-models = pytest.importorskip("transformers").models
+from zlaunch.estimate.workload import Images
 
-from zlaunch.estimate.rehearsal.images import ImageInputs, image_inputs  # noqa: E402
-from zlaunch.estimate.workload import Images  # noqa: E402
+if TYPE_CHECKING:
+    from zlaunch.estimate.rehearsal.images import ImageInputs
 
 SIZES = [(w, h) for w in (30, 56, 199, 336, 560, 1000, 3000) for h in (28, 130, 449, 672, 1300)]
 
 
+def image_inputs(*args: Any, **settings: Any) -> "ImageInputs":
+    from zlaunch.estimate.rehearsal import images
+
+    return images.image_inputs(*args, **settings)
+
+
 def inputs(
     width: int, height: int, arguments: Mapping[str, Any], config: Any, **processor: Any
-) -> ImageInputs:
+) -> "ImageInputs":
     arguments = {"pixel_values": None, **arguments}
     return image_inputs(Images(1, width, height), config, arguments, (1, 64), processor=processor)
 
 
+def prepared_by(module: str) -> Any:
+    """Import a module of image processors."""
+    return import_module(f"transformers.models.{module}")
+
+
 @pytest.mark.parametrize("patch", [14, 16])
 def test_qwen_rounds_images_to_whole_patches(patch: int) -> None:
-    resize = models.qwen2_vl.image_processing_pil_qwen2_vl.smart_resize
+    resize = prepared_by("qwen2_vl.image_processing_pil_qwen2_vl").smart_resize
     vision = SimpleNamespace(patch_size=patch, spatial_merge_size=2, temporal_patch_size=2)
     for width, height in SIZES:
         made = inputs(width, height, {"image_grid_thw": None}, SimpleNamespace(vision_config=vision))
@@ -35,7 +46,7 @@ def test_qwen_rounds_images_to_whole_patches(patch: int) -> None:
 
 
 def test_qwen_reduces_images_to_the_most_pixels_of_its_processor() -> None:
-    resize = models.qwen2_vl.image_processing_pil_qwen2_vl.smart_resize
+    resize = prepared_by("qwen2_vl.image_processing_pil_qwen2_vl").smart_resize
     vision = SimpleNamespace(patch_size=14, spatial_merge_size=2, temporal_patch_size=2)
     config = SimpleNamespace(vision_config=vision)
     for width, height in SIZES:
@@ -46,7 +57,9 @@ def test_qwen_reduces_images_to_the_most_pixels_of_its_processor() -> None:
 
 @pytest.mark.parametrize("merge", [1, 2])
 def test_pixtral_fits_images_into_its_largest_size(merge: int) -> None:
-    fitted = models.pixtral.image_processing_pil_pixtral.get_resize_output_image_size
+    import torch
+
+    fitted = prepared_by("pixtral.image_processing_pil_pixtral").get_resize_output_image_size
     vision = SimpleNamespace(model_type="pixtral", image_size=1024, patch_size=16)
     config = SimpleNamespace(vision_config=vision, model_type="mistral3", spatial_merge_size=merge)
     for width, height in SIZES:
@@ -57,7 +70,9 @@ def test_pixtral_fits_images_into_its_largest_size(merge: int) -> None:
 
 
 def test_idefics2_fits_images_between_two_edges() -> None:
-    module = models.idefics2.image_processing_pil_idefics2
+    import torch
+
+    module = prepared_by("idefics2.image_processing_pil_idefics2")
     edges = SimpleNamespace(shortest_edge=378, longest_edge=980)
     perceiver = SimpleNamespace(resampler_n_latents=64)
     config = SimpleNamespace(vision_config=SimpleNamespace(), perceiver_config=perceiver)
@@ -79,7 +94,7 @@ def test_idefics2_cuts_images_if_its_processor_does() -> None:
 
 
 def test_internvl_cuts_images_into_tiles() -> None:
-    processor = models.got_ocr2.image_processing_pil_got_ocr2.GotOcr2ImageProcessorPil(
+    processor = prepared_by("got_ocr2.image_processing_pil_got_ocr2").GotOcr2ImageProcessorPil(
         size={"height": 448, "width": 448}, crop_to_patches=True
     )
     vision = SimpleNamespace(image_size=[448, 448])
@@ -109,7 +124,7 @@ def test_tiles_that_are_not_counted_make_the_number_a_lower_bound(
 
 
 def test_smolvlm_splits_images() -> None:
-    processor = models.smolvlm.image_processing_pil_smolvlm.SmolVLMImageProcessorPil(
+    processor = prepared_by("smolvlm.image_processing_pil_smolvlm").SmolVLMImageProcessorPil(
         size={"longest_edge": 2048}, max_image_size={"longest_edge": 512}
     )
     vision = SimpleNamespace(image_size=512, patch_size=16)
@@ -122,7 +137,7 @@ def test_smolvlm_splits_images() -> None:
 
 
 def test_llava_next_leaves_out_padding() -> None:
-    module = models.llava_next.processing_llava_next
+    module = prepared_by("llava_next.processing_llava_next")
     resolutions = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
     vision = SimpleNamespace(image_size=336, patch_size=14)
     config = SimpleNamespace(vision_config=vision, model_type="llava_next", image_grid_pinpoints=resolutions)
@@ -138,8 +153,8 @@ def test_llava_next_leaves_out_padding() -> None:
 
 
 def test_llava_onevision_has_fewer_tokens_of_large_images() -> None:
-    processor = models.llava_onevision.processing_llava_onevision.LlavaOnevisionProcessor
-    resolutions = models.llava_onevision.image_processing_pil_llava_onevision
+    processor = prepared_by("llava_onevision.processing_llava_onevision").LlavaOnevisionProcessor
+    resolutions = prepared_by("llava_onevision.image_processing_pil_llava_onevision")
     resolutions = resolutions.LlavaOnevisionImageProcessorPil.image_grid_pinpoints
     vision = SimpleNamespace(image_size=384, patch_size=14)
     config = SimpleNamespace(

@@ -53,7 +53,7 @@ def test_a_plan_is_an_object_with_its_ds_config(planned: Result, folder: Path) -
 
 def test_a_plan_says_what_speaks_for_it(planned: Result) -> None:
     said = [line.split()[0] for line in planned.out.splitlines() if line and not line.startswith(" ")]
-    assert {"choice", "batch", "process", "host", "considered", "step"} <= set(said)
+    assert {"choice", "batch", "process", "host", "each", "step"} <= set(said)
     assert [line for line in f"{planned.out}{planned.err}".splitlines() if len(line) > 80] == []
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint.engines import ENGINES, OTHER_OPTIMIZERS
 from tests.checkpoint.made import T, safetensors
 from tests.checkpoint.ranks import run_ranks
-from tests.checkpoint.save import ENGINES, OTHER_OPTIMIZERS
 from tests.checkpoint.swapping import put_on_nvme
 from tests.checkpoint.trainers import trainers
 from tests.running import ACTIVATED, ROOT, run, start, zlaunch

@@ -84,6 +84,28 @@ def test_what_the_script_sets_once_is_known(tmp_path: Path) -> None:
     assert found.is_model_only
 
 
+@each(
+    ("arguments", "every", "most"),
+    [
+        ("save_steps=50, save_total_limit=2, max_steps=1000", 50, 3),
+        ("max_steps=1000", 500, 2),
+        ("save_steps=every, save_total_limit=2, max_steps=1000", None, 3),
+        ("save_strategy='no'", None, None),
+    ],
+)
+def test_a_trainer_whose_arguments_are_all_code_is_known_too(
+    arguments: str, every: int | None, most: int | None, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from transformers import Trainer, TrainingArguments\n"
+        f"Trainer(model, TrainingArguments(output_dir='out', deepspeed='ds.json', {arguments})).train()\n"
+    )
+    found = plan_saves(read_script(own), ScriptArgs.of([]), None)
+    assert (found and found.every, found and found.most) == (every, most)
+    assert found is None or found.directory.name == "out"
+
+
 @pytest.mark.parametrize("argv", ["--save_strategy no", "--save_strategy=no"])
 def test_a_trainer_that_saves_nothing_has_no_plan_for_it(argv: str) -> None:
     assert plan_saves(script(), ScriptArgs.of(argv.split()), None) is None

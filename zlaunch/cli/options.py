@@ -130,6 +130,8 @@ Job = Annotated[
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the complete plan; start no job.")]
 
+Full = Annotated[bool, typer.Option("--full", help="With --dry-run: all of the plan, however long it is.")]
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

@@ -15,7 +15,7 @@ _OF_HOSTS = ("hosts", "include", "exclude", "no_ssh", "node_rank", "offline")
 """Options for hosts that no scheduler chooses."""
 
 _OF_ALL = frozenset(field.name for field in fields(SubmitOptions))
-_NOT_ON_NODES = _OF_ALL | {"check", "dry_run", "run_dir", "as_json", "on"}
+_NOT_ON_NODES = _OF_ALL | {"check", "dry_run", "full", "run_dir", "as_json", "on"}
 """Options for the machine that submits, beside those that only one scheduler has."""
 
 

@@ -43,7 +43,7 @@ def start(context: Any, given: Mapping[str, Any]) -> int:
         return show_help(job)
     for how in output.notify or ():
         check_notify(how)
-    view = PlanView(as_json=output.as_json)
+    view = PlanView(as_json=output.as_json, full=output.full)
     launch = LaunchOptions(
         interactive=console.is_interactive(),
         auto_stage=given["stage"] == "auto",

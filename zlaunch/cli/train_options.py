@@ -269,6 +269,7 @@ class OutputOptions:
     """What is shown and written."""
 
     dry_run: options.DryRun = False
+    full: options.Full = False
     run_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
     ] = None

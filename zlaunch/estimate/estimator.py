@@ -2,9 +2,10 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import starmap
 from pathlib import Path
 
 from zlaunch.config.resolve.job import ResolvedConfig
@@ -80,6 +81,8 @@ class RehearsalProgress:
     done: int
     """Rehearsals that have ended; of a single job, two ranks may be rehearsed."""
     total: int
+    known: Mapping[int, Estimate | Rejected] = field(default_factory=dict)
+    """Of several jobs, the estimates so far, by the places of their queries."""
 
 
 class Estimator(AbstractContextManager["Estimator"]):
@@ -108,25 +111,26 @@ class Estimator(AbstractContextManager["Estimator"]):
 
     def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Estimate jobs in closed form: at once, with a known error."""
-        return _estimates(queries, lambda workloads: [by_formula(workload) for workload in workloads])
+        return _estimates(queries, lambda workloads, _: [by_formula(workload) for workload in workloads])
 
     def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks."""
 
-        def report(done: int, total: int) -> None:
-            self._on_progress(RehearsalProgress(len(queries), done, total))
-
-        def forecasts(workloads: Sequence[Workload]) -> list[Rehearsed]:
+        def forecasts(workloads: Sequence[Workload], estimated: _Estimated) -> list[Rehearsed]:
             short = [_shortened(workload) for workload in workloads]
+            known: dict[int, tuple[int, Estimate | Rejected]] = {}
+
+            def report(done: Mapping[int, Rehearsed], total: int) -> None:
+                if len(workloads) > 1:
+                    for place in done.keys() - known.keys():
+                        forecast = _of_whole_step(done[place], workloads[place], short[place])
+                        known[place] = estimated(place, forecast)
+                progress = RehearsalProgress(len(queries), len(done), total, dict(known.values()))
+                self._on_progress(progress)
+
             rehearsed = _by_ranks(short, lambda batch: self._rehearse(batch, report))
-            report(len(rehearsed), len(rehearsed))
-            results: list[Rehearsed] = []
-            for forecast, whole, part in zip(rehearsed, workloads, short, strict=True):
-                if isinstance(forecast, Forecast):
-                    results.append(_with_flops(forecast, whole, _accumulated(part)))
-                else:
-                    results.append(forecast)
-            return results
+            report(dict(enumerate(rehearsed)), len(rehearsed))
+            return [_of_whole_step(*job) for job in zip(rehearsed, workloads, short, strict=True)]
 
         return _estimates(queries, forecasts)
 
@@ -141,8 +145,13 @@ class Estimator(AbstractContextManager["Estimator"]):
         return replace(estimate, forecast=forecast, speed=speed)
 
 
+_Estimated = Callable[[int, Rehearsed], tuple[int, Estimate | Rejected]]
+"""Makes an estimate of the forecast of a workload, by its place; returns that of its query, too."""
+
+
 def _estimates(
-    queries: Sequence[EstimateQuery], forecasts: Callable[[Sequence[Workload]], Sequence[Rehearsed]]
+    queries: Sequence[EstimateQuery],
+    forecasts: Callable[[Sequence[Workload], _Estimated], Sequence[Rehearsed]],
 ) -> list[Estimate | Rejected]:
     results: dict[int, Estimate | Rejected] = {}
     jobs: dict[int, tuple[EstimateQuery, ResolvedConfig, Workload]] = {}
@@ -155,10 +164,14 @@ def _estimates(
     if len(jobs) > 1:  # resuming decides nothing then, unless these jobs do resume
         for number, (query, resolved, workload) in jobs.items():
             jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
+
+    def estimated(place: int, forecast: Rehearsed) -> tuple[int, Estimate | Rejected]:
+        number = [*jobs][place]
+        return number, _estimate(*jobs[number], forecast)
+
     if jobs:
-        rehearsed = forecasts([workload for *_, workload in jobs.values()])
-        for (number, job), forecast in zip(jobs.items(), rehearsed, strict=True):
-            results[number] = _estimate(*job, forecast)
+        rehearsed = forecasts([workload for *_, workload in jobs.values()], estimated)
+        results |= dict(starmap(estimated, enumerate(rehearsed)))
     return [results[number] for number in range(len(queries))]
 
 
@@ -186,9 +199,11 @@ def _estimate(
     return calibrated(Estimate(query, resolved, workload, forecast, speed, remarks))
 
 
-def _with_flops(forecast: Forecast, workload: Workload, counted: int) -> Forecast:
+def _of_whole_step(forecast: Rehearsed, workload: Workload, rehearsed: Workload) -> Rehearsed:
     """Scale the operations of the rehearsed micro-batches to all of a step."""
-    once = forecast.flops / counted
+    if not isinstance(forecast, Forecast):
+        return forecast
+    once = forecast.flops / _accumulated(rehearsed)
     if forecast.method == "rehearsal":
         with suppress(Refused):
             job = read_job(workload)

@@ -3,7 +3,7 @@
 import json
 import os
 import select
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,11 +47,11 @@ MOST_RANKS: Final = 16_384
 MOST_GPUS: Final = 10
 """A job that needs more memory than this many of the largest GPU fits nowhere."""
 
-Done = Callable[[int, int], None]
-"""Called with the number of forecasts so far, and of all."""
-
 Rehearsed = Forecast | Refused | Unavailable
 """A forecast, or why there is none."""
+
+Done = Callable[[Mapping[int, Rehearsed], int], None]
+"""Called with the forecasts so far, by the place of their workload, and the number of all."""
 
 
 _Reply = dict[str, Any]
@@ -106,13 +106,13 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         # What takes longest starts first, so that no rehearsal ends much later than the others.
         missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
         report = done or (lambda *_: None)
-        report(len(results), len(workloads))
+        report(results, len(workloads))
         for place, reply in self._ask([workloads[number] for number in missing]):
             number = missing[place]
             results[number] = result = _forecast(workloads[number], reply)
             if isinstance(result, Forecast) and "failure" not in reply:
                 self._cache.keep(workloads[number], result)
-            report(len(results), len(workloads))
+            report(results, len(workloads))
         if len(results) < len(workloads):
             self.close()  # it died of one of them
         return [results.get(number) or _forecast(workload, {}) for number, workload in enumerate(workloads)]

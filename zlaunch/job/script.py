@@ -64,6 +64,8 @@ RANK_DIVIDERS = (
 _NO_DIVIDERS = re.compile(r"^\s*#.*$|\bmpu\s*=\s*None\b", re.MULTILINE)
 """Where these words divide nothing: in a line that is a comment, and in the default of an argument."""
 
+_CREATES_ARGUMENTS = re.compile(r"\b((Seq2Seq)?TrainingArguments|(SFT|DPO|GRPO)Config)\(")
+
 Setting = Literal["argument", "key"]
 """How a setting of the training reaches a script: an argument of the Trainer, or a key of the ds_config."""
 
@@ -186,6 +188,13 @@ class Script:
     def takes_trainer_args(self) -> bool:
         """Whether arguments of the Trainer can be added to its command line."""
         return self.interface is ConfigInterface.TRAINER and self.handover is Handover.ARGUMENTS
+
+    @property
+    def sets_where_it_saves(self) -> bool:
+        """Whether its source has the arguments of its Trainer, with the directory of the checkpoints."""
+        if self.interface is not ConfigInterface.ACCELERATE or "output_dir" not in self.constants:
+            return False
+        return _CREATES_ARGUMENTS.search(self.source) is not None
 
     def trainer_args(self, typed: ScriptArgs, release: TrainerRelease) -> tuple[TrainerArgs, list[Finding]]:
         """Return the Trainer arguments for a command line, with what is wrong with it."""

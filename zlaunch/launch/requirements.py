@@ -178,7 +178,7 @@ def _writes(job: _Job) -> Iterator[DiskUse]:
         if num_bytes := job.ranks * job.at_least(job.expected.peak("nvme")):
             yield DiskUse(directory.parent, num_bytes, "offload to NVMe", "`--nvme DIR`")
     saves = job.plan.saves
-    if saves is not None and job.ranks:
+    if saves is not None and job.ranks and job.is_trainer:
         trainable, per_element = job.expected.trainable, _bytes_per_element(job)
         each = job.at_least(per_element * trainable)
         yield DiskUse(

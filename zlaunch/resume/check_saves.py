@@ -19,8 +19,10 @@ from zlaunch.units import listed
 
 def check_saves(training: PlannedTraining) -> Iterator[Finding]:
     """Find everything that is wrong with what a Trainer will save."""
+    if training.script.interface is not ConfigInterface.TRAINER:
+        return  # its source says where it saves, and no argument can change that
     named = _named_directory(training)
-    if training.script.interface is ConfigInterface.TRAINER and named is not None:
+    if named is not None:
         yield from _unwritable(named)  # it creates the directory even if it saves nothing
     if training.saves is not None:
         yield from _not_loadable(training)

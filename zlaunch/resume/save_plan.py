@@ -84,7 +84,8 @@ class SavePlan:
 
 def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") -> SavePlan | None:
     """Read when a Trainer saves; None if it saves no checkpoints, or the script has no Trainer."""
-    if script.interface is not ConfigInterface.TRAINER or _saves_none(script, args):
+    is_trainer = script.interface is ConfigInterface.TRAINER or script.sets_where_it_saves
+    if not is_trainer or _saves_none(script, args):
         return None
     strategy, total = script.said(args, "save_strategy", "steps") or "", total_steps(script, args)
     limit = number(script.said(args, "save_total_limit", "0"))

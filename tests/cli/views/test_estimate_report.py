@@ -18,7 +18,7 @@ from zlaunch.cli.views.estimate_text import (
     start_lines,
     time_lines,
 )
-from zlaunch.cli.views.strategies import nothing_fits, table_lines
+from zlaunch.cli.views.strategies import known_rows, nothing_fits, table_lines
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.forecast import Forecast
@@ -164,13 +164,30 @@ def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:
 def test_of_one_job_no_more_jobs_are_counted_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
         if done is not None:
-            done(0, len(workloads))
+            done({}, len(workloads))
         return [REHEARSED for _ in workloads]
 
     said: list[str] = []
-    monkeypatch.setattr("zlaunch.console.ProgressLine.show", lambda _, *words: said.append(" ".join(words)))
+    monkeypatch.setattr("zlaunch.console.ProgressLine.draw", lambda _, lines: said.extend(lines))
     with RehearsalLine() as line:
         estimator = Estimator(line, rehearse)
         estimator.rehearse([question(stage=2)])
         estimator.rehearse([question(stage=1), question(stage=2)])
     assert said == ["rehearsing 1 job (0 of 2 ranks done)", "rehearsing 2 jobs (0 of 2 done)"]
+
+
+def test_rows_are_shown_on_a_terminal_as_soon_as_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def rehearse(workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
+        assert done is not None
+        for count in range(len(workloads)):
+            done(dict.fromkeys(range(count), REHEARSED), len(workloads))
+        return [REHEARSED for _ in workloads]
+
+    monkeypatch.setattr("zlaunch.console.ProgressLine.draw", lambda _, lines: shown.append("\n".join(lines)))
+    with RehearsalLine() as line, line.showing(known_rows):
+        Estimator(line, rehearse).rehearse([question(stage=stage) for stage in (0, 1, 2)])
+    assert [len(frame.splitlines()) for frame in shown] == [1, 4, 5]
+    assert shown[-1].splitlines()[-3].split()[0] == "0"
+    assert shown[-1].endswith("rehearsing 3 jobs (2 of 3 done)")

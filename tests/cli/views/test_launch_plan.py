@@ -1,14 +1,17 @@
 """What a plan says of the checkpoints that will be saved."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.asking import answer, forecast, question
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, over_ssh, script
 from zlaunch.cli.views.launch_plan import plan_lines
+from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.hosts.cluster.topology import Host, Topology
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.recipes import default_recipe
@@ -61,6 +64,27 @@ def test_a_recipe_that_saves_its_model_alone_says_what_to_type() -> None:
     assert row(plan) == "no checkpoints"
     recipe = replace(plan, facts=replace(plan.facts, script=replace(plan.script, path=default_recipe())))
     assert row(recipe) == "the model at the end; `--save DIR` adds checkpoints"
+
+
+@pytest.mark.parametrize(("is_terminal", "full"), [(True, False), (True, True), (False, False)])
+def test_a_plan_that_would_scroll_away_is_shown_in_short(
+    is_terminal: bool, full: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    monkeypatch.setenv("LINES", "24")
+    PlanView(full=full).dry_run(make_plan(INPUTS), None)
+    shown = capsys.readouterr()
+    is_short = is_terminal and not full
+    assert ("ds_config, with the source of each value" in shown.out) is not is_short
+    assert ("`--full` adds " in shown.err) is is_short
+    assert "run     " in shown.out
+
+
+def test_a_plan_says_whether_it_fits_the_memory_of_a_gpu() -> None:
+    plan = make_plan(INPUTS)
+    fits = replace(plan, facts=replace(plan.facts, estimate=answer(question(stage=2), forecast(10.0))))
+    rows = dict(line.split(maxsplit=1) for line in plan_lines(fits, complete=False))
+    assert rows["memory"] == "fits: 12.9 GiB of 79.1 GiB on each GPU, peak in load"
 
 
 def test_of_a_loop_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

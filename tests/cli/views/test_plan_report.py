@@ -33,7 +33,7 @@ def test_a_plan_names_what_is_faster_and_may_not_fit_but_nothing_slower() -> Non
     own = sized(chosen(4), 10.0, 1.0)
     rows = [
         (options, step, why)
-        for options, _, step, why in _considered(SearchResult(*own, (*close, *slower, *large, own), (), None))
+        for _, step, why, options in _considered(SearchResult(*own, (*close, *slower, *large, own), (), None))
     ]
     assert rows == [
         ("--stage 2 --micro-batch 4", "about 1.0 s", "chosen"),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zlaunch import console
-from zlaunch.cli.options import AsJson, DryRun, RunName, RunsDir
+from zlaunch.cli.options import AsJson, DryRun, Full, RunName, RunsDir
 from zlaunch.cli.views.launch import LaunchView
 from zlaunch.errors import Finding, InputMissing, Refused, Unavailable
 from zlaunch.launch.options import LaunchOptions
@@ -29,6 +29,7 @@ def rerun(
         bool, typer.Option("--force", help="Start even if something changed or a resource is short.")
     ] = False,
     dry_run: DryRun = False,
+    full: Full = False,
     runs_dir: RunsDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +42,7 @@ def rerun(
     _check_repeatable(repeated, force)
     files, run_dir = repeated, None if run_dir is None else run_dir.absolute()
     variables = restore_environment(files.job)
-    view = LaunchView(as_json=as_json)
+    view = LaunchView(as_json=as_json, full=full)
     options = LaunchOptions(
         interactive=console.is_interactive(),
         run_dir=run_dir,

@@ -1,5 +1,7 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +22,15 @@ from zlaunch.units import plural
 NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"
 
 
+Rows = Callable[[Mapping[int, Estimate | Rejected]], list[str]]
+"""Writes the estimates that are known, by the places of their queries."""
+
+
+def no_rows(known: Mapping[int, Estimate | Rejected]) -> list[str]:
+    """Write nothing of what is known."""
+    return []
+
+
 @dataclass(frozen=True)
 class EstimateView:
     """How to show an estimate."""
@@ -31,16 +42,18 @@ class EstimateView:
 
 
 class RehearsalLine:
-    """A line on the terminal with the progress of a batch of rehearsals; nothing in a pipe."""
+    """The progress of a batch of rehearsals on a terminal, below what is known; nothing in a pipe."""
 
     def __init__(self, milestone: str | None = None) -> None:
         """Without a milestone, name the number of jobs."""
         self.noun = "job"
+        self._rows: Rows = no_rows
         self._milestone = milestone
         self._line = console.ProgressLine(in_pipes=False)
 
     def __call__(self, progress: RehearsalProgress) -> None:
         """Show the progress; remove the line at the end."""
+        rows = self._rows(progress.known)
         if progress.done == progress.total:
             self._line.clear()
             return
@@ -48,7 +61,15 @@ class RehearsalLine:
         if progress.jobs == 1:
             total = plural(progress.total, "rank")
         milestone = self._milestone or f"rehearsing {plural(progress.jobs, self.noun)}"
-        self._line.show(milestone, f"({progress.done} of {total} done)")
+        lines = [*rows, f"{milestone} ({progress.done} of {total} done)"]
+        self._line.draw(lines if console.has_room(lines) else lines[-1:])
+
+    @contextmanager
+    def showing(self, rows: Rows) -> Iterator[None]:
+        """Write rows of what is known above the line."""
+        self._rows = rows
+        yield
+        self._rows = no_rows
 
     def __enter__(self) -> "RehearsalLine":
         return self
@@ -67,14 +88,17 @@ def report(query: EstimateQuery, view: EstimateView) -> ExitStatus:
         if is_one:
             status = _one(query, estimator, view, line)
         else:
-            status = _strategies(query, estimator, view)
+            status = _strategies(query, estimator, view, line)
     if query.cluster.gpu is None:
         console.say(NAME_A_GPU)
     return status
 
 
-def _strategies(query: EstimateQuery, estimator: Estimator, view: EstimateView) -> ExitStatus:
-    table = compare_strategies(query, estimator)
+def _strategies(
+    query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine
+) -> ExitStatus:
+    with line.showing(strategies.known_rows):
+        table = compare_strategies(query, estimator)
     if view.as_json:
         console.data(to_json(estimate_json.of_strategies(query, table)))
     else:

@@ -93,7 +93,6 @@ def unchecked_host(estimate: Estimate) -> str | None:
 
 def start_lines(estimate: Estimate) -> Iterator[str]:
     """Write the memory check before a start; a job that cannot fit was refused."""
-    gpu = estimate.query.cluster.gpu
     verdict = "two steps could be rehearsed"
     if estimate.forecast.method != "rehearsal":
         verdict = "not rehearsed"
@@ -101,21 +100,10 @@ def start_lines(estimate: Estimate) -> Iterator[str]:
         verdict = estimate.fit.words
     yield "\nmemory check before the start"
     rows = [_length_row(estimate.query)]
-    if estimate.forecast.on_gpu and gpu is not None:
-        rows.append(("process", process_text(estimate)))
     rows += [("host", host_text(estimate)), ("verdict", "; ".join([verdict, *estimate.verdict.reasons]))]
     if estimate.forecast.why_not_rehearsed:
         rows.append(("method", method(estimate.forecast)))
     yield from console.table(rows)
-
-
-def process_text(estimate: Estimate) -> str:
-    """Write what a process takes on its GPU, of what there is."""
-    most, gpu = memory(estimate.need.process[1]), estimate.query.cluster.gpu
-    phase = estimate.forecast.peak_phase("gpu")
-    if gpu is None:
-        return f"{most} on each GPU, peak in {phase}"
-    return f"{most} of {memory(gpu.total_bytes)} on each GPU, peak in {phase}"
 
 
 def host_text(estimate: Estimate) -> str:

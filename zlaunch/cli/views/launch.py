@@ -31,9 +31,9 @@ PLAIN_SECONDS = 30.0
 class LaunchView(PlanView, Reporter):
     """Prints the output of the job to stdout, everything else to stderr."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, full: bool = False) -> None:
         """Prepare to show a launch."""
-        super().__init__(as_json=as_json)
+        super().__init__(as_json=as_json, full=full)
         self.run: Path | None = None
         """The directory of the last run that was started."""
         self._outcome: Outcome | None = None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from zlaunch import console
-from zlaunch.cli.views.settings_text import batch_rows, precision_words, zero_words
+from zlaunch.cli.views.settings_text import batch_rows, precision_words, process_text, zero_words
 from zlaunch.config.resolve.autos import OpenReason, ranks_of
 from zlaunch.dsconfig.batch import Size
 from zlaunch.dsconfig.text.document import KeyPath, dotted
@@ -61,6 +61,8 @@ def _summary(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
             yield "ds_config", "passed in accelerate's environment variables, which the Trainer also reads"
     if steps := total_steps(plan.training.script, plan.training.args):
         yield "steps", _steps(steps, plan)
+    if (estimate := plan.facts.estimate) is not None and estimate.forecast.on_gpu:
+        yield "memory", f"{estimate.fit.words}: {process_text(estimate)}"
     yield from _save_rows(plan)
     if plan.data_position is not None:
         yield from _resume_rows(plan.data_position)
@@ -94,7 +96,7 @@ def _data_ranks(plan: LaunchPlan) -> Size | None:
 
 
 def _save_rows(plan: LaunchPlan) -> Iterator[tuple[str, str]]:
-    if plan.script.interface is ConfigInterface.TRAINER:
+    if plan.script.interface is ConfigInterface.TRAINER or plan.saves is not None:
         yield "saves", _saves(plan)
     if plan.limit is not None:
         training = plan.training

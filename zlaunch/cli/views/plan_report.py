@@ -1,7 +1,7 @@
 """Show the configuration that a search found, and write it."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -9,14 +9,15 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import host_text, job_rows, method, process_text, unchecked_host
+from zlaunch.cli.views.estimate_text import host_text, job_rows, method, trained, unchecked_host
+from zlaunch.cli.views.settings_text import process_text, zero_words
 from zlaunch.cli.views.strategies import refused_lines
-from zlaunch.config.resolve.autos import equal_samples
+from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, not_counted
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
@@ -25,7 +26,8 @@ from zlaunch.units import brief, count, memory, plural
 MOST_MISSES: Final = 3
 """Configurations to name as too large, or perhaps too large."""
 _NOT_REHEARSED: Final = "not rehearsed"
-_CONSIDERED: Final = ("considered", "each GPU", "step", "")
+_CONSIDERED: Final = ("each GPU", "step", "", "considered")
+"""The configuration is last: its options may be longer than a terminal is wide."""
 
 
 def report(
@@ -35,7 +37,11 @@ def report(
     if output is not None:
         check_new(output)
     doing = RehearsalLine("rehearsing the fastest candidates")
-    with doing as line, Estimator(line, python=query.job.python) as estimator:
+    with (
+        doing as line,
+        line.showing(_Candidates()),
+        Estimator(line, python=query.job.python) as estimator,
+    ):
         result = plan(query, global_batch, estimator)
     if as_json:
         console.data(to_json(of_search(result, query)))
@@ -50,6 +56,24 @@ def report(
     if output is not None or not as_json:
         _write_config(result, output)
     return ExitStatus.OK
+
+
+class _Candidates:
+    """The candidates that were rehearsed so far, in rows."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[str, ...]] = {}
+
+    def __call__(self, known: Mapping[int, Estimate | Rejected]) -> list[str]:
+        for estimate in known.values():
+            if isinstance(estimate, Estimate):
+                values = estimate.resolved.values
+                job = ", ".join([f"{values[MICRO]} per rank", zero_words(values), *trained(estimate.query)])
+                fits = str(estimate.fit.value)
+                self._rows[job] = (_gpu_text(estimate), _step_text(estimate.seconds), fits, job)
+        if not self._rows:
+            return []
+        return console.table([_CONSIDERED, *self._rows.values()], indent="")
 
 
 def show_nothing(result: NothingFits, query: EstimateQuery) -> None:
@@ -102,21 +126,21 @@ def plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
 def _considered(result: SearchResult) -> Iterator[tuple[str, ...]]:
     """List the choice, and why others were not taken."""
     chosen, best = result.estimate.seconds, result.estimate
-    yield str(result.candidate.options), _gpu_text(best), _step_text(chosen), "chosen"
+    yield _gpu_text(best), _step_text(chosen), "chosen", str(result.candidate.options)
     for candidate, estimate in list(result.misses())[:MOST_MISSES]:
         why = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}.get(estimate.fit, "cannot tell")
-        yield str(candidate.options), _gpu_text(estimate), _step_text(estimate.seconds), why
+        yield _gpu_text(estimate), _step_text(estimate.seconds), why, str(candidate.options)
     if result.other is not None and chosen:
         other, seconds = result.other
         slower = "no faster"
         if not is_as_fast(seconds, chosen):
             slower = f"{seconds / chosen - 1:.0%} slower"
         if seconds > chosen:
-            yield str(other.options), _NOT_REHEARSED, _step_text(seconds), slower
+            yield _NOT_REHEARSED, _step_text(seconds), slower, str(other.options)
     preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
     for strategy in preferred:
         if strategy in result.hopeless:
-            yield str(strategy.options), _NOT_REHEARSED, "", "too large, by the closed form"
+            yield _NOT_REHEARSED, "", "too large", str(strategy.options)
 
 
 def _gpu_text(estimate: Estimate) -> str:

@@ -15,9 +15,9 @@ _LABEL_WIDTHS = {"model": 9, "stage": 6, "resume": 6}
 class PlanView(PlanReporter):
     """Prints plans to stdout, everything else to stderr."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        """Prepare to show a plan; with `as_json`, it is one JSON object."""
-        self._as_json = as_json
+    def __init__(self, *, as_json: bool = False, full: bool = False) -> None:
+        """Prepare to show a plan: one JSON object with `as_json`, whatever its length with `full`."""
+        self._as_json, self._full = as_json, full
         self._line = console.ProgressLine()
 
     def _say(self, *lines: str) -> None:
@@ -42,10 +42,18 @@ class PlanView(PlanReporter):
 
             console.data(plan_json(plan))
             return
-        console.data(*plan_lines(plan, complete=True))
+        memory: list[str] = []
         if (estimate := plan.facts.estimate) is not None:
             from zlaunch.cli.views.estimate_text import start_lines  # often nothing is estimated
 
-            console.data(*start_lines(estimate))
+            memory += start_lines(estimate)
         elif unchecked is not None:
-            console.data("", *console.paragraph(f"memory is not checked: {unchecked}"))
+            memory += ["", *console.paragraph(f"memory is not checked: {unchecked}")]
+        lines = [*plan_lines(plan, complete=True), *memory]
+        if self._full or console.has_room(lines):
+            console.data(*lines)
+            return
+        short = [*plan_lines(plan, complete=False), *memory]
+        console.data(*short)
+        about = "ds_config with the source of each value, command, environment, ranks"
+        console.say("", *console.paragraph(f"`--full` adds {len(lines) - len(short)} lines: {about}"))

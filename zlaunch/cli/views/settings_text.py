@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, equal_samples
 from zlaunch.config.resolve.values import AUTO, Values
@@ -11,7 +11,10 @@ from zlaunch.dsconfig.keys.read_at import stages_reading
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import dotted
 from zlaunch.job.source import SourceKind
-from zlaunch.units import narrowed, plural, whole
+from zlaunch.units import memory, narrowed, plural, whole
+
+if TYPE_CHECKING:  # a plan often has none
+    from zlaunch.estimate.query import Estimate
 
 PLACES: Final = {"cpu": "the CPU", "nvme": "NVMe"}
 PARTS: Final = {"optimizer": "optimizer", "param": "parameters"}
@@ -86,3 +89,12 @@ def _factors(micro: int | None, accumulation: int | None, ranks: Size) -> str:
         factors[0] = "the script's batch size per rank"
         factors[1] = factors[1].replace("the script's", "its")
     return " x ".join(factors)
+
+
+def process_text(estimate: "Estimate") -> str:
+    """Write what a process takes on its GPU, of what there is."""
+    most, gpu = memory(estimate.need.process[1]), estimate.query.cluster.gpu
+    phase = estimate.forecast.peak_phase("gpu")
+    if gpu is None:
+        return f"{most} on each GPU, peak in {phase}"
+    return f"{most} of {memory(gpu.total_bytes)} on each GPU, peak in {phase}"

@@ -1,6 +1,6 @@
 """Compare all strategies for a job in a table, and name the fastest that fits."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from zlaunch import console
@@ -10,7 +10,7 @@ from zlaunch.estimate.changes import Options
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.forecast import ACTIVATIONS
 from zlaunch.estimate.query import Estimate, Rejected
-from zlaunch.estimate.strategies import Strategy, StrategyTable
+from zlaunch.estimate.strategies import STRATEGIES, Strategy, StrategyTable
 from zlaunch.units import brief, in_gib, memory
 
 HEADERS = (
@@ -37,6 +37,14 @@ def table_lines(table: StrategyTable) -> Iterator[str]:
     yield ""
     yield from _hidden_savings(table)
     yield from _conclusion(table)
+
+
+def known_rows(known: Mapping[int, Estimate | Rejected]) -> list[str]:
+    """Write a row for each strategy whose estimate is known, by its number."""
+    if not known:
+        return []
+    rows = [_strategy_row(STRATEGIES[number], known[number]) for number in sorted(known)]
+    return [f"  {line}" for line in console.figures([*HEADERS, *rows])]
 
 
 def _common_rows(first: Estimate, table: StrategyTable) -> Iterator[tuple[str, str]]:

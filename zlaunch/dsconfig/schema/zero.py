@@ -156,7 +156,7 @@ class Zero(Section):
     """Copy gradients into one buffer as they are produced, to reduce fragmentation."""
 
     reduce_scatter: Partitioned[bool] = True
-    """Reduce gradients to their owner only, instead of all-reducing them."""
+    """Stage 3: reduce gradients to their owner only. Stages 1 and 2 all-reduce whole buckets by default."""
 
     reduce_bucket_size: Partitioned[MaybeAuto[Positive]] = 500_000_000
     """Gradient elements reduced at once; larger is faster but takes more GPU memory."""

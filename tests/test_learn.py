@@ -38,7 +38,14 @@ def examples(page: Path = BOOK) -> list[tuple[str, list[str]]]:
 TOUR = "zlaunch tour"
 """It takes minutes: its page shows what it once measured."""
 
-SHOWN = [(command, lines) for command, lines in examples() if any(lines) and command != TOUR]
+SHOW = "zlaunch checkpoint show "
+"""It shows what a training in the book has saved."""
+
+SHOWN = [
+    (command, lines)
+    for command, lines in examples()
+    if any(lines) and command != TOUR and not command.startswith(SHOW)
+]
 ESTIMATED = [
     example
     for page in ("README.md", "docs/estimate.md")
@@ -80,6 +87,17 @@ def test_what_the_book_tells_to_type_can_be_planned(command: str, tmp_path: Path
     assert result.status == 0, result.err
 
 
+@pytest.mark.job
+@pytest.mark.full
+def test_the_checkpoint_in_the_book_is_the_one_that_its_training_saves(tmp_path: Path) -> None:
+    ((show, lines),) = [example for example in examples() if example[0].startswith(SHOW)]
+    (train,) = [command for command in TYPED if "--save" in command]
+    trained = zlaunch(*shlex.split(train)[1:], cwd=tmp_path)
+    assert trained.status == 0, trained.err
+    printed = zlaunch(*shlex.split(show)[1:], cwd=tmp_path).out.splitlines()
+    assert [line for line in lines if line.strip() not in ("", "…") and line not in printed] == []
+
+
 def test_the_book_shows_the_tour_as_its_own_page_does() -> None:
     (lines,) = [lines for command, lines in examples() if command == TOUR]
     page = iter((ROOT / "docs" / "tour.md").read_text("utf-8").splitlines())
@@ -99,6 +117,16 @@ def test_both_languages_show_the_same_and_have_the_same_chapters() -> None:
     assert chapters[0] == chapters[1] == [str(number) for number in range(1, 13)]
     links = [re.findall(r"pictures/(\w+)", page.read_text("utf-8")) for page in LANGUAGES]
     assert links[0] == links[1]
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/train.md"])
+def test_a_page_shows_the_same_in_both_languages(name: str) -> None:
+    english, chinese = (ROOT / name), (ROOT / name).with_suffix(".zh.md")
+    assert blocks(chinese) == blocks(english)
+    headings = [re.findall(r"^(#+) ", page.read_text("utf-8"), re.MULTILINE) for page in (english, chinese)]
+    assert headings[0] == headings[1]
+    tables = [re.findall(r"^\| ", page.read_text("utf-8"), re.MULTILINE) for page in (english, chinese)]
+    assert len(tables[0]) == len(tables[1])
 
 
 def test_the_pictures_are_those_that_the_script_draws() -> None:

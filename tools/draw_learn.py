@@ -47,6 +47,12 @@ ENGLISH: Texts = {
     "activations": "activations",
     "buffers": "buffers",
     "layer": "parameters of a few layers",
+    "compute": "computes",
+    "network": "sends",
+    "waits": "each bucket waits for the one before to be sent (stages 1 and 2, default)",
+    "overlaps": "a bucket is sent while the next gradients are computed (overlap_comm: true)",
+    "prefetches": "stage 3, forward: the next layer is gathered while one computes",
+    "time": "time",
 }
 
 CHINESE: Texts = {
@@ -82,6 +88,12 @@ CHINESE: Texts = {
     "activations": "激活值",
     "buffers": "缓冲区",
     "layer": "少数几层的参数",
+    "compute": "计算",
+    "network": "通信",
+    "waits": "发送一个桶的时候，计算在等待（stage 1 和 2 的默认设置）",
+    "overlaps": "发送一个桶的同时，计算后面的梯度（overlap_comm: true）",
+    "prefetches": "stage 3 的前向传播：计算一层的同时，收集下一层的参数",
+    "time": "时间",
 }
 
 COLOURS = {
@@ -267,7 +279,37 @@ def offload(said: Texts) -> Drawing:
     return drawing
 
 
-DRAWINGS = {"partition": partition, "ring": ring, "messages": messages, "offload": offload}
+LAYERS = 4
+TIMELINES: Mapping[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+    "waits": ("gradients", (0, 7, 14, 21), (4, 11, 18, 25)),
+    "overlaps": ("gradients", (0, 4, 8, 12), (4, 8, 12, 16)),
+    "prefetches": ("parameters", (3, 7, 11, 15), (0, 3, 7, 11)),
+}
+"""Case → what is sent, and when each layer begins to be computed and sent; computing takes 4, sending 3."""
+
+
+def overlap(said: Texts) -> Drawing:
+    """Show what is computed and what is sent at the same time."""
+    drawing = Drawing(760, 345, [])
+    left, unit, high = 110, 21, 108
+    for row, (case, (part, computed, sent)) in enumerate(TIMELINES.items()):
+        top = 36 + row * high
+        drawing.text(20, top - 12, said[case], "start", 13)
+        for line, (name, begins, takes, fill) in enumerate(
+            (("compute", computed, 4, "#228833"), ("network", sent, 3, COLOURS[part]))
+        ):
+            y = top + line * 30
+            drawing.text(left - 12, y + 18, said[name], "end", 13)
+            for layer in range(LAYERS):
+                x = left + begins[layer] * unit
+                drawing.box((x, y, takes * unit, 25), fill, 0.45)
+                drawing.text(x + takes * unit / 2, y + 17, str(layer + 1), size=12)
+        drawing.arrow(left, top + 66, left + 28 * unit, top + 66)
+        drawing.text(left + 28 * unit + 8, top + 71, said["time"], "start", 12)
+    return drawing
+
+
+DRAWINGS = {drawing.__name__: drawing for drawing in (overlap, partition, ring, messages, offload)}
 
 
 def pictures() -> Iterator[tuple[Path, str]]:

@@ -77,21 +77,31 @@ class ProgramResult(NamedTuple):
 def answer_of(argv: Sequence[str], text: str, timeout: float) -> ProgramResult:
     """Give a program a text as its input and wait for its end.
 
-    Raises FileNotFoundError if there is no such program, TimeoutError if it takes too long.
+    Raises FileNotFoundError if there is no such program, TimeoutError if it takes too long: then it and the
+    programs that it has started are killed.
     """
-    try:
-        done = subprocess.run(
-            argv,
-            input=text,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TimeoutError from None
-    return ProgramResult(done.returncode, done.stdout, done.stderr)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        argv, stdin=pipe, stdout=pipe, stderr=pipe, encoding="utf-8", errors="replace"
+    ) as process:
+        try:
+            out, err = process.communicate(text, timeout)
+        except BaseException as error:
+            _kill_tree(process.pid)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise TimeoutError from None
+            raise
+    return ProgramResult(process.returncode, out, err)
+
+
+def _kill_tree(pid: int) -> None:
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.Error):
+                each.kill()
 
 
 class Printing:

@@ -1,15 +1,19 @@
 """Someone is told that a run has ended: by a bell, a webhook, a command."""
 
+import contextlib
 import json
 import os
 import shlex
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.making import ODD_NAME
@@ -51,6 +55,46 @@ def test_a_webhook_gets_the_verdict_as_json(root: Path, webhook: tuple[str, list
     (told,) = got
     assert (told["state"], told["exit_status"], told["verdict"]["code"]) == ("failed", 1, "script-raised")
     assert told["text"].startswith(f"{ODD_NAME} failed after 4 min 20 s: the script raised a ValueError")
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """A webhook that answers a byte at a time, and never to the end."""
+    is_over = Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+                while not is_over.wait(0.05):
+                    connection.sendall(b"x")
+
+        thread = Thread(target=drip)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        is_over.set()
+        thread.join()
+
+
+def test_a_webhook_that_never_ends_its_answer_is_given_up(
+    root: Path, dripping: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("zlaunch.cli.notify.SECONDS", 0.3)
+    notify(root, [dripping])
+    assert "failed: it took longer than" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_command_that_hangs_is_ended_with_what_it_started(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("zlaunch.cli.notify.SECONDS", 0.3)
+    began, file = time.monotonic(), tmp_path / "pid"
+    notify(root, [f"sh -c 'sleep 30 & echo $! >{file}; wait'"])
+    assert "failed: it took longer than" in " ".join(capsys.readouterr().err.split())
+    assert time.monotonic() - began < 10
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert psutil.Process(int(file.read_text())).status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_command_gets_the_same_on_its_stdin(root: Path, tmp_path: Path) -> None:

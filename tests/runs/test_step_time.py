@@ -46,6 +46,15 @@ def test_the_forecast_of_a_step_is_shown_beside_it(root: Path) -> None:
     assert "1.3 s in all; predicted: 0.90 s to 1.6 s, bound by compute" in shown.out
 
 
+def test_the_terms_of_a_forecast_are_sorted_by_the_parts_of_a_step(root: Path) -> None:
+    terms = {"compute": [0.4, 0.9], "memory": [0.1, 0.1], "launches": [0.01, 0.04], "network": [0.2, 0.2]}
+    forecast = json.loads((root / "forecast.json").read_text())
+    forecast["step"] |= {"terms": {**terms, "pcie": [0.0, 0.0], "optimizer": [0.1, 0.4]}}
+    (root / "forecast.json").write_text(json.dumps(forecast))
+    expected = {"forward and backward": 0.7, "communication": 0.2, "optimizer step": 0.2}
+    assert measured(root).predicted_parts == pytest.approx(expected)
+
+
 def test_the_slowest_rank_is_named_first(root: Path) -> None:
     verdict = measured(root).losses[0].verdict
     assert verdict.cause == "rank 5 on w1 is slower than the others, which wait for it"

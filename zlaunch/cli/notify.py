@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
+from threading import Thread
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -67,9 +68,28 @@ def _post(url: str) -> Callable[[Run], None]:
             headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
         place = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         request = urllib.request.Request(place, _json(run).encode(), headers)  # noqa: S310 - checked
-        urllib.request.urlopen(request, timeout=SECONDS).close()  # noqa: S310
+        _in_time(lambda: urllib.request.urlopen(request, timeout=SECONDS).close())  # noqa: S310
 
     return post
+
+
+def _in_time(send: Callable[[], None]) -> None:
+    """Limit the time of all of it: that of `urlopen` is for each byte of a slow answer."""
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        try:
+            send()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            errors.append(error)
+
+    thread = Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(SECONDS)
+    if thread.is_alive():
+        raise TimeoutError
+    for error in errors:
+        raise error
 
 
 def _call(command: str) -> Callable[[Run], None]:

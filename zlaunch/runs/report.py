@@ -110,6 +110,7 @@ def _step_time(run: Run) -> dict[str, Any] | None:
         "num_ranks": len(found.ranks),
         "throughput": str(found.throughput),
         "predicted": found.predicted,
+        "predicted_parts": found.predicted_parts,
         "losses": [asdict(loss.verdict) for loss in found.losses],
     }
 

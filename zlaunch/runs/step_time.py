@@ -17,6 +17,7 @@ from zlaunch.diagnosis.speed import (
 )
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
+from zlaunch.estimate.memory.roofline import geometric_mean
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.rundir import phases
@@ -27,6 +28,15 @@ from zlaunch.runs.what_ran import precision_of
 from zlaunch.units import brief, decimal, rate, whole
 from zlaunch.worker.hook.step_clock import WARM_UP
 
+PASSES: Final = "forward and backward"
+"""What a forecast has no parts of."""
+PREDICTED_PARTS: Final = {
+    "network": phases.COMMUNICATION,
+    "pcie": phases.COPYING,
+    "optimizer": phases.STEPPING,
+    "nvme": phases.SWAPPING,
+}
+"""Term of a forecast → the part of a step."""
 CPU_FLOPS: Final = 64e9
 """FLOP/s of a CPU core in fp32, at least: 2 GHz, two fused multiply-adds of 8 numbers at a time (AVX2)."""
 
@@ -77,6 +87,8 @@ class StepTime:
     throughput: Throughput
     predicted: str | None
     """The likely range of the forecast, and what it is bound by."""
+    predicted_parts: Mapping[str, float]
+    """Part → seconds in the middle of its likely range, if nothing overlaps; empty without a forecast."""
     losses: Sequence[SpeedLoss]
     """What limits the speed, the most expensive first."""
 
@@ -124,6 +136,7 @@ def step_time(run: Run) -> StepTime | None:
         ranks=ranks,
         throughput=throughput,
         predicted=_predicted(run),
+        predicted_parts=_predicted_parts(run),
         losses=speed_losses(_evidence(run, ranks, seconds, model, share)),
     )
 
@@ -134,6 +147,17 @@ def _predicted(run: Run) -> str | None:
         case [best, worst]:
             return f"{brief(best)} to {brief(worst)}, bound by {forecast.get('bound_by')}"
     return None
+
+
+def _predicted_parts(run: Run) -> dict[str, float]:
+    """Sort the terms of the forecast by the parts of a step; kernels run while Python launches the next."""
+    terms = (run.forecast.get("step") or {}).get("terms", {})
+    middle = {name: geometric_mean((ends[0], ends[1])) for name, ends in terms.items() if len(ends) == 2}
+    kernels = middle.pop("compute", 0.0) + middle.pop("memory", 0.0)
+    parts = {PASSES: max(kernels, middle.pop("launches", 0.0))}
+    for name, part in PREDICTED_PARTS.items():
+        parts[part] = middle.get(name, 0.0)
+    return {part: seconds for part, seconds in parts.items() if seconds > 0}
 
 
 def _throughput(run: Run, first: HeartbeatRecord, model: _Model | None, step: float) -> Throughput:

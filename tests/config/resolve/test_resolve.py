@@ -332,3 +332,11 @@ def test_a_known_defect_is_a_warning_in_train_even_of_a_preset_and_in_doctor(tmp
     assert config is not None
     assert [finding.code for finding in config.warnings] == ["known-defect"]
     assert "known-defect" in in_train
+
+
+def test_an_engine_loop_may_leave_the_learning_rate_to_the_optimizer() -> None:
+    chosen: dict[str, Any] = {"stage": 2, "overrides": (("optimizer.type", "AdamW"),)}
+    assert settled(interface=ConfigInterface.DEEPSPEED, **chosen)["optimizer", "type"] == "AdamW"
+    with pytest.raises(Refused) as refused:  # where the Trainer has another one, which would be ignored
+        settled(**chosen)
+    assert refused.value.findings[0].code == "no-learning-rate"

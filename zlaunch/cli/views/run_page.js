@@ -414,18 +414,19 @@ const brief = (seconds) => (seconds < 0.0995 ? `${Number((1000 * seconds).toPrec
 function stepSection(run) {
   const step = run.step_time;
   if (!step) return null;
-  const parts = Object.keys(step.parts), longest = Math.max(...step.ranks.map((rank) => rank.seconds));
+  const forecast = Object.entries(step.predicted_parts), predicted = forecast.reduce((sum, [, seconds]) => sum + seconds, 0);
+  const longest = Math.max(predicted, ...step.ranks.map((rank) => rank.seconds));
   const shown = step.num_ranks > step.ranks.length ? `the ${step.ranks.length} slowest of ${step.num_ranks} ranks` : null;
   const title = element("small", {}, [`${brief(step.seconds)} a step`, shown, step.predicted && `predicted ${step.predicted}`, step.throughput].filter(Boolean).join("; "));
   const box = element("section", { class: "full" }, element("h2", {}, "Time of a step ", title));
-  for (const rank of step.ranks) {
-    const bar = element("div", { class: "bar", role: "img", "aria-label": `rank ${rank.rank}` });
-    for (const name of parts) {
-      const seconds = rank.parts[name] || 0;
-      bar.append(element("span", { style: `width: ${(100 * seconds) / longest}%; background: ${colourOf(name)}`, title: `${phaseName(name)}: ${brief(seconds)}` }));
-    }
-    box.append(element("div", { class: "bars" }, element("span", {}, `rank ${rank.rank}`), bar, element("span", {}, brief(rank.seconds))));
-  }
+  const parts = Object.keys(step.parts);
+  const add = (title, shares, total, about = "") => {
+    const bar = element("div", { class: "bar", role: "img", "aria-label": title });
+    for (const [name, seconds] of shares) bar.append(element("span", { style: `width: ${(100 * seconds) / longest}%; background: ${colourOf(name === "forward and backward" ? "backward" : name)}`, title: `${phaseName(name)}: ${brief(seconds)}${about}` }));
+    box.append(element("div", { class: "bars" }, element("span", {}, title), bar, element("span", {}, brief(total))));
+  };
+  if (forecast.length) add("predicted", forecast, predicted, " are predicted, if nothing overlaps");
+  for (const rank of step.ranks) add(`rank ${rank.rank}`, parts.map((name) => [name, rank.parts[name] || 0]), rank.seconds);
   const share = (name) => `${phaseName(name)}: ${brief(step.parts[name])}, ${((100 * step.parts[name]) / step.seconds).toFixed(0)} %`;
   box.append(legend(parts.map((name) => [share(name), colourOf(name)]), [], true));
   const rows = step.losses.flatMap((loss) => [["slow", loss.cause], ...loss.facts.map((fact, at) => [at ? "" : "evidence", fact]), ...loss.advice.map((advice, at) => [at ? "" : "change", advice])]);

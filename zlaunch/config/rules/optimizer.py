@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from zlaunch.config.rules.rule import CPU, Context, Subject, Violation, fails_later, ignored, number, zero
 from zlaunch.dsconfig.native_ops import NOT_ON_CPU, needed_ops
 from zlaunch.dsconfig.schema.optimizer import MuonOptimizer
+from zlaunch.errors import Severity
+from zlaunch.job.script import ConfigInterface
 
 _LR = {"lr": 1e-4}
 _LAMB = {"type": "Lamb", "params": _LR}
@@ -157,7 +159,10 @@ def _schedule_sets_it(subject: Subject) -> bool:
 
 @ignored({"optimizer": {"type": "AdamW"}}, {"optimizer.params": _LR}, Context())
 def no_learning_rate(subject: Subject) -> Iterator[Violation]:
-    """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate."""
+    """Without `lr` the optimizer uses its constructor's default, not the Trainer's learning rate.
+
+    For a script with an engine of its own, nothing is ignored: there is no other.
+    """
     if subject.config.optimizer is None or subject.param("lr") is not None or _schedule_sets_it(subject):
         return
     optimizer = subject.config.optimizer
@@ -169,6 +174,10 @@ def no_learning_rate(subject: Subject) -> Iterator[Violation]:
     default = "its own default"
     if optimizer.type.lower() in _KNOWN:
         default = f"{_OWN_RATE.get(optimizer.type.lower(), 0.001):g}"
+    if subject.context.interface is ConfigInterface.DEEPSPEED:
+        message = f"the learning rate of {optimizer.type} is {default}"
+        yield Violation("optimizer", message, 'add `"params": {"lr": …}`', severity=Severity.WARNING)
+        return
     yield Violation(
         "optimizer",
         f"the learning rate of {optimizer.type} is {default}, whatever the script sets",

@@ -346,7 +346,7 @@ class OptimFile:
         """The fp32 parameters of this rank, flat, by group of the optimizer."""
         groups = self._state.get("fp32_flat_groups" if self.stage == 3 else _FP32_GROUPS)
         if not isinstance(groups, list) or not all(isinstance(group, Tensor) for group in groups):
-            raise UnknownLayout("it has no fp32 parameters")
+            raise UnknownLayout("it has no master weights")
         return groups
 
     @property

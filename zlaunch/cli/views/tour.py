@@ -54,7 +54,7 @@ class TourView(SeriesView):
         self._shown |= {finding.message for finding in new}
         super().warn(new)
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: Progress, world_size: int) -> None:
         """Show the phase of the first rank."""
         last, first = progress.last, progress.first
         doing = phase_shown(first) if last.heartbeats else "starting the ranks"

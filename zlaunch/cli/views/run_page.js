@@ -259,7 +259,7 @@ function tiles(run) {
   const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
   const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
   const began = run.first_loss ?? first[0] ?? first[1], latest = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
-  const losses = rawLoss(run), smooth = smoothed(losses).last.at(-1) ?? run.end_loss ?? latest, now = run.now || {};
+  const losses = rawLoss(run), smooth = run.end_loss ?? smoothed(losses).last.at(-1) ?? latest, now = run.now || {};
   const loss = Number.isFinite(latest) ? smooth : latest;
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],

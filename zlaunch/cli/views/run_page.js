@@ -296,7 +296,7 @@ function stepCharts(run) {
   const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
   add("Loss", "of rank 0", [...withSmoothed(rawLoss(run, { colour: COLOURS[0] })), one("eval_loss", "evaluation", 1)], { canLog: true });
   add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
-  add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
+  add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, withSmoothed(series("throughput", past.step, past.rate, { colour: COLOURS[3] })), { fromZero: true });
   add("Gradient norm", "", withSmoothed(one("grad_norm", "gradient norm", 5)), { canLog: true });
   add("Loss scale", "of fp16", [one("loss_scale", "loss scale", 6)], { canLog: true });
   return boxes;

@@ -20,7 +20,13 @@ from zlaunch.config.translate.programs import PROGRAMS
 from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.rundir.layout import RunDir
 
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "README.zh.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs").rglob("*.md"),
+]
 SURFACE = [line.split() for line in (ROOT / "tests" / "surface.txt").read_text("utf-8").splitlines()]
 
 

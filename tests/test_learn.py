@@ -119,5 +119,15 @@ def test_both_languages_show_the_same_and_have_the_same_chapters() -> None:
     assert links[0] == links[1]
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/train.md"])
+def test_a_page_shows_the_same_in_both_languages(name: str) -> None:
+    english, chinese = (ROOT / name), (ROOT / name).with_suffix(".zh.md")
+    assert blocks(chinese) == blocks(english)
+    headings = [re.findall(r"^(#+) ", page.read_text("utf-8"), re.MULTILINE) for page in (english, chinese)]
+    assert headings[0] == headings[1]
+    tables = [re.findall(r"^\| ", page.read_text("utf-8"), re.MULTILINE) for page in (english, chinese)]
+    assert len(tables[0]) == len(tables[1])
+
+
 def test_the_pictures_are_those_that_the_script_draws() -> None:
     assert [file.name for file, content in pictures() if file.read_text("utf-8") != content] == []

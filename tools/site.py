@@ -15,7 +15,11 @@ from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parent.parent
 _AS_NAMED: Final = ("CONTRIBUTING.md", "CHANGELOG.md", "bench/RESULTS.md")
-OUTSIDE: Final = {"README.md": "index.md", **{name: name for name in _AS_NAMED}}
+OUTSIDE: Final = {
+    "README.md": "index.md",
+    "README.zh.md": "index.zh.md",
+    **{name: name for name in _AS_NAMED},
+}
 """File of the repository → page of the site."""
 COPIED: Final = "files"
 """Directory of the site with the other files that pages link to."""

@@ -84,7 +84,7 @@ def memory_left(case: Case) -> str | None:
 
 @signature("pinned-memory", "`out of memory` in `pin_memory` or cudaHostAlloc; `mlock failed to allocate`")
 def pinned_memory(case: Case) -> Reading | None:
-    """Page-locked host memory could not be allocated; CUDA reports this as out of memory."""
+    """Pinned host memory could not be allocated; CUDA reports this as out of memory."""
     locked = matching_line(r"mlock failed to allocate|Failed to mlock", case.story)
     through_pinning = re.search(r"out of memory|MemoryError|invalid argument", case.words) and re.search(
         r"pin_memory\(|cudaHostAlloc|cudaHostRegister|CachingHostAllocator|pin_tensor", case.story

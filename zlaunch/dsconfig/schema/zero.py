@@ -177,7 +177,7 @@ class Zero(Section):
     """Compute the global gradient norm; off needs stage 1 or 2 and `gradient_clipping` 0."""
 
     load_from_fp32_weights: Partitioned[bool] = True
-    """On load, restore the 16-bit weights from the fp32 master copy."""
+    """On load, restore the 16-bit weights from the master weights in fp32."""
 
     elastic_checkpoint: Stages12[bool] = False
     """Save merged optimizer states, to resume on another number of ranks (stages 1 and 2)."""

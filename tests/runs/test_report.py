@@ -142,11 +142,23 @@ def test_of_a_failed_run_the_log_of_the_rank_that_failed_first_is_shown(own: Pat
     assert SECRET not in log["lines"]
 
 
-def test_a_traceback_that_the_log_ends_with_is_shown_once(own: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_a_traceback_that_the_log_ends_with_is_shown_once(prefix: str, own: Path) -> None:
     traceback = "Traceback:\n  File x\nValueError: no text"
     (own / "ranks" / "rank-3.error.json").write_text(json.dumps({"traceback": traceback}))
-    (own / "logs" / "rank-3.log").write_text(f"a step\n{traceback}\n")
+    printed = "".join(f"{prefix}{line}\n" for line in traceback.splitlines())
+    (own / "logs" / "rank-3.log").write_text(f"a step\n{printed}")
     assert report(own)["log"]["traceback"] == ""
+
+
+def test_a_running_run_shows_what_its_last_sample_says_of_the_rest(own: Path) -> None:
+    (own / "how-it-ended.json").unlink()
+    figures = {"seconds_left": 70.0, "seconds_per_step": 1.3, "tokens_per_second": 5e4}
+    with (own / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"time": 1.7e9, **figures}) + "\n")
+    found = report(own)
+    assert found["state"] == "running"
+    assert {name: found["now"][name] for name in figures} == figures
 
 
 def test_a_run_that_finished_shows_no_log(own: Path) -> None:

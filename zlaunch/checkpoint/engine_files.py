@@ -145,7 +145,7 @@ class ModelFile:
     @cached_property
     def shapes(self) -> list[Shapes]:
         """The whole shapes of all trained parameters, by group of the optimizer."""
-        return list(map(_shapes, _listed(self._state.get("param_shapes"), dict)))
+        return list(map(_shapes, _items_of(self._state.get("param_shapes"), dict)))
 
     @property
     def trained(self) -> set[str]:
@@ -170,13 +170,13 @@ class ModelFile:
     @cached_property
     def buffers(self) -> Mapping[str, Tensor]:
         """The buffers, whole in every file."""
-        names = set(_listed(self._state.get("buffer_names"), str))
+        names = set(_items_of(self._state.get("buffer_names"), str))
         return {name: tensor for name, tensor in self.module.items() if name in names}
 
     @property
     def num_experts(self) -> list[int]:
         """How many experts each MoE layer of DeepSpeed has."""
-        counts = _listed(self._state.get("num_experts"), int)
+        counts = _items_of(self._state.get("num_experts"), int)
         return [count for count in counts if 0 <= count <= MOST_RANKS]
 
     @property
@@ -352,7 +352,7 @@ class OptimFile:
     @property
     def is_swapped(self) -> bool:
         """Whether some of its numbers were on NVMe, and are files of `OFFLOADED`."""
-        groups = _listed(self._state.get("fp32_flat_groups"), Tensor)
+        groups = _items_of(self._state.get("fp32_flat_groups"), Tensor)
         return any(not group.numel and group.ds_id for group in groups)
 
     def empty_states(self, group: int) -> list[str]:
@@ -368,13 +368,13 @@ class OptimFile:
         paddings = self._state.get("param_alignment_paddings")
         if not isinstance(paddings, list):
             return None
-        return [_listed(group, int) for group in _listed(paddings, list)]
+        return [_items_of(group, int) for group in _items_of(paddings, list)]
 
     @cached_property
     def slices(self) -> Mapping[str, Unknown]:
         """Where stages 1 and 2 have what this rank has of each parameter, by its name."""
         slices: dict[str, Unknown] = {}
-        for group in _listed(self._state.get("param_slice_mappings"), dict):
+        for group in _items_of(self._state.get("param_slice_mappings"), dict):
             slices.update(_members_of_type(group, Unknown))
         return slices
 
@@ -383,7 +383,7 @@ class OptimFile:
         """The elements that a rank has of each group at stages 1 and 2, with the padding at its end."""
         if self.is_of_bf16_optimizer:  # it saves the padding, too
             return [group.numel for group in self.groups]
-        paddings = _listed(self._state.get("group_paddings"), int)
+        paddings = _items_of(self._state.get("group_paddings"), int)
         return [group.numel + padding for group, padding in zip(self.groups, paddings, strict=True)]
 
     @cached_property
@@ -395,7 +395,7 @@ class OptimFile:
     def _states(self) -> list[Mapping[str, Any]]:
         """What the optimizer keeps for each group, or each part of one at stage 3."""
         states = self._optimizer.get("state")
-        return _listed(list(states.values()), dict) if isinstance(states, dict) else []
+        return _items_of(list(states.values()), dict) if isinstance(states, dict) else []
 
     @cached_property
     def optimizer_step(self) -> float | None:
@@ -412,7 +412,7 @@ class OptimFile:
     @property
     def settings(self) -> frozenset[str]:
         """Names of the settings that all groups of the optimizer have."""
-        groups = _listed(self._optimizer.get("param_groups"), dict)
+        groups = _items_of(self._optimizer.get("param_groups"), dict)
         names = [{name for name in group if isinstance(name, str)} for group in groups]
         return frozenset(set.intersection(*names)) if names else frozenset()
 
@@ -425,7 +425,7 @@ class OptimFile:
     def has_adam_states(self) -> bool:
         """Whether both moments of Adam are in this file, or in those of `OFFLOADED`."""
         moments = list(chain.from_iterable(map(_moments, self._states)))
-        tensors = _listed(moments, Tensor)
+        tensors = _items_of(moments, Tensor)
         if not moments or len(tensors) < len(moments):
             return False
         return self.is_swapped or all(tensor.numel for tensor in tensors)
@@ -434,7 +434,7 @@ class OptimFile:
     def state_types(self) -> list[str]:
         """The types of the parameters and of both moments of Adam."""
         moments = _moments(self._states[0]) if self._states else []
-        return [tensor.dtype for tensor in (*self.groups[:1], *_listed(moments, Tensor))]
+        return [tensor.dtype for tensor in (*self.groups[:1], *_items_of(moments, Tensor))]
 
 
 def _moments(state: Mapping[str, Any]) -> list[object]:
@@ -457,7 +457,7 @@ def _rank_count(value: object) -> int | None:
     return count if count is not None and 0 < count <= MOST_RANKS else None
 
 
-def _listed(value: object, kind: type[Part]) -> list[Part]:
+def _items_of(value: object, kind: type[Part]) -> list[Part]:
     if not isinstance(value, list | tuple):
         return []
     return [item for item in value if isinstance(item, kind)]
@@ -470,4 +470,4 @@ def _members_of_type(value: object, kind: type[Part]) -> dict[str, Part]:
 
 
 def _shapes(value: object) -> Shapes:
-    return {name: tuple(_listed(shape, int)) for name, shape in _members_of_type(value, tuple).items()}
+    return {name: tuple(_items_of(shape, int)) for name, shape in _members_of_type(value, tuple).items()}

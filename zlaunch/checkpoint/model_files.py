@@ -133,7 +133,9 @@ def _entries(file: Path) -> _Entries | Problem:
             archive = Archive(file)
             if damage := archive.problem():
                 return Problem(file, damage)
-            return {name: _Entry(tensor.shape, tensor.dtype) for name, tensor in _tensors(archive.value)}
+            return {
+                name: _Entry(tensor.shape, tensor.dtype) for name, tensor in _named_tensors(archive.value)
+            }
         if damage := safetensors_damage(file):
             return Problem(file, damage)
         _, header = read_header(file)
@@ -142,7 +144,7 @@ def _entries(file: Path) -> _Entries | Problem:
         return unreadable(file, error)
 
 
-def _tensors(value: object) -> Iterator[tuple[str, Tensor]]:
+def _named_tensors(value: object) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in value.items() if isinstance(value, dict) else ():
         if isinstance(name, str) and isinstance(tensor, Tensor):
             yield name, tensor
@@ -317,7 +319,7 @@ def _adapter(
     yield from _incomplete_modules(file, entries, config)
     yield from _missing_trained(file, entries, config)
     yield from _virtual_tokens(file, entries, config)
-    yield from _ranks(file, entries, config)
+    yield from _wrong_ranks(file, entries, config)
     if not trained and (message := _missing_layers(file.parent, entries, config)) is not None:
         yield Problem(file, message)
     if config.get("peft_type") != "LORA":
@@ -419,7 +421,7 @@ def _virtual_tokens(file: Path, entries: _Entries, config: Mapping[str, Any]) ->
         yield Problem(file, message)
 
 
-def _ranks(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
+def _wrong_ranks(file: Path, entries: _Entries, config: Mapping[str, Any]) -> Iterator[Problem]:
     """Compare the ranks of matrices with the settings."""
     rank, others = config.get("r"), config.get("rank_pattern")
     part = _WITH_RANK.get(str(config.get("peft_type")))

@@ -51,31 +51,31 @@ def unlike_config(config: Mapping[str, Any], tensors: Tensors) -> str | None:
     """
     if not config or "quantization_config" in config or "auto_map" in config:
         return None
-    if (message := next(filter(None, _differences(config, tensors)), None)) is not None:
+    if (message := next(filter(None, _size_differences(config, tensors)), None)) is not None:
         return message
-    message = next(filter(None, _differences(with_default_sizes(config), tensors)), None)
+    message = next(filter(None, _size_differences(with_default_sizes(config), tensors)), None)
     return message and f"{message}; sizes that it leaves out are the defaults of transformers"
 
 
-def _differences(config: Mapping[str, Any], tensors: Tensors) -> Iterator[str | None]:
+def _size_differences(config: Mapping[str, Any], tensors: Tensors) -> Iterator[str | None]:
     if config.get("model_type"):
-        yield _wrapped(tensors)
+        yield _common_prefix(tensors)
     yield _layers(config, tensors)
     yield _vocabulary(config, tensors)
     yield _parameters(config, tensors)
     if config.get("model_type") in families():
-        yield _names(config, tensors)
+        yield _unknown_attention(config, tensors)
         yield _head(config, tensors)
 
 
-def _wrapped(tensors: Tensors) -> str | None:
+def _common_prefix(tensors: Tensors) -> str | None:
     wrapper = next((one for one in _WRAPPERS if all(name.startswith(one) for name in tensors)), None)
     if wrapper is None:
         return None
     return f"all its names begin with `{wrapper}`, and `from_pretrained` looks for them without it"
 
 
-def _names(config: Mapping[str, Any], tensors: Tensors) -> str | None:
+def _unknown_attention(config: Mapping[str, Any], tensors: Tensors) -> str | None:
     """Look for the attention by its name, which other programs than transformers call differently."""
     family = families()[config["model_type"]]
     words = {word.rstrip("+?") for word in family.layer.split()}

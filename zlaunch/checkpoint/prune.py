@@ -28,12 +28,12 @@ def superfluous(checkpoints: Sequence[Summary], keep: int) -> list[Summary]:
     folders = [saved.checkpoint.folder for saved in checkpoints]
     linked = {folder.resolve() for folder in folders if folder.is_symlink()}
     old: list[Summary] = []
-    for _, run in groupby(sorted(filter(_counts, checkpoints), key=_run), key=_run):
+    for _, run in groupby(sorted(filter(_is_counted, checkpoints), key=_run), key=_run):
         old += _superfluous(sorted(run, key=_step), keep)
     return [saved for saved in old if saved.checkpoint.folder.resolve() not in linked]
 
 
-def _counts(saved: Summary) -> bool:
+def _is_counted(saved: Summary) -> bool:
     is_pruned = saved.checkpoint.saved_by in _PRUNED and not saved.checkpoint.folder.is_symlink()
     return is_pruned and saved.step is not None and not saved.unknown
 

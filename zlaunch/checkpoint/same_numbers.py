@@ -41,7 +41,10 @@ def damaged_numbers(checkpoint: CheckpointFolder) -> Iterator[Problem]:
     found: list[tuple[Path, str, int]] = []
     for file in models:
         with contextlib.suppress(BadArchive, OSError):
-            found += [(file, name, count) for name, count in _counts(SafetensorsFile(file), engine).items()]
+            found += [
+                (file, name, count)
+                for name, count in _different_numbers(SafetensorsFile(file), engine).items()
+            ]
     compared = [(engine[name].numel, count) for _, name, count in found if engine[name].name in trained]
     if _is_another(compared):
         return
@@ -58,7 +61,7 @@ def _is_another(compared: Sequence[tuple[int, int]]) -> bool:
     return differing > all_numbers * MOST_DAMAGED and changed > len(compared) / 2
 
 
-def _counts(model: SafetensorsFile, engine: Mapping[str, StoredWeight]) -> dict[str, int]:
+def _different_numbers(model: SafetensorsFile, engine: Mapping[str, StoredWeight]) -> dict[str, int]:
     """Count the numbers of each tensor that differ, in the type of the model."""
     counts = {}
     for name, tensor in model.tensors.items():

@@ -208,7 +208,7 @@ _KNOWN: Mapping[tuple[str, str], Callable[..., object]] = {
 """What is understood in a pickle. Nothing here has an effect outside of the value that is built."""
 
 
-class _Reader(pickle.Unpickler):
+class _ArchiveUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (known := _KNOWN.get((module, name))) is not None:
             return known
@@ -227,7 +227,7 @@ class _Reader(pickle.Unpickler):
 
 def _unpickled(stream: IO[bytes]) -> Any:
     try:
-        return _Reader(stream).load()
+        return _ArchiveUnpickler(stream).load()
     except (BadArchive, MemoryError):
         raise
     except Exception as error:  # noqa: BLE001 - a damaged pickle raises anything
@@ -292,7 +292,7 @@ class Archive:
                 yield value
             elif isinstance(value, dict | list | tuple | Unknown) and id(value) not in seen:
                 seen.add(id(value))
-                todo += value.values() if isinstance(value, dict) else _parts(value)
+                todo += value.values() if isinstance(value, dict) else _members(value)
 
     def problem(self, complete: bool = False) -> str | None:
         """Say what is damaged; with `complete`, read all bytes and compare their checksums."""
@@ -359,7 +359,7 @@ _CODES = {"float64": "<d", "float32": "<f", "float16": "<e", "int64": "<q", "int
 NUMPY = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 
 
-def _parts(value: "list[Any] | tuple[Any, ...] | Unknown") -> tuple[Any, ...]:
+def _members(value: "list[Any] | tuple[Any, ...] | Unknown") -> tuple[Any, ...]:
     return (value.args, value.state) if isinstance(value, Unknown) else tuple(value)
 
 

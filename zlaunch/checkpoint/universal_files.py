@@ -62,7 +62,7 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
 
     archive = Archive(file)
     state: Mapping[str, Any] = archive.value
-    groups = [_plain(group) for group in state["param_groups"]]
+    groups = [_plain_members(group) for group in state["param_groups"]]
     saved_step, was_int = _saved_step(archive, file.parent)
     # Stage 3 shares one tensor between all groups, and each of them counts it up. No file prevents that.
     step = _step_value(saved_step, was_int if int_steps is None else int_steps)
@@ -71,7 +71,7 @@ def _rewrite_optimizer(file: Path, model: ModelFile, int_steps: bool | None) -> 
         key: value for key, value in groups[0].items() if all(group.get(key) == value for group in groups)
     }
     whole = {
-        **_plain(state),
+        **_plain_members(state),
         **_scaler(state),
         "ds_version": state.get("ds_version") or model.release,
         "param_groups": groups,
@@ -134,11 +134,11 @@ def _scaler(state: Mapping[str, Any]) -> dict[str, Any]:
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
     made = DynamicLossScaler(1, 1, 1, 1, consecutive_hysteresis=False)
-    made.__dict__.update(_plain(scaler.state))
+    made.__dict__.update(_plain_members(scaler.state))
     return {"loss_scaler": made, "dynamic_loss_scale": True}
 
 
-def _plain(value: Any) -> dict[str, Any]:
+def _plain_members(value: Any) -> dict[str, Any]:
     return {key: member for key, member in value.items() if key not in _SCALERS and _is_plain(member)}
 
 

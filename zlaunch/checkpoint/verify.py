@@ -108,7 +108,7 @@ def _verified(checkpoint: CheckpointFolder, complete: bool) -> Iterator[Problem]
         if files is None:
             yield Problem(checkpoint.engine, "it has no files of DeepSpeed's engine")
         else:
-            yield from _engine(checkpoint, files)
+            yield from _engine_problems(checkpoint, files)
 
 
 def _trained_shapes(checkpoint: CheckpointFolder) -> Shapes:
@@ -175,7 +175,7 @@ class _Save:
         return self.models.get((dp, mp)) or self.models.get((None, mp))
 
 
-def _engine(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Problem]:
+def _engine_problems(checkpoint: CheckpointFolder, files: EngineFiles) -> Iterator[Problem]:
     models, bad_models = _opened(files.model, ModelFile)
     shards, bad_shards = _opened(files.optim, OptimFile)
     yield from (*bad_models, *bad_shards)

@@ -48,7 +48,7 @@ def judge(
         devices = {host.name: host.host.devices for host in hosts}
         more = [*compare(facts, devices, program), *judge_measurements(hosts), *more]
     for name, result in more:
-        _add(rows[name], result)
+        _add_row(rows[name], result)
     return DoctorReport(hosts, {name: tuple(results) for name, results in rows.items()})
 
 
@@ -59,7 +59,7 @@ def _own(host: Examined, needs: Requirements) -> Iterator[CheckResult]:
         yield from check_host(host.facts, needs)
 
 
-def _add(rows: list[CheckResult], row: CheckResult) -> None:
+def _add_row(rows: list[CheckResult], row: CheckResult) -> None:
     """Add a row; of two about the same thing, the worse one stays."""
     for index, old in enumerate(rows):
         if old.name == row.name:

@@ -105,7 +105,7 @@ def check(
 def _check_one(query: EstimateQuery, asked: TrialOptions, given: Mapping[str, Any]) -> ExitStatus:
     trial = trial_of(query, asked)
     view = console.LineReporter(in_pipes=False)
-    environment = _environment(trial.ops, given["python"], view)
+    environment = _environment_of_trial(trial.ops, given["python"], view)
     view.busy(f"training a small {query.model.name} on two ranks, and with plain torch", "")
     try:
         with TrialProgram(environment, given["python"]) as program:
@@ -141,7 +141,9 @@ def _check_matrix(
     described = list(planned(wanted, query, asked, pinned))
     trials = [trial for _, trial in described if isinstance(trial, Trial)]
     try:
-        environment = _environment(sorted({op for trial in trials for op in trial.ops}), python, view)
+        environment = _environment_of_trial(
+            sorted({op for trial in trials for op in trial.ops}), python, view
+        )
     except NotBuilt as error:
         environment = dict(os.environ)
         described = [(cell, without_ops(cell, trial, error.message)) for cell, trial in described]
@@ -172,7 +174,9 @@ def _check_matrix(
     return status_of(done)
 
 
-def _environment(ops: Sequence[str], named: Path | None, view: console.LineReporter) -> dict[str, str]:
+def _environment_of_trial(
+    ops: Sequence[str], named: Path | None, view: console.LineReporter
+) -> dict[str, str]:
     """Compile what trials need of the CPU, as `train` does before it starts ranks."""
     if not ops:
         return dict(os.environ)

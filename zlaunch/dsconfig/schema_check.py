@@ -43,7 +43,7 @@ def check(value: dict[str, Any], older: Release | None = None) -> Checked:
     value, surplus = _without_surplus({key: child for key, child in value.items() if key != "$schema"}, older)
     newer: dict[KeyPath, Finding] = {} if older is None else dict(_not_yet_known(value, older))
     value = _without(value, newer)
-    config, errors = _read(value)
+    config, errors = _validated(value)
     if config is not None:  # which excludes a surplus: as many unknown keys are left
         return Checked(config, tuple(newer.values()), config)
     faults = _faults(value, errors, older)
@@ -68,7 +68,7 @@ def _without_surplus(value: dict[str, Any], older: Release | None) -> tuple[dict
         known = section.model_fields
         unknown = [key for key in node if key not in known and dotted((*path, key)) not in REMOVED]
         if len(unknown) > MOST_UNKNOWN:
-            surplus.append(_counted((*path, unknown[MOST_UNKNOWN]), len(unknown), older or NEWEST))
+            surplus.append(_more_unknown((*path, unknown[MOST_UNKNOWN]), len(unknown), older or NEWEST))
             for key in unknown[MOST_UNKNOWN:]:
                 del node[key]
         for key in node.keys() & known.keys():
@@ -78,7 +78,7 @@ def _without_surplus(value: dict[str, Any], older: Release | None) -> tuple[dict
     return kept, surplus
 
 
-def _counted(path: KeyPath, number: int, release: Release) -> Finding:
+def _more_unknown(path: KeyPath, number: int, release: Release) -> Finding:
     place, severity = "at the top level", Severity.IGNORED
     if path[:-1]:
         place = f"in `{dotted(path[:-1])}`"
@@ -105,7 +105,7 @@ def _faults(
     value: dict[str, Any], errors: Mapping[KeyPath, ErrorDetails], older: Release | None
 ) -> dict[KeyPath, Finding | None]:
     """Explain errors; None for what is not an error in the older release."""
-    _, lax = _read(value, strict=False)
+    _, lax = _validated(value, strict=False)
     return {
         path: None
         if older is not None and _is_gone(path, error, older)
@@ -161,7 +161,7 @@ def _below_moved(
         if fix is not None and fix.kind.is_guess:
             fix_value(meant, path, fix)
             origins[_new_path(path, fix)] = path
-    errors = _read(meant)[1] if origins else {}
+    errors = _validated(meant)[1] if origins else {}
     for new, old in origins.items():
         inside = {path: error for path, error in errors.items() if path[: len(new)] == new}
         for path, fault in _faults(meant, inside, older).items():
@@ -188,17 +188,17 @@ def _is_gone(path: KeyPath, error: ErrorDetails, older: Release) -> bool:
     return error["type"] == "extra_forbidden" and older.knows(path) and not NEWEST.knows(path)
 
 
-def _read(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
+def _validated(value: object, strict: bool = True) -> tuple[DsConfig | None, dict[KeyPath, ErrorDetails]]:
     try:
         return DsConfig.model_validate(value, strict=strict, context=strict), {}
     except ValidationError as error:
         by_path: dict[KeyPath, ErrorDetails] = {}
         for details in error.errors(include_url=False):
-            by_path.setdefault(_path(value, details), details)
+            by_path.setdefault(_path_of_error(value, details), details)
         return None, by_path
 
 
-def _path(value: object, error: ErrorDetails) -> KeyPath:
+def _path_of_error(value: object, error: ErrorDetails) -> KeyPath:
     """Drop from pydantic's location what is not a key: tags of unions and names of types."""
     path: KeyPath = ()
     for part in error["loc"]:
@@ -244,7 +244,7 @@ def _as_meant(value: dict[str, Any], faults: Mapping[KeyPath, Finding | None]) -
         if fault is None or fault.fix is not None or (fault.code, fault.severity) not in _CONVERTED:
             fix_value(meant, path, fault.fix if fault else None, instead="auto")
     for _ in range(MAX_LOSSES):
-        config, wrong = _read(meant, strict=False)
+        config, wrong = _validated(meant, strict=False)
         if config is not None:
             if ZERO in value and ZERO not in meant:
                 return None

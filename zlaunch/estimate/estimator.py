@@ -227,12 +227,12 @@ def _by_ranks(
         return [first]
     if first.late_error is None and other.late_error is not None:
         return [other]
-    if first.late_error is not None or _tensors(other) <= _tensors(first):
+    if first.late_error is not None or _bytes_of_tensors(other) <= _bytes_of_tensors(first):
         return [first]
     return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
 
 
-def _tensors(forecast: Forecast) -> int:
+def _bytes_of_tensors(forecast: Forecast) -> int:
     return forecast.peak("gpu") or sum(forecast.peak(pool) for pool in HOST_POOLS)
 
 

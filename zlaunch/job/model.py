@@ -113,7 +113,7 @@ class ModelConfig:
     @property
     def lacks_width(self) -> bool:
         """Whether transformers has no width for this model type, from which the Trainer fills in "auto"."""
-        return self.kind in _recorded()["none"] and self.hidden_size is None
+        return self.kind in _recorded_widths()["none"] and self.hidden_size is None
 
     @property
     def largest_parameter(self) -> int | None:
@@ -183,7 +183,7 @@ def parse_model(data: bytes, file: str, source: str) -> ModelConfig:
 
 
 def _width_keys(section: Mapping[str, Any]) -> Sequence[str]:
-    kind, recorded = str(section.get("model_type")), _recorded()
+    kind, recorded = str(section.get("model_type")), _recorded_widths()
     if kind in recorded["none"]:
         return ("hidden_size", "hidden_sizes")
     if kind in recorded["keys"]:
@@ -192,7 +192,7 @@ def _width_keys(section: Mapping[str, Any]) -> Sequence[str]:
 
 
 @cache
-def _recorded() -> Mapping[str, Any]:
+def _recorded_widths() -> Mapping[str, Any]:
     """Read where transformers has the width of a model, by its type.
 
     `keys`: what it maps to `hidden_size`, if that is none of the usual keys; `none`: types that have

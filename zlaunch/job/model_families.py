@@ -102,15 +102,15 @@ def families() -> Mapping[str, Family]:
     """Read the families by `model_type`."""
     found: dict[str, Family] = {}
     for kind, row in json.loads(FILE.read_text("utf-8")).items():
-        values = {name: _value(value) for name, value in row.items() if name != "like"}
+        values = {name: _frozen_value(value) for name, value in row.items() if name != "like"}
         found[kind] = replace(found[row["like"]], **values) if "like" in row else Family(**values)
     return found
 
 
-def _value(value: Any) -> Any:
+def _frozen_value(value: Any) -> Any:
     """Turn objects into pairs and lists into tuples, which do not change."""
     if isinstance(value, dict):
         return tuple(value.items())
     if isinstance(value, list):
-        return tuple(map(_value, value))
+        return tuple(map(_frozen_value, value))
     return value

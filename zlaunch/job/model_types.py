@@ -47,7 +47,7 @@ def model_type(model: ModelConfig | None, transformers: str | None) -> ModelType
     release = NEWEST
     if transformers is not None and numbers_of(transformers) < (NEWEST,):
         release = NEWEST - 1
-    facts = _recorded()[str(release)].get(model.kind, {})
+    facts = _recorded_types()[str(release)].get(model.kind, {})
     tied = model.first("tie_word_embeddings")
     if tied is None:
         tied = facts.get("tied", False)
@@ -58,11 +58,11 @@ def model_type(model: ModelConfig | None, transformers: str | None) -> ModelType
         fp32_beside_fp16=tuple(facts.get("fp32_beside_fp16", ())),
         reused=tuple(facts.get("reused", ())),
         ties_weights=bool(tied),
-        no_fp16=_recorded()["no_fp16"].get(model.kind, ""),
+        no_fp16=_recorded_types()["no_fp16"].get(model.kind, ""),
     )
 
 
 @cache
-def _recorded() -> Mapping[str, Any]:
+def _recorded_types() -> Mapping[str, Any]:
     recorded: Mapping[str, Any] = json.loads(FILE.read_text("utf-8"))
     return recorded

@@ -443,20 +443,22 @@ def _excludes_flags(call: ast.Call, code: _Code) -> bool:
     if config is None or not has_flags or not _takes_arguments(call):
         return False
     sources = [config]
-    for name in _names(config):
+    for name in _variable_names(config):
         sources += _bound(name, code)
     used = {id(node) for node in chain.from_iterable(map(ast.walk, sources))}
     return not any(id(node) in used for node in code.arguments)
 
 
-def _names(node: ast.AST) -> set[str]:
+def _variable_names(node: ast.AST) -> set[str]:
     return {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
 
 
 def _bound(name: str, code: _Code) -> list[ast.expr]:
     """Return everything that is assigned to a name."""
     assigned = (node for node in code.nodes if isinstance(node, ast.Assign))
-    return [node.value for node in assigned if any(name in _names(target) for target in node.targets)]
+    return [
+        node.value for node in assigned if any(name in _variable_names(target) for target in node.targets)
+    ]
 
 
 def _literal(config: ast.expr | None, code: _Code) -> dict[str, Any] | str | None:

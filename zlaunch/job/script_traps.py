@@ -182,7 +182,7 @@ class _Source:
     def is_for_deepspeed(self, node: ast.AST) -> bool:
         """Whether no `if` around a node may tell DeepSpeed from other engines."""
         tests = chain.from_iterable(
-            _parts(outer.test) for outer, _ in self.around(node) if isinstance(outer, ast.If)
+            _operands(outer.test) for outer, _ in self.around(node) if isinstance(outer, ast.If)
         )
         return not any(_ENGINE.search(ast.unparse(test)) for test in tests if not _is_rank_0(test))
 
@@ -204,7 +204,7 @@ def _model_of(call: ast.Call) -> Iterator[str]:
     yield from (ast.unparse(model) for model in given if isinstance(model, ast.Name | ast.Attribute))
 
 
-def _parts(test: ast.expr) -> Sequence[ast.expr]:
+def _operands(test: ast.expr) -> Sequence[ast.expr]:
     match test:
         case ast.BoolOp(values=values):
             return values
@@ -396,12 +396,12 @@ def _counting_test(call: ast.Call, loop: ast.AST, source: _Source) -> ast.If | N
         if outer is loop or isinstance(outer, ast.For | ast.While):
             return None
         match outer:
-            case ast.If(test=test, body=body) if child in body and _counts(test):
+            case ast.If(test=test, body=body) if child in body and _has_modulo(test):
                 return outer
     return None
 
 
-def _counts(test: ast.expr) -> bool:
+def _has_modulo(test: ast.expr) -> bool:
     return any(isinstance(node, ast.Mod) for node in ast.walk(test))
 
 

@@ -144,7 +144,7 @@ def find_mismatches(value_at: Callable[[tuple[str, ...]], object], args: Trainer
         value, expected = value_at(path), match.expected(args)
         if value in (None, "auto") or expected is None or value == expected:
             continue
-        arguments = ", ".join(_described(name, args[name]) for name in match.names)
+        arguments = ", ".join(_described_argument(name, args[name]) for name in match.names)
         remedy = f'write "auto" in the ds_config, or {_agreeing(match, value)}'
         if path in RATES and rates_differ(value_at):
             remedy = ONE_RATE
@@ -163,7 +163,7 @@ def _formats_of_evaluation(
             yield Mismatch(path, value_at(path), said, f"delete the section `{evaluated}`")
 
 
-def _described(name: str, argument: Argument) -> str:
+def _described_argument(name: str, argument: Argument) -> str:
     """Describe an argument, and what set it unless it was the command line."""
     whose = {SourceKind.ARGUMENT: "", SourceKind.TRAINER_DEFAULT: " by default"}
     return f"`--{name}` is {argument.value}{whose.get(argument.source.kind, f' ({argument.source})')}"

@@ -67,7 +67,7 @@ def check_script(job: JobSpec, reporter: PlanReporter, steps: int = STEPS) -> Ch
 
     Raises Refused for a job that cannot work, Unavailable if nothing can be told.
     """
-    facts = _facts(job, reporter)
+    facts = _facts_of_trial(job, reporter)
     refuse_without_deepspeed(facts.job, facts.script, "check")
     scratch = Scratch("check")
     try:
@@ -92,7 +92,7 @@ def check_script(job: JobSpec, reporter: PlanReporter, steps: int = STEPS) -> Ch
     return CheckedScript(facts.job.shown_name, measured, measured.comparison, verdict, unchecked, defects)
 
 
-def _facts(job: JobSpec, reporter: PlanReporter) -> JobFacts:
+def _facts_of_trial(job: JobSpec, reporter: PlanReporter) -> JobFacts:
     """Prepare a job for two ranks on the CPU, in the format that it would have on this machine."""
     python = inspect_python(job.python)
     machine = probe_machine(os.environ, python)

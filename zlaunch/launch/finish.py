@@ -45,7 +45,7 @@ def finish_run(
 ) -> FinishedRun:
     """Decide how a job ended, record the outcome, report it."""
     outcome = judge_outcome(evidence, diagnose(evidence))
-    _record(plan, outcome, started, reporter, evidence.stall)
+    _record_outcome(plan, outcome, started, reporter, evidence.stall)
     run = run.holding(ending=read_record(run.paths.ending, EndingRecord))
     if run.forecast and outcome.exit_status == 0:
         accuracy.record_accuracy(accuracy.accuracy_file(), run, compare_with_forecast(run))
@@ -66,10 +66,10 @@ def record_failed_start(plan: LaunchPlan, error: ZlaunchError, started: float, r
     verdict = Verdict(
         _CODES.get(type(error), "launcher-failed"), error.message, advice=(error.hint,) if error.hint else ()
     )
-    _record(plan, Outcome("failed", error.status, error.status, verdict), started, reporter)
+    _record_outcome(plan, Outcome("failed", error.status, error.status, verdict), started, reporter)
 
 
-def _record(
+def _record_outcome(
     plan: LaunchPlan, outcome: Outcome, started: float, reporter: Reporter, stall: StallEvidence | None = None
 ) -> None:
     """Write the outcome; the exit status stays the same if that fails."""

@@ -122,7 +122,7 @@ def first_that_fits(
             estimate = rehearse(replace(facts, job=job))
         except Refused:
             continue
-        counted = _counted(estimate)
+        counted = _fit_of_counted(estimate)
         if counted is Fit.YES:
             return replace(job, is_chosen=True), _why(strategy, estimate), estimate
         if counted is Fit.UNKNOWN:
@@ -142,7 +142,7 @@ def _of_program(facts: JobFacts, reporter: PlanReporter) -> Estimate:
     return estimate_of(plan, cluster, result, result.forecast)
 
 
-def _counted(estimate: Estimate) -> Fit:
+def _fit_of_counted(estimate: Estimate) -> Fit:
     """Whether what is counted fits, and all that is not counted is what lines decide by values."""
     training = estimate.query.training
     others = [one for one in training.uncounted if not one.is_undecided]

@@ -27,7 +27,7 @@ def node_plans(plan: LaunchPlan) -> list[NodePlanRecord]:
         plans.append(
             {
                 "host": host.name,
-                "start": list(_start(plan, node)),
+                "start": list(_start_command(plan, node)),
                 "argv": list(plan.node_argv(node)),
                 "environment": environment,
                 "python": plan.facts.software_on(host).python.executable,
@@ -44,7 +44,7 @@ def control_port(plan: LaunchPlan) -> int:
     return 0
 
 
-def _start(plan: LaunchPlan, node: int) -> Sequence[str]:
+def _start_command(plan: LaunchPlan, node: int) -> Sequence[str]:
     host = plan.topology.hosts[node]
     if plan.topology.reach is Reach.JOINED:
         return ours(NODE_PROGRAM) if node == 0 else ()

@@ -44,7 +44,7 @@ class Preflight:
     def _estimate(self, facts: JobFacts) -> JobFacts:
         """Choose a stage and estimate the memory; refuse a job that cannot fit."""
         if facts.model_error is not None:
-            self.reporter.note(f"{facts.model_error.message}{_instead(facts)}", "model")
+            self.reporter.note(f"{facts.model_error.message}{_config_used(facts)}", "model")
         has_gpus, has_model = bool(facts.machine.gpus), facts.model is not None
         must_fit = self.options.rehearse or (has_gpus and has_model and not self.options.force)
         if not (self.options.auto_stage or must_fit):
@@ -119,7 +119,7 @@ def _free_bytes(path: Path) -> int | None:
         return None
 
 
-def _instead(facts: JobFacts) -> str:
+def _config_used(facts: JobFacts) -> str:
     """Say what is used instead of the config.json on the hub."""
     if facts.model is not None:
         return "; config.json as bundled with zlaunch"

@@ -36,7 +36,7 @@ class Reporter(PlanReporter, Protocol):
     def job_output(self, chunk: bytes) -> None:
         """New output of the ranks that are shown."""
 
-    def progressed(self, progress: "Progress", world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: "Progress", world_size: int) -> None:
         """All ranks were sampled; `rss_bytes` is the resident memory of rank 0."""
 
     def stalled(self, stall: "StallEvidence", seconds_per_step: float | None, stacks: Path) -> None:

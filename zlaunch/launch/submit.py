@@ -112,7 +112,7 @@ def check_elsewhere(
         _check_there(job, nodes.imagined, options, reporter)
     elif nodes.gpus is not None:
         known = replace(sources, script=script, hosts=topology)
-        facts = _facts(known, python)
+        facts = _facts_of_nodes(known, python)
         check_facts(facts)
         reporter.warn(make_plan(facts).warnings)
     saves = plan_saves(script, job.args, None) is not None
@@ -128,7 +128,7 @@ def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter
     reporter.warn(preflight.plan(preflight.complete(facts)).warnings)
 
 
-def _facts(sources: Sources, python: Interpreter) -> JobFacts:
+def _facts_of_nodes(sources: Sources, python: Interpreter) -> JobFacts:
     """Make the facts about unknown nodes."""
     gpus: tuple[Gpu, ...] = (_A_GPU,)
     if os.environ.get("DS_ACCELERATOR") == "cpu":

@@ -368,11 +368,14 @@ def tour_of(experiment: Experiment, jobs: Sequence[FinishedJob], rehearse: Rehea
     here = [_workload(experiment, job, accelerator) for job in jobs]
     if accelerator == "cpu":
         forecasts = rehearse([*here, *(replace(workload, accelerator="cuda") for workload in here)])
-        predicted = [_predicted(forecast, HOST_POOLS) for forecast in forecasts[: len(jobs)]]
-        on_gpus = [_predicted(forecast, ("gpu",)) for forecast in forecasts[len(jobs) :]]
+        predicted = [_predicted_memory(forecast, HOST_POOLS) for forecast in forecasts[: len(jobs)]]
+        on_gpus = [_predicted_memory(forecast, ("gpu",)) for forecast in forecasts[len(jobs) :]]
     else:
         forecasts = rehearse(here)
-        on_gpus, predicted = [None] * len(jobs), [_predicted(forecast, ("gpu",)) for forecast in forecasts]
+        on_gpus, predicted = (
+            [None] * len(jobs),
+            [_predicted_memory(forecast, ("gpu",)) for forecast in forecasts],
+        )
     stops = []
     for number, job in enumerate(jobs):
         parameters, stage, settings = experiment.parameters, job.mode.stage, read_settings(here[number])
@@ -436,7 +439,7 @@ def _why_not(forecast: Rehearsed) -> str | None:
     return forecast.message
 
 
-def _predicted(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | None:
+def _predicted_memory(forecast: Rehearsed, pools: Sequence[Pool]) -> PredictedMemory | None:
     if not _is_rehearsed(forecast):
         return None
     phases, most = [], 0

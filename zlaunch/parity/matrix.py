@@ -128,7 +128,7 @@ def trial_in(cell: MatrixCell, query: EstimateQuery, options: TrialOptions, pinn
     overrides: dict[str, object] = {"gradient_clipping": cell.clipping}
     overrides["gradient_accumulation_steps"] = cell.accumulation
     if pinned.optimizer is None and cell.optimizer not in (CLIENT, _named(query)):
-        overrides["optimizer"] = _section(cell.optimizer)
+        overrides["optimizer"] = _optimizer_section(cell.optimizer)
         if cell.optimizer == "Muon":
             overrides[f"{ZERO}.reduce_scatter"] = False
     changed = apply_strategy(query, cell.strategy)
@@ -142,7 +142,7 @@ def trial_in(cell: MatrixCell, query: EstimateQuery, options: TrialOptions, pinn
     return trial_of(changed, options)
 
 
-def _section(optimizer: str) -> dict[str, object]:
+def _optimizer_section(optimizer: str) -> dict[str, object]:
     parameters: dict[str, object] = {"lr": AUTO, "weight_decay": _DECAY}
     if optimizer == "Adam":
         parameters["adam_w_mode"] = False

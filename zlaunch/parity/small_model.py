@@ -46,7 +46,7 @@ _TOKENS: Final = ("_token_id", "_token_index")
 
 def narrow(config: Mapping[str, Any]) -> dict[str, Any]:
     """Make a model narrow, and take out what is random in training; all its layers stay."""
-    small = _section(config)
+    small = _small_section(config)
     tokens = _Tokens(_vocabulary(config))
     return {key: _renumbered(key, value, tokens) for key, value in small.items()}
 
@@ -74,7 +74,7 @@ def deepest(config: Mapping[str, Any]) -> int:
     return max([most, *map(deepest, sections)])
 
 
-def _section(config: Mapping[str, Any]) -> dict[str, Any]:
+def _small_section(config: Mapping[str, Any]) -> dict[str, Any]:
     heads = next((number for key in _HEADS if (number := whole(config.get(key)))), 1)
     key_heads = next((number for key in _KEY_HEADS if (number := whole(config.get(key)))), heads)
     few_key_heads = min(key_heads, _MOST_KEY_HEADS)
@@ -89,7 +89,7 @@ def _section(config: Mapping[str, Any]) -> dict[str, Any]:
     small: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            small[key] = _section(value)
+            small[key] = _small_section(value)
             if key in ("rope_scaling", "rope_parameters"):
                 small[key] = _rope(value, float(config.get("partial_rotary_factor", 1.0)))
         elif _is_random(key, value):

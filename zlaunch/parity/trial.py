@@ -246,13 +246,13 @@ def _is_fused_adam(config: Mapping[str, Any]) -> bool:
     """Whether DeepSpeed takes its CUDA kernel of Adam; Muon has one for what is no matrix."""
     optimizer = config.get("optimizer", {})
     is_adam = str(optimizer.get("type", "")).lower() in (*_ADAMS, "muon")
-    return is_adam and not _on_the_host(config) and not optimizer.get("params", {}).get("torch_adam")
+    return is_adam and not _is_optimizer_on_host(config) and not optimizer.get("params", {}).get("torch_adam")
 
 
 def has_stand_in(config: Mapping[str, Any]) -> bool:
     """Whether a trial gives the engine a Lion of its own: without offload, DeepSpeed's is a CUDA kernel."""
     is_lion = str(config.get("optimizer", {}).get("type", "")).lower() == "lion"
-    return is_lion and not _on_the_host(config)
+    return is_lion and not _is_optimizer_on_host(config)
 
 
 def _takes_one_group(workload: Workload) -> bool:
@@ -260,10 +260,10 @@ def _takes_one_group(workload: Workload) -> bool:
     config = workload.ds_config
     name = str(config.get("optimizer", {}).get("type", workload.optimizer)).lower()
     has_zero = bool(config.get("zero_optimization", {}).get("stage"))
-    return name == "adagrad" and has_zero and not _on_the_host(config)
+    return name == "adagrad" and has_zero and not _is_optimizer_on_host(config)
 
 
-def _on_the_host(config: Mapping[str, Any]) -> bool:
+def _is_optimizer_on_host(config: Mapping[str, Any]) -> bool:
     zero = config.get("zero_optimization", {})
     offload = zero.get("offload_optimizer") or {}
     return bool(zero.get("stage")) and offload.get("device", "none") != "none"

@@ -101,7 +101,7 @@ def newest_of_run(
 
 def output_dir_of(files: RunFiles) -> Path | None:
     """Find the directory in which the job of a run saves checkpoints; None if it is not recorded."""
-    saved = _recorded(files, "saved_checkpoint")
+    saved = _recorded_path(files, "saved_checkpoint")
     if saved is not None:
         return checkpoint_parent(saved)
     reported = files.program.get("trainer_args", {}).get("output_dir")
@@ -164,7 +164,7 @@ def _divergence(files: RunFiles) -> _Divergence | None:
 
 
 def _saved_model(files: RunFiles) -> Path | None:
-    folder = _recorded(files, "saved_model")
+    folder = _recorded_path(files, "saved_model")
     if folder is None:
         return None
     since = started_at(files)
@@ -178,7 +178,7 @@ def _damage_of(model: Path | None) -> Problem | None:
     return next(iter(model_problems(CheckpointFolder(model, SavedBy.WEIGHTS), {})), None)
 
 
-def _recorded(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
+def _recorded_path(files: RunFiles, name: Literal["saved_model", "saved_checkpoint"]) -> Path | None:
     for attempt in _attempts(files):
         if saved := attempt.program.get(name):
             return _working_directory(attempt) / saved

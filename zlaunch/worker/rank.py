@@ -207,7 +207,7 @@ def main(run_dir: RunDir) -> int:
     # Before the script starts, which may fill the disk: what is there can be overwritten even then.
     record.add({"buffer": str(buffer)})
     try:
-        child = _start(job, _script_command(job, host.get("python")), environment, log, run_dir)
+        child = _start_script(job, _script_command(job, host.get("python")), environment, log, run_dir)
     except OSError as error:
         log.write(f"zlaunch could not start the script: {type(error).__name__}: {error}\n".encode())
         log.flush()
@@ -248,7 +248,7 @@ def _tell(record: _RecordFile, ending: RankRecord, log: IO[bytes]) -> None:
         print_line(printed_line(unwritten, words))  # the launcher's log may be on the same full disk
 
 
-def _start(
+def _start_script(
     job: JobRecord, words: list[str], environment: Mapping[str, str], log: IO[bytes], run_dir: RunDir
 ) -> Child:
     rank = int(environment["RANK"])

@@ -215,7 +215,7 @@ def test_the_launchers_that_are_installed_here_are_recognized_by_name_and_by_fil
 
 
 def test_every_module_is_named_in_the_documentation() -> None:
-    text = (ROOT / "docs" / "scripts.md").read_text()
+    text = (ROOT / "docs" / "other-launchers.md").read_text()
     modules = {module for program in PROGRAMS.values() for module in program.modules.values()}
     families = {
         module.rpartition(".")[0] if module.startswith(("trl", "swift")) else module for module in modules

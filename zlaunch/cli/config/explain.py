@@ -42,7 +42,7 @@ def explain(
         else:
             console.data(*_key_list(sections))
         return
-    explanation = explained(_named(key), asked)
+    explanation = explained(_only_key(key), asked)
     if as_json:
         console.data(to_json(explanation))
     else:
@@ -65,7 +65,7 @@ def _notes_on(items: Sequence[RelatedRule]) -> Iterator[str]:
         yield from console.notes([(f"{'' if is_long else item.name:<{NAME_COLUMNS}}", item.words)])
 
 
-def _named(key: str) -> str:
+def _only_key(key: str) -> str:
     """Find the only key of that name; raise WrongUsage if there is none, or more than one."""
     match find(key):
         case [name]:

@@ -47,7 +47,7 @@ def show(
     if isinstance(cluster, Member):
         rows = _member_rows(cluster, job)
     else:
-        rows = _host_rows(_hosts(job, cluster))
+        rows = _host_rows(_hosts_shown(job, cluster))
     if as_json:
         members = [{name: value for name, value in asdict(row).items() if value is not None} for row in rows]
         console.data(to_json({"hosts": members}))
@@ -104,7 +104,7 @@ def _member_place(member: Member, number: int) -> str:
     return ", ".join(places) or "not known before it joins"
 
 
-def _hosts(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]:
+def _hosts_shown(job: JobSpec, cluster: ClusterEnvironment | None) -> tuple[Host, ...]:
     if isinstance(cluster, Allocation):
         return select([Host(name, ()) for name in cluster.hosts], job.include, job.exclude)
     if not job.names_hosts:

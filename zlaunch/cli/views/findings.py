@@ -50,7 +50,9 @@ def as_text(reports: Sequence[Report], strict: bool, verbose: bool = False) -> N
             does, was = ("deleted", "was") if fixes.writes else ("`--fix` would delete", "is")
             for deletion in fixes.deletions:
                 console.say(f"{report.name}: {does} `{deletion.key}`, which {was} {deletion.state}")
-        console.say(f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary(report, strict)]))}")
+        console.say(
+            f"{report.name}: {'; '.join(filter(None, [_done(fixes), _summary_line(report, strict)]))}"
+        )
     if len(reports) > 1:
         verdicts = Counter(_verdict_on_file(report, strict) for report in reports)
         counts = [
@@ -74,20 +76,20 @@ def _done(fixes: Fixes | None) -> str:
     return f"{fixed} written"
 
 
-def _summary(report: Report, strict: bool) -> str:
+def _summary_line(report: Report, strict: bool) -> str:
     verdict = _verdict_on_file(report, strict)
     if not report.findings:
         return verdict
     counts = dict.fromkeys(Severity, 0)
     for finding in report.findings:
         counts[finding.label] += 1
-    figures = [verdict, *(_counted(count, severity) for severity, count in counts.items() if count)]
+    figures = [verdict, *(_count_text(count, severity) for severity, count in counts.items() if count)]
     if report.num_fixable:
         figures.append(f"{report.num_fixable} fixable with `--fix`")
     return ", ".join(figures)
 
 
-def _counted(count: int, severity: Severity) -> str:
+def _count_text(count: int, severity: Severity) -> str:
     if severity in (Severity.ERROR, Severity.WARNING):
         return plural(count, severity.value)
     if severity is Severity.FAILS_LATER and count > 1:

@@ -60,11 +60,11 @@ class LaunchView(PlanView, Reporter):
         console.job_output(chunk)
         self._is_within_line = not chunk.endswith(b"\n")
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: Progress, world_size: int) -> None:
         now = progress.last.time
         if console.is_interactive():
             if not self._shows_output:
-                self._line.show(progress_line(progress, world_size, rss_bytes, console.width() - 1))
+                self._line.show(progress_line(progress, world_size, console.width() - 1))
         elif progress.step:
             if now - self._plain >= PLAIN_SECONDS:
                 self._plain = now

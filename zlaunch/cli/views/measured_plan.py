@@ -51,7 +51,7 @@ class MeasureView(SeriesView):
     def warn(self, findings: Sequence[Finding]) -> None:
         """Say nothing: `zlaunch train` does, for the one that is chosen."""
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: Progress, world_size: int) -> None:
         """Show the step of the first rank, or its phase before the first."""
         doing = phase_shown(progress.first)
         if progress.step:

@@ -4,13 +4,13 @@ import math
 
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
-from zlaunch.units import brief, clock
+from zlaunch.units import brief, clock, memory
 
 CELLS = 12
 """Width of the bar."""
 
 
-def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, width: int) -> str:
+def progress_line(progress: Progress, world_size: int, width: int) -> str:
     """Write one line with a bar, no wider than `width`."""
     last, total = progress.last, progress.total
     if progress.step == 0:
@@ -20,7 +20,7 @@ def progress_line(progress: Progress, world_size: int, rss_bytes: int | None, wi
     line = f"step {step}"
     if total:
         line = f"{_bar(min(1.0, step / total))}{step}/{total}"
-    for part in (*_doing(progress), *_figures(progress, world_size, rss_bytes)):
+    for part in (*_doing(progress), *_figures(progress, world_size)):
         if len(line) + 2 + len(part) > width:
             break
         line += f"  {part}"
@@ -38,7 +38,7 @@ def _doing(progress: Progress) -> list[str]:
     return doing
 
 
-def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list[str]:
+def _figures(progress: Progress, world_size: int) -> list[str]:
     """List what is known, the most important first: a narrow terminal cuts the rest."""
     figures, first = [], progress.first
     if progress.seconds_left and first.get("phase") != phases.EXITING:
@@ -53,8 +53,10 @@ def _figures(progress: Progress, world_size: int, rss_bytes: int | None) -> list
         figures.append(f"{brief(progress.seconds_per_step)}/step")
     if progress.mfu is not None:
         figures.append(f"MFU {progress.mfu:.0%}")
-    if rss_bytes:
-        figures.append(f"{rss_bytes / (1 << 30):.1f} GiB a rank")
+    if on_gpu := (progress.sample.get("gpu") or {}).get("used_bytes"):
+        figures.append(f"{memory(on_gpu)} of GPU memory")
+    elif rss := progress.sample.get("rss_bytes"):
+        figures.append(f"{memory(rss)} a rank")
     return figures
 
 
@@ -82,7 +84,7 @@ def plain_line(progress: Progress, world_size: int) -> str:
     step = f"step {progress.step}"
     if progress.total:
         step += f" of {progress.total}"
-    return ", ".join([step, *_doing(progress), *_figures(progress, world_size, None)])
+    return ", ".join([step, *_doing(progress), *_figures(progress, world_size)])
 
 
 def milestone(progress: Progress) -> int:

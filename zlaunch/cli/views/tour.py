@@ -54,7 +54,7 @@ class TourView(SeriesView):
         self._shown |= {finding.message for finding in new}
         super().warn(new)
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
+    def progressed(self, progress: Progress, world_size: int) -> None:
         """Show the phase of the first rank."""
         last, first = progress.last, progress.first
         doing = phase_shown(first) if last.heartbeats else "starting the ranks"
@@ -81,7 +81,7 @@ def lines_of(result: Tour | Parity) -> Iterator[str]:
     if isinstance(result, Parity):
         yield from ["", *_losses(result)]
         return
-    for block in (_memory(result), _bridges(result), _traffic(result), _on_gpus(result)):
+    for block in (_memory_table(result), _bridges(result), _traffic(result), _on_gpus(result)):
         if lines := list(block):
             yield from ["", *lines]
 
@@ -108,7 +108,7 @@ def _losses(parity: Parity) -> Iterator[str]:
     yield from console.paragraph(text)
 
 
-def _memory(tour: Tour) -> Iterator[str]:
+def _memory_table(tour: Tour) -> Iterator[str]:
     yield "MiB in tensors of a rank, at the end of each phase of the first step"
     rows: list[tuple[str, ...]] = [("", "", *PHASES, "at most", "formula")]
     for stop in tour.stops:
@@ -184,7 +184,7 @@ def bridge(formula: ModelStates, forecast: PredictedMemory, is_half: bool) -> li
     filled = dict(forecast.parts)
     if is_half:
         filled[_STATES] = filled.get(_STATES, 0) + filled.pop(_MASTER, 0)
-    counted = _counted(formula)
+    counted = _formula_parts(formula)
     more = {name: filled.get(name, 0) - counted.get(name, 0.0) for name in {*filled, *counted}}
     least = max(SMALL * forecast.peak, MIB / 2)
     parts = {name: size for name, size in more.items() if abs(size) >= least}
@@ -194,7 +194,7 @@ def bridge(formula: ModelStates, forecast: PredictedMemory, is_half: bool) -> li
     return sorted(parts.items(), key=lambda item: -item[1])
 
 
-def _counted(formula: ModelStates) -> dict[str, float]:
+def _formula_parts(formula: ModelStates) -> dict[str, float]:
     return {"parameters": formula.parameters, "gradients": formula.gradients, _STATES: formula.optimizer}
 
 
@@ -213,13 +213,13 @@ def _traffic(tour: Tour) -> Iterator[str]:
     partitioned = [stop for stop in tour.stops if stop.stage in (1, 2)]
     if reduced := [stop.label for stop in partitioned if stop.sent.get("all-reduce", 0) > MIB]:
         text += (
-            f"; in {_listed(reduced)} DeepSpeed sends more: it all-reduces the gradients, where a "
+            f"; in {_joined(reduced)} DeepSpeed sends more: it all-reduces the gradients, where a "
             "reduce-scatter is enough, and then gathers the parameters"
         )
     yield from console.paragraph(text)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -251,7 +251,7 @@ def draw(result: Tour | Parity) -> bytes:
 def _bars(tour: Tour) -> Picture:
     formula, peaks, traffic = [], [], []
     for stop in tour.stops:
-        formula.append(_bar(_counted(stop.formula), f"{_mib(stop.formula.total)} MiB"))
+        formula.append(_bar(_formula_parts(stop.formula), f"{_mib(stop.formula.total)} MiB"))
         parts = {"tensors": stop.peak}
         if stop.predicted is not None:
             parts = dict(stop.predicted.parts)

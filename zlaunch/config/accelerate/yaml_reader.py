@@ -39,13 +39,13 @@ def read(file: Path) -> Document:
 
 def parse(text: str, file: str) -> Document:
     """Parse YAML text whose root is a mapping; raise Refused with the place of an error."""
-    reader = _Reader(text, file)
+    reader = _YamlReader(text, file)
     value = reader.document()
     return Document(file, text, value, reader.spans, tuple(reader.remarks))
 
 
 @dataclass
-class _Reader:
+class _YamlReader:
     """One pass over a text: the value, spans and remarks."""
 
     text: str

@@ -62,7 +62,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _ScheduledJob:
     values: Values
     args: TrainerArgs
     interface: ConfigInterface
@@ -94,7 +94,7 @@ class _Job:
 
 def schedule_of(resolved: ResolvedValues, interface: ConfigInterface, typed: ScriptArgs) -> Schedule:
     """Find out which schedule a job follows."""
-    job = _Job(resolved.values, resolved.agreement.args, interface)
+    job = _ScheduledJob(resolved.values, resolved.agreement.args, interface)
     type_ = job.values.leaves.get(("scheduler", "type"))
     if type_ is not None and isinstance(type_.value, str):
         return _of_deepspeed(Schedule(type_.value, f"`scheduler.type`, {type_.source}"), job)
@@ -117,7 +117,7 @@ def _with_curve(schedule: Schedule, make: Callable[[], Curve]) -> Schedule:
     return replace(schedule, curve=curve)
 
 
-def _of_deepspeed(named: Schedule, job: _Job) -> Schedule:
+def _of_deepspeed(named: Schedule, job: _ScheduledJob) -> Schedule:
     name = named.name
     params = {str(path[-1]): leaf.value for path, leaf in job.values.leaves.items() if path[:-1] == _PARAMS}
     if reason := _hidden(name, params, job.interface):
@@ -154,7 +154,7 @@ def _hidden(name: str, params: Mapping[str, object], interface: ConfigInterface)
     return None
 
 
-def _of_trainer(named: Schedule, job: _Job, typed: ScriptArgs) -> Schedule:
+def _of_trainer(named: Schedule, job: _ScheduledJob, typed: ScriptArgs) -> Schedule:
     name, given = named.name, job.args.warmup
     warmup = float(given.value)
     if name in UNPREDICTABLE:

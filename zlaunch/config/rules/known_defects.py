@@ -39,7 +39,7 @@ def known_defect(subject: Subject) -> Iterator[Violation]:
     present = [defect for defect in defects() if defect.affects(packages.get(defect.package))]
     facts: Mapping[str, object] = {}
     if present:
-        facts = _facts(subject)
+        facts = _named_facts(subject)
     for defect in present:
         if any(_all_hold(subject, facts, conditions) for conditions in defect.conditions):
             severity = _SEVERITIES[defect.outcome]
@@ -61,7 +61,7 @@ def _all_hold(subject: Subject, facts: Mapping[str, object], conditions: Mapping
     return all(_holds(subject, facts, name, wanted) for name, wanted in conditions.items())
 
 
-def _facts(subject: Subject) -> dict[str, object]:
+def _named_facts(subject: Subject) -> dict[str, object]:
     """Return the facts that have a name, besides the keys of the config; None for what is unknown."""
     context = subject.context
     known = model_type(context.model, context.packages.get("transformers"))
@@ -89,10 +89,10 @@ def _holds(subject: Subject, facts: Mapping[str, object], name: str, wanted: Any
         return _is_written(subject, name) is wanted["written"]
     if name in facts:
         return holds(facts[name], wanted)
-    return holds(_value(subject, name), wanted)
+    return holds(_value_or_default(subject, name), wanted)
 
 
-def _value(subject: Subject, name: str) -> object:
+def _value_or_default(subject: Subject, name: str) -> object:
     """Return the value of a key, or its default in this release."""
     path = tuple(name.split("."))
     if path in subject.written:

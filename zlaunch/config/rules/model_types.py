@@ -49,7 +49,7 @@ def experts_gathered_apart(subject: Subject) -> Iterator[Violation]:
     needed = needed_leaves(_type_of(subject), context.release)
     written = subject.written.get(LEAF_CLASSES)
     if isinstance(written, list):
-        needed = tuple(block for block in needed if not _names(written, block))
+        needed = tuple(block for block in needed if not _is_named(written, block))
     if not needed:
         return
     hint = f'write `"leaf_module": {json.dumps({"classes": list(needed)})}` in `zero_optimization`'
@@ -59,7 +59,7 @@ def experts_gathered_apart(subject: Subject) -> Iterator[Violation]:
         )
     yield Violation(
         subject.nearest(zero("leaf_module")),
-        f"each expert of {_short(needed)} is gathered by itself, and ranks that need different ones "
+        f"each expert of {_short_names(needed)} is gathered by itself, and ranks that need different ones "
         "hang or compute with the wrong weights",
         hint,
     )
@@ -102,10 +102,10 @@ def _type_of(subject: Subject) -> ModelType:
     return model_type(subject.context.model, subject.context.packages.get("transformers"))
 
 
-def _names(written: list[object], block: str) -> bool:
+def _is_named(written: list[object], block: str) -> bool:
     """Whether a block is among the classes, with or without its module."""
     return block in written or block.rpartition(".")[2] in written
 
 
-def _short(blocks: tuple[str, ...]) -> str:
+def _short_names(blocks: tuple[str, ...]) -> str:
     return ", ".join(f"`{block.rpartition('.')[2]}`" for block in blocks)

@@ -201,7 +201,7 @@ def _behind_another(wrapped: Wrapped) -> Wrapped:
     if place is None:
         return wrapped
     again = text_for_shell(words)
-    if again is not None and _read(again[1]) != [words[again[0] :]] and _is_text(again[1]):
+    if again is not None and _read_commands(again[1]) != [words[again[0] :]] and _is_text(again[1]):
         if _runs_text(words[again[0] :]):
             name = program_name(words[0])
             raise WrongUsage(
@@ -253,7 +253,7 @@ def _is_text(word: str) -> bool:
     return False
 
 
-def _read(text: str) -> list[tuple[str, ...]]:
+def _read_commands(text: str) -> list[tuple[str, ...]]:
     return [command.words for command in shell.read(text, 1)]
 
 
@@ -300,7 +300,7 @@ def refusal(options: Sequence[str], words: Sequence[str]) -> WrongUsage | None:
     program = replacement(options, words)
     if program is None or not program.launcher:
         return None if program is None else program.error()
-    return WrongUsage(program.why, _instead(program.options, program.launcher, program.error().hint))
+    return WrongUsage(program.why, _hint_instead(program.options, program.launcher, program.error().hint))
 
 
 def _refuse_wrapped(options: Sequence[str], wrapped: Wrapped, words: Sequence[str]) -> WrongUsage:
@@ -320,10 +320,10 @@ def _refuse_wrapped(options: Sequence[str], wrapped: Wrapped, words: Sequence[st
     if (program := replacement(options, wrapped.words)) is not None and program.line is not None:
         environment, more, _ = variables_of(program, wrapped.environment, os.environ)
         return WrongUsage(why, f"`{_in_front(wrapped, environment, program.words(more), 0)}`")
-    return WrongUsage(why, _instead(options, own, see))
+    return WrongUsage(why, _hint_instead(options, own, see))
 
 
-def _instead(options: Sequence[str], words: Sequence[str], otherwise: str | None) -> str | None:
+def _hint_instead(options: Sequence[str], words: Sequence[str], otherwise: str | None) -> str | None:
     """Name the translation of a command, with options of zlaunch that were typed before it."""
     try:
         typed = shlex.split(translate_command(words, os.environ).line)

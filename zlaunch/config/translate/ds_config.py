@@ -68,12 +68,12 @@ def _beside_a_file(command: Command, roles: Roles, script: TranslatedScript, fil
     asked = roles.get(Role.PRECISION)
     is_open = leaves_precision_open(file)
     if asked and asked.value.lower() != "no":
-        yield from _precision(command, asked, script)
+        yield from _precision_pieces(command, asked, script)
     elif is_open and not script.leaves_precision_to_accelerate:
         if script.script is None:
             yield from _open_precision(asked or implied(command.launcher.name, "no"), "the script")
         else:
-            yield from _precision(command, asked, script)
+            yield from _precision_pieces(command, asked, script)
     elif asked:
         yield not_needed(asked, "the ds_config decides")
     if Role.SHARDED_INIT in roles:
@@ -105,7 +105,7 @@ def _without_deepspeed(command: Command, roles: Roles, script: TranslatedScript)
     yield Option("--stage", "0")
     yield Note(name, "`--stage 0`: the command does not use ZeRO; `--stage 2` needs less memory")
     yield from _clipping(name, script)
-    yield from _precision(command, precision, script)
+    yield from _precision_pieces(command, precision, script)
 
 
 def _clipping(name: str, script: TranslatedScript) -> Iterator[Piece]:
@@ -126,7 +126,7 @@ def _from_fields(command: Command, roles: Roles, script: TranslatedScript) -> It
         stage = roles[Role.STAGE].value
         yield from becomes(roles[Role.STAGE], "--stage", stage)
     yield from _offload(roles, stage)
-    yield from _precision(command, roles.get(Role.PRECISION), script)
+    yield from _precision_pieces(command, roles.get(Role.PRECISION), script)
     for role in (role for role in _SET if role in roles):
         key, argument, default = _SET[role]
         if command.args.has(argument):
@@ -194,7 +194,7 @@ def _nvme(paths: Roles, devices: Mapping[Role, str]) -> Iterator[Piece]:
         yield Note(given.written, f"`{text}`; accelerate ignores it and swaps to `./none`")
 
 
-def _precision(command: Command, asked: GivenFlag | None, script: TranslatedScript) -> Iterator[Piece]:
+def _precision_pieces(command: Command, asked: GivenFlag | None, script: TranslatedScript) -> Iterator[Piece]:
     precision = asked or implied(command.launcher.name, "no")
     own = [flag.name for flag in command.args.flags if flag.name in FORMATS]
     if command.args.value("mixed_precision") is not None:

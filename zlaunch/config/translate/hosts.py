@@ -412,7 +412,7 @@ def _one_host(command: Command, roles: Roles) -> Iterator[Piece]:
     if ranks is None and command.launcher.ranks and not filtered:
         ranks = implied(command.launcher.name, command.launcher.ranks)
     if ranks and not (ranks.value.isdigit() or is_open(ranks.value)):
-        yield from _in_words(ranks)
+        yield from _ranks_in_words(ranks)
         ranks = None
     devices = chosen or visible
     if devices:
@@ -426,7 +426,7 @@ def _is_written_by_accelerate(role: Role, roles: Roles) -> bool:
     return role is Role.NODE_RANK and roles[role].place is not None
 
 
-def _in_words(ranks: GivenFlag) -> Iterator[Piece]:
+def _ranks_in_words(ranks: GivenFlag) -> Iterator[Piece]:
     if ranks.value in ("gpu", "auto"):
         yield not_needed(ranks, "zlaunch starts a rank on each GPU")
     else:

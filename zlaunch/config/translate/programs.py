@@ -252,7 +252,7 @@ def _of_module(
     module: str, words: Sequence[str], options: Sequence[str], rest: Sequence[str]
 ) -> Replacement | None:
     if module in PROGRAMS:
-        return _of_program(PROGRAMS[module], options, rest)
+        return _replacement_of(PROGRAMS[module], options, rest)
     if module in _NO_DEEPSPEED:
         return Replacement(_NO_DEEPSPEED[module], "start it without zlaunch")
     if module in _ARCTIC:
@@ -299,7 +299,7 @@ def _of_unknown_launcher(module: str, name: str) -> Replacement | None:
     return Replacement(*starts_ranks_itself(f"`{name}`", launcher))
 
 
-def _of_program(program: StartsRanks, options: Sequence[str], rest: Sequence[str]) -> Replacement:
+def _replacement_of(program: StartsRanks, options: Sequence[str], rest: Sequence[str]) -> Replacement:
     place = next((place for place, word in enumerate(rest) if word in program.modules), None)
     if not program.modules:
         place = -1

@@ -78,7 +78,7 @@ def read(text: str, level: int = 0) -> tuple[ShellCommand, ...]:
     """Split a text into its commands; raise WrongUsage for quotes that are not closed."""
     if level >= _MOST_LEVELS:
         raise WrongUsage("not a command line: shells are nested too deeply")
-    return tuple(_Reader(text, _AREA + level * _SIZE).commands())
+    return tuple(_ShellReader(text, _AREA + level * _SIZE).commands())
 
 
 def join(words: Sequence[str], level: int = 0) -> str:
@@ -126,7 +126,7 @@ def _quoted(kind: int, text: str) -> str:
 
 def readable(text: str) -> str:
     """Return a text with what the shell replaces as it was typed."""
-    return "".join(map(_typed, text))
+    return "".join(map(_typed_char, text))
 
 
 def path_of(word: str) -> Path:
@@ -144,14 +144,14 @@ def is_replaced(word: str) -> bool:
     return bool(word) and all(_AREA <= ord(char) < _AREA + _MOST_LEVELS * _SIZE for char in word)
 
 
-def _typed(char: str) -> str:
+def _typed_char(char: str) -> str:
     place = ord(char) - _AREA
     if 0 <= place < _MOST_LEVELS * _SIZE:
         return chr(place % _DOUBLE)
     return char
 
 
-class _Reader:
+class _ShellReader:
     """Walks through a text."""
 
     def __init__(self, text: str, area: int) -> None:

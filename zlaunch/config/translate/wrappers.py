@@ -124,7 +124,7 @@ def text_for_shell(words: Sequence[str]) -> tuple[int, str] | None:
     wrapper = _READ_AGAIN.get(program_name(words[0])) if words else None
     if wrapper is None:
         return None
-    length = _length(words, wrapper, lambda _: False)
+    length = _words_of(words, wrapper, lambda _: False)
     return (length, " ".join(words[length:])) if length else None
 
 
@@ -160,7 +160,7 @@ def num_tasks(front: Front) -> int | None:
             return nodes * each
         return tasks
     tasks = _number(options, "-n", "-np", "--n", "--np")
-    hosts = _value(options, "-H", "-host", "--host", "-hosts")
+    hosts = _option_value(options, "-H", "-host", "--host", "-hosts")
     if tasks is None and hosts and not re.search(r"[^\w.-]", hosts, re.ASCII):
         return 1
     return tasks
@@ -170,7 +170,7 @@ def starter_on_many(front: Front) -> tuple[str, bool] | None:
     """The program that runs the same command on several hosts, and whether it is told a single one."""
     for part in front:
         if (name := program_name(part[0])) in _ON_MANY:
-            hosts = _value(part, "-w", "-H", "-m", "--host") or ""
+            hosts = _option_value(part, "-w", "-H", "-m", "--host") or ""
             return name, bool(re.fullmatch(r"[\w.@-]+", hosts, re.ASCII))
     return None
 
@@ -193,7 +193,7 @@ def hands_on_variables(front: Front) -> bool:
 def _hands_on_variables(part: Sequence[str]) -> bool:
     name = program_name(part[0])
     if name == "srun":
-        return (_value(part, "--export") or "ALL").split(",")[0] == "ALL"
+        return (_option_value(part, "--export") or "ALL").split(",")[0] == "ALL"
     return name in WRAPPERS and name not in STARTS_TASKS and not _hides_variables(part)
 
 
@@ -210,13 +210,13 @@ def _hides_variables(part: Sequence[str]) -> bool:
 
 def _number(options: Sequence[str], *names: str) -> int | None:
     """The number that an option has; of a range, the largest."""
-    number = (_value(options, *names) or "").rpartition("-")[2]
+    number = (_option_value(options, *names) or "").rpartition("-")[2]
     if number.isdecimal():
         return int(number)
     return None
 
 
-def _value(options: Sequence[str], *names: str) -> str | None:
+def _option_value(options: Sequence[str], *names: str) -> str | None:
     """The value of an option, which may be attached to its name."""
     value = None
     for place, word in enumerate(options):
@@ -285,7 +285,7 @@ def unwrap(words: Sequence[str], is_program: Callable[[str], bool]) -> Wrapped:
             break
         taken = 0
         if name in WRAPPERS and ("/" in rest[0] or not Path(rest[0]).is_file()):
-            taken = _length([*rest], WRAPPERS[name], is_program)
+            taken = _words_of([*rest], WRAPPERS[name], is_program)
         if taken == 0:
             break
         part = [rest.popleft() for _ in range(taken)]
@@ -309,7 +309,7 @@ def _place_of_text(words: Sequence[str]) -> int | None:
     return None
 
 
-def _length(words: Sequence[str], wrapper: _Wrapper, is_program: Callable[[str], bool]) -> int:
+def _words_of(words: Sequence[str], wrapper: _Wrapper, is_program: Callable[[str], bool]) -> int:
     """Count the words of a wrapper; 0 if it runs no other command."""
     lengths = {}
     for option in wrapper.with_value.split():

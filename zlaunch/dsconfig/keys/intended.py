@@ -96,8 +96,17 @@ class Intention(NamedTuple):
 def intended(whole: dict[str, object], path: KeyPath) -> Intention:
     """Guess what was meant by the unknown key at `path`."""
     guesses = (
-        *(_wrapped, _moved, _into_params, _by_name, _remark, _flat, _written_together, _intended_switch),
-        *(_misspelled, _shortened, _misplaced, _argument),
+        *(
+            _nested_config,
+            _moved,
+            _into_params,
+            _by_name,
+            _remark,
+            _flat,
+            _written_together,
+            _intended_switch,
+        ),
+        *(_misspelled, _part_of_key, _misplaced, _argument),
     )
     intentions = (guess(whole, path[:-1], str(path[-1])) for guess in guesses)
     return next((intention for intention in intentions if intention is not None), None) or _unknown(path[:-1])
@@ -106,7 +115,7 @@ def intended(whole: dict[str, object], path: KeyPath) -> Intention:
 _WRAPPERS = ("deepspeed", "deepspeed_config", "ds_config", "deepspeed_params", "config")
 
 
-def _wrapped(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
+def _nested_config(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     """Recognize a whole ds_config below one key, as the files of other tools have it."""
     inside = whole.get(key)
     if parent or key not in _WRAPPERS or not isinstance(inside, dict):
@@ -257,7 +266,7 @@ def _did_you_mean(parent: KeyPath, key: str, names: Sequence[str]) -> Intention 
     return Intention(f"did you mean `{name}`?", _rename(key, name), (*parent, name), is_key=True)
 
 
-def _shortened(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
+def _part_of_key(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     """Recognize the first or last words of one key; at the top, one word could be the script's own key."""
     if not parent and "_" not in key:
         return None
@@ -267,13 +276,13 @@ def _shortened(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intent
 
 def _misplaced(whole: Mapping[str, object], parent: KeyPath, key: str) -> Intention | None:
     """Recognize a key of another section."""
-    return _at(whole, parent, key, [*_places(parent, key)])
+    return _at(whole, parent, key, [*_places_elsewhere(parent, key)])
 
 
 _CONSTRUCTORS = (("optimizer", "params"), ("scheduler", "params"))
 
 
-def _places(parent: KeyPath, key: str) -> Iterator[KeyPath]:
+def _places_elsewhere(parent: KeyPath, key: str) -> Iterator[KeyPath]:
     """Find a key in other sections; names of one word could mean anything, except in a section around."""
     names = {key, f"stage3_{key}", f"zero_{key}"}
     for path, _ in fields():

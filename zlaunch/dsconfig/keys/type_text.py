@@ -49,7 +49,7 @@ def _alternatives(node: Node) -> Iterator[str]:
     yield next((words(node) for key, words in _WORDS.items() if key in node), "anything")
 
 
-def _quoted(word: Any) -> str:
+def _quoted_word(word: Any) -> str:
     if isinstance(word, str):
         return f'"{word}"'
     return str(word)
@@ -76,8 +76,8 @@ def _of_items(node: Node) -> str:
 
 _WORDS: Mapping[str, Callable[[Node], str]] = {
     "pattern": lambda _: _ANY_CASE,
-    "const": lambda node: _quoted(node["const"]),
-    "enum": lambda node: ", ".join(map(_quoted, node["enum"])),
+    "const": lambda node: _quoted_word(node["const"]),
+    "enum": lambda node: ", ".join(map(_quoted_word, node["enum"])),
     "properties": lambda _: "a section",
     "items": _of_items,
     "type": _of_type,

@@ -113,7 +113,7 @@ class _Writer(pickle.Pickler):
         return (storage._cdata, storage.nbytes(), *view)
 
 
-class _Reader(pickle.Unpickler):
+class _HostUnpickler(pickle.Unpickler):
     """Unpickles like `torch.load`: tensors in host memory, which share storages as before."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -151,6 +151,6 @@ def _sizes_engine(base: type[CheckpointEngine]) -> type[CheckpointEngine]:
         def load(self, path: str, map_location: object = None) -> Any:
             """Load a file like `torch.load`."""
             with Path(path).open("rb") as file:
-                return _Reader(file).load()
+                return _HostUnpickler(file).load()
 
     return SizesEngine

@@ -136,7 +136,7 @@ def _processor_of(job: _Job) -> _Processor:
     if hasattr(job.config, "image_grid_pinpoints"):
         return _at_any_resolution
     if "pixel_attention_mask" in job.arguments:
-        return _split
+        return _split_in_four
     if "aspect_ratio_ids" in job.arguments:
         return _on_canvas
     if job.config.model_type == "internvl":
@@ -315,7 +315,7 @@ def _unpadded(size: tuple[int, int], rows: int, columns: int) -> tuple[int, int]
     return rows, columns
 
 
-def _split(job: _Job) -> _Prepared | None:
+def _split_in_four(job: _Job) -> _Prepared | None:
     """Enlarge images to four tiles along the longest edge, as Idefics 3 does, and add the whole image."""
     image, scale = image_shape(job.vision), getattr(job.config, "scale_factor", None)
     if image is None or job.size is None or scale is None:

@@ -13,13 +13,13 @@ MOST_HOSTS = 1 << 16
 
 def expand(text: str) -> tuple[str, ...]:
     """Write out all host names, in their order; raise WrongUsage for what is not such a list."""
-    names = tuple(itertools.islice(_names(text), MOST_HOSTS))
+    names = tuple(itertools.islice(_expanded_hosts(text), MOST_HOSTS))
     if not names:
         raise WrongUsage(f"`{text}` is not a list of hosts")
     return names
 
 
-def _names(text: str) -> Iterator[str]:
+def _expanded_hosts(text: str) -> Iterator[str]:
     for term in re.split(r",(?![^\[]*\])", text):
         parts = _PART.findall(term)
         if not term or "".join(parts) != term:

@@ -76,8 +76,8 @@ class _StepLimit:
         self._layout = plan.layout
         self._reporter.starting(plan, shows_output)
 
-    def progressed(self, progress: Progress, world_size: int, rss_bytes: int | None) -> None:
-        self._reporter.progressed(progress, world_size, rss_bytes)
+    def progressed(self, progress: Progress, world_size: int) -> None:
+        self._reporter.progressed(progress, world_size)
         taken = progress.step - int(progress.first.get("first_step") or 0)
         is_late = time.monotonic() > self._deadline
         if self.has_ended_job or self._layout is None or not (taken >= self._steps or is_late):

@@ -94,8 +94,9 @@ class JobMonitor:
         self._sample(now)
         took = time.monotonic() - now
         self._next_sample = now + max(SAMPLE_SECONDS, took / SAMPLE_SHARE)
-        rss = read_record(self._layout.rank_sample(0), SampleRecord).get("rss_bytes")
-        self._reporter.progressed(self._progress, self._world_size, rss)
+        sample = read_record(self._layout.rank_sample(0), SampleRecord)
+        self._progress = replace(self._progress, sample=sample)
+        self._reporter.progressed(self._progress, self._world_size)
         self._check_debugger()
         self._check_profile()
         self._check_loss()

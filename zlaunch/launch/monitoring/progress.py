@@ -2,11 +2,11 @@
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from zlaunch.job.spec import STEP_PATIENCE_SECONDS
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, SampleRecord
 
 KEPT_STEPS = 50
 """How many of the last steps count for the speed."""
@@ -66,6 +66,8 @@ class Progress:
     """The last steps: number, time, and tokens of rank 0 so far."""
     mfu: float | None = None
     """Model FLOPs utilization, where the peak of the GPU is known."""
+    sample: SampleRecord = field(default_factory=SampleRecord)
+    """What rank 0 uses of its host and its GPU."""
 
     def after(self, new: Snapshot) -> "Progress":
         """Take in another snapshot; for a rank that could not be read the heartbeat before still counts."""

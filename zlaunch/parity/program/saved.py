@@ -86,14 +86,14 @@ def exported(trial: Trial, masters: Tensors, dtype: torch.dtype, directory: Path
             for name in masters:
                 of_model[name].copy_(weights[name])
             batch = small.batch(next(micro_batches(trial, step)), torch.float32)
-            outputs.append(_numbers(small.module(**batch)))
+            outputs.append(_logits_or_loss(small.module(**batch)))
     for name, master in masters.items():
         distances.append(Distance("exported", step, apart(written[name], master), 0.0, name))
     distances.append(Distance("exported", step, apart(outputs[1], outputs[0]), 0.0))
     return distances
 
 
-def _numbers(output: object) -> torch.Tensor:
+def _logits_or_loss(output: object) -> torch.Tensor:
     """Return the logits of a model, or its loss if it has none."""
     logits = getattr(output, "logits", None)
     if isinstance(logits, torch.Tensor):

@@ -59,7 +59,7 @@ def compare(trial: Trial, directory: Path) -> dict[str, Any]:
     }
     if failures := _train(directory, works):
         return {"failure": failures[0]}
-    expected, another, steps = (_read(directory, name) for name in works)
+    expected, another, steps = (_read_fork(directory, name) for name in works)
     found = [*of_gradients(engine, expected, another), *of_steps(engine, steps)]
     unsaved: list[str] = []
     if trial.saves:
@@ -107,22 +107,22 @@ def _saved(trial: Trial, engine: Measured, directory: Path, unsaved: list[str]) 
     failed = _train(directory, again, alone, export)
     unsaved += failed.values()
     if 0 not in failed:
-        yield from saved.of_resumed(trial, engine, _read(directory, "resuming on rank 0"))
+        yield from saved.of_resumed(trial, engine, _read_fork(directory, "resuming on rank 0"))
     if alone and 1 not in failed:
-        yield from _read(directory, _ALONE)
+        yield from _read_fork(directory, _ALONE)
     if export and 2 not in failed:
-        yield from _read(directory, _EXPORT)
+        yield from _read_fork(directory, _EXPORT)
 
 
-def _read(directory: Path, name: str) -> Any:
+def _read_fork(directory: Path, name: str) -> Any:
     """Read what a fork of this very program wrote."""
     return torch.load(directory / name, weights_only=False)
 
 
 def _engine(directory: Path) -> Measured:
     """Return what the first rank measured, with the other's gradients, both losses, and the worse weights."""
-    engine: Measured = _read(directory, "rank 0")
-    second: Measured = _read(directory, "rank 1")
+    engine: Measured = _read_fork(directory, "rank 0")
+    second: Measured = _read_fork(directory, "rank 1")
     for step, loss in enumerate(second.losses):
         engine.losses[step] = (engine.losses[step] + loss) / 2
         engine.gradients[step] = {**second.gradients[step], **engine.gradients[step]}
@@ -147,7 +147,7 @@ def _train(directory: Path, *groups: Works) -> dict[int, str]:
         if pid:
             name, number = running.pop(pid)
             if status and number not in failures:
-                failures[number] = _why(name, os.waitstatus_to_exitcode(status), directory)
+                failures[number] = _why_failed(name, os.waitstatus_to_exitcode(status), directory)
         elif time.monotonic() > deadline:
             for name, number in running.values():
                 failures.setdefault(number, f"{name} took more than {_TIMEOUT} s")
@@ -178,7 +178,7 @@ def _fork(work: Callable[[], object], file: Path) -> int:
         os._exit(status)
 
 
-def _why(name: str, status: int, directory: Path) -> str:
+def _why_failed(name: str, status: int, directory: Path) -> str:
     if status < 0:
         return f"{name} ended with {signal.Signals(-status).name}"
     with contextlib.suppress(OSError, UnicodeDecodeError):

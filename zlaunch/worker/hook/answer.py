@@ -145,7 +145,7 @@ _Make = Callable[[Mapping[str, object]], "AnswerRecord"]
 _When = Callable[[Callable[..., object], _Make, _Answer], Callable[..., object]]
 
 
-def _instead(function: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
+def _answer_instead(function: Callable[..., object], make: _Make, answer: _Answer) -> Callable[..., object]:
     """Answer when a function is called; it does not run."""
 
     @functools.wraps(function)
@@ -400,9 +400,9 @@ _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
         "ArgumentParser.parse_args": (_without_deepspeed(""), _parsing),
         "ArgumentParser.parse_known_args": (_without_deepspeed(""), _parsing),
     },
-    "transformers.training_args": {"TrainingArguments.__post_init__": (_training_arguments, _instead)},
-    "accelerate.accelerator": {"Accelerator.__init__": (_accelerator, _instead)},
-    "deepspeed": {"initialize": (_engine, _instead)},
+    "transformers.training_args": {"TrainingArguments.__post_init__": (_training_arguments, _answer_instead)},
+    "accelerate.accelerator": {"Accelerator.__init__": (_accelerator, _answer_instead)},
+    "deepspeed": {"initialize": (_engine, _answer_instead)},
     **{
         f"{package}.strategies.deepspeed": {"DeepSpeedStrategy.__init__": (_strategy, _afterwards)}
         for package in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning", "lightning_fabric")
@@ -416,11 +416,11 @@ _POINTS: Mapping[str, Mapping[str, tuple[_Make, _When]]] = {
         for package in ("lightning.fabric", "lightning_fabric")
     },
     **{
-        module: {f"{name}.__init__": (_without_deepspeed(name), _instead)}
+        module: {f"{name}.__init__": (_without_deepspeed(name), _answer_instead)}
         for module, name in PARALLEL.items()
     },
     "torch.distributed.fsdp._fully_shard._fully_shard": {
-        "fully_shard": (_without_deepspeed("fully_shard"), _instead)
+        "fully_shard": (_without_deepspeed("fully_shard"), _answer_instead)
     },
     "torch.optim.optimizer": {
         "register_optimizer_step_pre_hook": (_without_deepspeed("a plain torch optimizer"), _first_step)

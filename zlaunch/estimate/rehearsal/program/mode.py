@@ -66,7 +66,7 @@ class ProgramMode(DataMode):
         device = kwargs.get("device")
         if device is not None and device.type != "cpu":
             return False
-        given = [*_tensors(args), *_tensors(list(kwargs.values()))]
+        given = [*_tensors_among(args), *_tensors_among(list(kwargs.values()))]
         if given:
             return not any(isinstance(tensor, FakeTensor) for tensor in given)
         if self.reads_data:
@@ -78,8 +78,8 @@ class ProgramMode(DataMode):
         if func is aten.lift_fresh.default:  # of `torch.tensor`, which has just made it
             self._log_tensors(out)
             return
-        given = {tensor.untyped_storage()._cdata for tensor in _tensors(args)}
-        for tensor in _tensors([out]):
+        given = {tensor.untyped_storage()._cdata for tensor in _tensors_among(args)}
+        for tensor in _tensors_among([out]):
             if tensor.untyped_storage()._cdata not in given:
                 self._log_tensors(tensor)
 
@@ -200,7 +200,7 @@ def keep_models_fake(mode: ProgramMode) -> None:
     torch.nn.Module.register_buffer = buffer
 
 
-def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
+def _tensors_among(values: Sequence[Any]) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):

@@ -81,7 +81,7 @@ SHARDING: Final[Mapping[str, tuple[str, str]]] = {
     "`NO_SHARD`, DDP": ("`--stage 0`", "each rank has everything"),
     "`HYBRID_SHARD`": (
         "`--stage 3 --set zero_optimization.zero_hpz_partition_size=8`",
-        "the nearest: the backward pass gathers within a host of 8 GPUs, but states are partitioned among all",
+        "nearest: the backward pass gathers within a host of 8 GPUs, but states are partitioned among all",
     ),
     "nothing": ("`--stage 1`", "only the optimizer states are partitioned"),
     "`MixedPrecision(param_dtype=bf16)`": (

@@ -11,6 +11,7 @@ import pytest
 from tests.browser import dom, noted, watched_copy
 from tests.recorded_run import HOSTILE, SECRET, write_run
 from tests.running import zlaunch
+from zlaunch.cli.views.run_page import page as page_of
 
 MOST_SECONDS = 1.0
 """Until a page of 10,000 steps is drawn."""
@@ -190,6 +191,37 @@ def test_two_runs_are_compared_in_lines(compared: Path, folder: Path) -> None:
     assert SECRET not in result.out
     both = json.loads(zlaunch("runs", "compare", "hostile", "many", "--json", cwd=folder).out)
     assert both["runs"] == ["hostile", "many"]
+
+
+def test_a_click_sorts_the_overview_and_two_marked_runs_can_be_compared(tmp_path: Path) -> None:
+    known = {
+        "state": "finished",
+        "cause": None,
+        "zero": "3",
+        "ranks": 2,
+        "progress": "4/4",
+        "step": 4,
+        "loss": 1.0,
+    }
+    known |= {"tokens_per_second": None, "started": 1.7e9, "left": None}
+    rows = [
+        {**known, "id": name, "name": name, "seconds": took}
+        for name, took in (("a", 5), ("b", 9), ("c", None))
+    ]
+    file = tmp_path / "overview.html"
+    file.write_text(page_of("runs", {"directory": "/runs", "runs": rows}))
+    copy = watched_copy(file)
+    click = (
+        "<script>addEventListener('load', () => { const marks = () => document.querySelectorAll('input');"
+        "[...document.querySelectorAll('button')].find((one) => one.textContent === 'took').click();"
+        "marks()[0].click(); marks()[1].click(); });</script>"
+    )
+    copy.write_text(copy.read_text().replace("</body>", f"{click}</body>"))
+    elements = dom(copy)
+    assert noted(elements, "failed") == ""
+    assert re.findall(r'href="run/(.)/"', elements) == ["b", "a", "c"]
+    assert 'href="compare/b/a/"' in elements
+    assert width_in(390, file) == 390
 
 
 def test_a_bundle_has_the_page_the_records_and_the_logs_without_secrets(tmp_path: Path) -> None:

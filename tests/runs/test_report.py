@@ -149,6 +149,16 @@ def test_a_traceback_that_the_log_ends_with_is_shown_once(own: Path) -> None:
     assert report(own)["log"]["traceback"] == ""
 
 
+def test_a_running_run_shows_what_its_last_sample_says_of_the_rest(own: Path) -> None:
+    (own / "how-it-ended.json").unlink()
+    figures = {"seconds_left": 70.0, "seconds_per_step": 1.3, "tokens_per_second": 5e4}
+    with (own / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"time": 1.7e9, **figures}) + "\n")
+    found = report(own)
+    assert found["state"] == "running"
+    assert {name: found["now"][name] for name in figures} == figures
+
+
 def test_a_run_that_finished_shows_no_log(own: Path) -> None:
     (own / "how-it-ended.json").write_text(json.dumps({"how": "finished", "exit_status": 0}))
     (own / "logs" / "rank-3.log").write_text("a step\n")

@@ -448,6 +448,7 @@ function configSection(run) {
 }
 
 const SHOWN_RANKS = 8;
+let showsAllRanks = false;
 function rankSection(run) {
   if (!run.ranks.length) return null;
   const more = run.num_ranks > run.ranks.length ? `, ${run.ranks.length} of ${run.num_ranks}` : "";
@@ -455,7 +456,8 @@ function rankSection(run) {
   const rows = run.ranks.map((rank) => [rank.rank, element("td", { class: "any" }, rank.host ?? "–"), ...(onGpu ? [shownValue(rank.device)] : []), shownValue(rank.step), rank.phase ?? "–", memory(rank.resident), ...(onGpu ? [memory(rank.gpu)] : []), element("td", rank.returncode ? { class: "n differs" } : { class: "n" }, shownValue(rank.returncode))]);
   const titles = ["rank", "host", ...(onGpu ? ["GPU"] : []), "step", "last phase", "host memory", ...(onGpu ? ["GPU reserved"] : []), "exit"];
   const part = (some) => table(titles, some, onGpu ? [5, 6, 7] : [4, 5]), first = rows.slice(0, SHOWN_RANKS), others = rows.slice(SHOWN_RANKS);
-  const rest = others.length ? element("details", {}, element("summary", {}, `${others.length} more`), part(others)) : null;
+  const rest = others.length ? element("details", showsAllRanks ? { open: "" } : {}, element("summary", {}, `${others.length} more`), part(others)) : null;
+  if (rest) rest.addEventListener("toggle", () => { showsAllRanks = rest.open; });
   return element("section", {}, element("h2", {}, `Ranks${more}`), part(first), rest);
 }
 
@@ -511,14 +513,14 @@ function showRuns(data) {
   const below = (a, b) => { const [x, y] = [by[2](a), by[2](b)]; return x === y ? 0 : x === null || x === undefined ? 1 : y === null || y === undefined ? -1 : (x < y) === isDown ? 1 : -1; };
   if (by) runs.sort(below);
   const heads = OVERVIEW.map(([title]) => {
-    const button = element("button", {}, title === sorting ? `${title} ${isDown ? "▼" : "▲"}` : title);
+    const button = element("button", { title: "sort by it" }, title === sorting ? `${title} ${isDown ? "▼" : "▲"}` : title);
     button.addEventListener("click", () => { [sorting, isDown] = [title, title === sorting ? !isDown : true]; show(data); });
     return button;
   });
   const rows = runs.map((run) => [...OVERVIEW.map(([, cell]) => cell(run)), pick(run)]);
   const two = [...picked].filter((name) => runs.some((run) => run.name === name));
   const note = two.length === 2 ? element("a", { href: `compare/${two.join("/")}/` }, "compare the two") : "mark two runs to compare them";
-  const body = rows.length ? table([...heads, ""], rows, [4, 5, 6, 7, 8, 9], ["", ...OVERVIEW.slice(1).map(([title]) => title)]) : "no runs yet";
+  const body = rows.length ? table([...heads, ""], rows, [4, 5, 6, 7, 8, 9], ["", ...OVERVIEW.slice(1).map(([title]) => title), "compare"]) : "no runs yet";
   const compare = rows.length > 1 ? element("p", { class: "dim" }, note) : "";
   page.replaceChildren(element("header", {}, element("h1", {}, "Runs"), element("span", {}, data.directory)), compare, element("section", {}, body));
 }

@@ -238,8 +238,7 @@ class Several:
 
     def forward(self, name: str) -> None:
         ids = SimpleNamespace(is_floating_point=lambda: False, dim=lambda: 2, numel=lambda: 10)
-        counted = self.facts.before(phases.FORWARD, [self.engines[name], ids], {})
-        self.tokens = int(str(counted.get("tokens", self.tokens)))
+        self.facts.before(phases.FORWARD, [self.engines[name], ids], {})
 
     def steps_of_program(self, engines: str) -> int:
         """Step in this order; return how many of them were steps of the program."""
@@ -247,7 +246,9 @@ class Several:
         for name in engines:
             self.forward(name)
             self.engines[name].step()
-            count += "step" in self.facts.after(phases.STEPPING, [self.engines[name]])
+            facts = self.facts.after(phases.STEPPING, [self.engines[name]])
+            self.tokens = int(str(facts.get("tokens", self.tokens)))
+            count += "step" in facts
         return count
 
 

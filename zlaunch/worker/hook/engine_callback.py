@@ -144,9 +144,9 @@ class EngineFacts:
                 self._profiler.forward(getattr(args[0], "global_steps", 0))
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
-                if not counts:
-                    return {}
-                return self._count_tokens(args, kwargs)
+                if counts:
+                    self._count_tokens(args, kwargs)
+                return {}
             if phase in (phases.STEPPING, phases.TRAINING):
                 self._accumulation(args[0]).skipped = getattr(args[0], "skipped_steps", 0)
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
@@ -169,7 +169,7 @@ class EngineFacts:
             return {}
         return {}
 
-    def _count_tokens(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    def _count_tokens(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Count the tokens of a forward pass; reading a shape needs no synchronization."""
         inputs = kwargs.get("input_ids")
         if inputs is None and len(args) > 1:
@@ -178,10 +178,9 @@ class EngineFacts:
                 inputs = inputs.get("input_ids")
         ids = cast("Tensor | None", inputs)
         if ids is None or ids.is_floating_point() or ids.dim() != 2:
-            return {}
+            return
         key = id(args[0])
         self._tokens[key] = self._tokens.get(key, 0) + ids.numel()
-        return {"tokens": max(self._tokens.values())}
 
     def evaluates(self, engine: object) -> bool:
         """Whether a forward pass of an engine is part of an evaluation: not that of a reference model."""
@@ -224,6 +223,8 @@ class EngineFacts:
         if self._profiler is not None:
             self._profiler.stepped(engine.global_steps)
         facts = self._heartbeat.clock.step_ended()
+        if self._tokens:
+            facts["tokens"] = max(self._tokens.values())
         if hasattr(engine, "skipped_steps"):
             facts["idle_steps"] = self._count_idle(engine)
         scale = getattr(engine.optimizer, "loss_scale", None)  # `cur_scale` is missing at stage 0

@@ -26,6 +26,9 @@ COPIED: Final = "files"
 
 _LINK: Final = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
+_CHINESE_BREAK: Final = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
+"""The end of a line within a sentence, which browsers show as a space."""
+
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are outside of `docs/`."""
@@ -48,6 +51,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         place = _place(target)
         return posixpath.relpath(place, posixpath.dirname(own) or ".") + anchor
 
+    if own.endswith(".zh.md"):
+        markdown = _CHINESE_BREAK.sub("", markdown)
     return _LINK.sub(moved, markdown)
 
 

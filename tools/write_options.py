@@ -72,18 +72,18 @@ EXAMPLES: Final = (
 SHARDING: Final[Mapping[str, tuple[str, str]]] = {
     "`FULL_SHARD`, FSDP2 with `reshard_after_forward: true`": (
         "`--stage 3`",
-        "all states are divided; a layer is gathered for the forward and for the backward pass",
+        "all states are partitioned; a layer is gathered for the forward and for the backward pass",
     ),
     "`SHARD_GRAD_OP`, FSDP2 with `reshard_after_forward: false`": (
         "`--stage 2`",
-        "FSDP divides the parameters between steps, too; DeepSpeed keeps them whole on each GPU",
+        "FSDP partitions the parameters between steps, too; DeepSpeed keeps them whole on each GPU",
     ),
     "`NO_SHARD`, DDP": ("`--stage 0`", "each rank has everything"),
     "`HYBRID_SHARD`": (
         "`--stage 3 --set zero_optimization.zero_hpz_partition_size=8`",
-        "the nearest: the backward pass gathers within a host of 8 GPUs, but states are divided among all",
+        "nearest: the backward pass gathers within a host of 8 GPUs, but states are partitioned among all",
     ),
-    "nothing": ("`--stage 1`", "only the optimizer states are divided"),
+    "nothing": ("`--stage 1`", "only the optimizer states are partitioned"),
     "`MixedPrecision(param_dtype=bf16)`": (
         "`--precision bf16`",
         "FSDP keeps the type of the loaded weights; DeepSpeed adds master weights in fp32, 4 bytes each",

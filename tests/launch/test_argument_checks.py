@@ -7,7 +7,7 @@ from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.trainer_releases import DEFAULTS
-from zlaunch.launch.argument_checks import check_script_args
+from zlaunch.launch.argument_checks import check_script_args, hint_for
 
 PARSER = "parser = argparse.ArgumentParser()"
 FLAGS = [
@@ -28,6 +28,21 @@ def test_a_misplaced_flag_is_answered_with_the_right_one() -> None:
     with pytest.raises(WrongUsage) as caught:
         check_script_args(script(PARSER), ScriptArgs.of(["--nproc-per-node=4"]))
     assert caught.value.hint == "put `--gpus N` before the script"
+
+
+def test_a_flag_in_an_example_of_the_docstring_is_not_defined() -> None:
+    text = f'"""Train.\n\n    torchrun --nproc_per_node 2 train.py\n"""\n{PARSER}'
+    with pytest.raises(WrongUsage, match="unrecognized argument `--nproc_per_node`"):
+        check_script_args(script(text), ScriptArgs.of(["--nproc_per_node=4"]))
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("model_name_or_path", "model"), ("train_file", "dataset"), ("max_seq_len", "sequence_length")],
+)
+def test_another_name_for_an_argument_of_the_script_is_answered_with_its_own(typed: str, meant: str) -> None:
+    known = ["lr_scheduler", "do_train", "model", "dataset", "sequence_length"]
+    assert hint_for(f"--{typed}", known) == f"did you mean `--{meant}`?"
 
 
 def test_a_flag_that_nobody_needs_is_to_be_left_out() -> None:

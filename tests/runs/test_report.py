@@ -142,10 +142,12 @@ def test_of_a_failed_run_the_log_of_the_rank_that_failed_first_is_shown(own: Pat
     assert SECRET not in log["lines"]
 
 
-def test_a_traceback_that_the_log_ends_with_is_shown_once(own: Path) -> None:
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_a_traceback_that_the_log_ends_with_is_shown_once(prefix: str, own: Path) -> None:
     traceback = "Traceback:\n  File x\nValueError: no text"
     (own / "ranks" / "rank-3.error.json").write_text(json.dumps({"traceback": traceback}))
-    (own / "logs" / "rank-3.log").write_text(f"a step\n{traceback}\n")
+    printed = "".join(f"{prefix}{line}\n" for line in traceback.splitlines())
+    (own / "logs" / "rank-3.log").write_text(f"a step\n{printed}")
     assert report(own)["log"]["traceback"] == ""
 
 

@@ -316,7 +316,8 @@ def parse_gpus(text: str) -> GpuChoice:
     numbers = [number.strip() for number in text.rstrip().removesuffix(",").split(",")]
     if not all(re.fullmatch(r"[0-9]{1,6}", number) for number in numbers):
         raise WrongUsage(
-            f"`--gpus {text}` is neither a count nor a list of devices", "write `--gpus 2` or `--gpus 0,2`"
+            f"`--gpus {text}` is neither a count nor a list of devices",
+            "write `--gpus 2` or `--gpus 0,2`; without it, all are used",
         )
     devices = tuple(int(number) for number in numbers)
     if "," not in text:

@@ -1,11 +1,15 @@
 """Checks that a script understands its arguments."""
 
+import ast
 import difflib
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import replace
 
-from zlaunch.config.translate.other_options import other_option, trainer_argument
+from zlaunch.config.translate.other_options import USUAL_IN_SCRIPTS, other_option, trainer_argument
 from zlaunch.errors import InputMissing, WrongUsage
-from zlaunch.job.args import ScriptArgs
+from zlaunch.job.args import ScriptArgs, flag_name
+from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_releases import DEFAULTS
 
@@ -32,23 +36,37 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
     named = [flag.value for flag in args.flags if flag.name == "deepspeed" and flag.value is not None]
     if named and script.takes_trainer_args:
         raise InputMissing(f"cannot read the ds_config `{named[0]}`: No such file or directory")
-    names = (flag.name for flag in args.flags)
-    unknown = [name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))]
+    unknown = _unknown(script, args)
     has_parser = any(map(script.mentions, ("ArgumentParser", "HfArgumentParser", "TrlParser")))
     if has_parser or not script.mentions("argv"):
         _refuse_misspelled(script, unknown)
     if not (script.is_sure and has_parser):
         return
-    for name in unknown:
+    for name in _unknown(_without_docstring(script), args):
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
         if whole and script.interface is ConfigInterface.TRAINER:  # other programs tell their own values
             raise WrongUsage(
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",
             )
-        if name not in DEFAULTS and (hint := _hint_for(script, name)) is not None:
+        if name not in {*DEFAULTS, *USUAL_IN_SCRIPTS} and (hint := _hint_for(script, name)) is not None:
             message = f"unrecognized argument `--{name}`: {script.path.name} does not define it"
             raise WrongUsage(message, hint)
+
+
+def _unknown(script: Script, args: ScriptArgs) -> list[str]:
+    names = (flag.name for flag in args.flags)
+    return [name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))]
+
+
+def _without_docstring(script: Script) -> Script:
+    """Leave out the text in which a script shows commands, such as those of launchers."""
+    docstring = None
+    with suppress(SyntaxError):
+        docstring = ast.get_docstring(ast.parse(script.source), clean=False)
+    if docstring is None:
+        return script
+    return replace(script, source=script.source.replace(docstring, "", 1))
 
 
 def _hint_for(script: Script, name: str) -> str | None:
@@ -58,14 +76,29 @@ def _hint_for(script: Script, name: str) -> str | None:
     return hint_for(name, _OF_ESTIMATES)
 
 
+_ALIKE = (
+    MODEL_FLAGS,
+    SEQ_LEN_FLAGS,
+    (
+        *("dataset", "dataset_name", "dataset_path", "data", "data_path", "data_dir"),
+        *("train_file", "train_data", "train_dataset", "train_path"),
+    ),
+)
+"""Names that scripts have for the same argument."""
+
+
 def hint_for(name: str, trainer_names: Collection[str]) -> str | None:
     """Say what to type for an argument of another program, or slang, that a script does not define.
 
-    Of the Trainer's arguments, only those are proposed that are given here.
+    Of the Trainer's and the script's own arguments, only those are proposed that are given here.
     """
+    name = flag_name(name)
     argument = trainer_argument(name)
     if argument in trainer_names:
         return f"did you mean `--{argument}`?"
+    for alike in (alike for alike in _ALIKE if name in alike):
+        if own := [known for known in alike if known in trainer_names]:
+            return f"did you mean `--{own[0]}`?"
     if (other := other_option(name)) is None:
         return None
     if other.option is None:

@@ -67,6 +67,9 @@ _WRONG = re.compile(r"(?:unrecognized arguments: |invalid choice: ')([^\s='(]+)"
 
 _OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
 
+_SIMILAR = 0.75
+"""How much alike a misspelled option is to the one that is proposed; less is not by mistake."""
+
 _MISSING = re.compile(r"^ModuleNotFoundError: No module named '[\w.]+'$")
 
 _IMPORT = re.compile(r"(ModuleNotFound|Import)Error: ")
@@ -249,7 +252,7 @@ def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = 
     hint = "see its `--help`"
     if known := hint_for(word, {option.lstrip("-") for option in options}):
         hint = known
-    elif trainer_argument(word) is None and (meant := get_close_matches(word, options, 1)):
+    elif trainer_argument(word) is None and (meant := get_close_matches(word, options, 1, _SIMILAR)):
         hint = f"did you mean `{meant[0]}`?"
     return WrongUsage(f"{job.shown_name} {what}", _or_unasked(job, hint))
 

@@ -50,6 +50,8 @@ LOG_BYTES: Final = 16 * 1024
 _NO_PROMISE: Final = ("optimizer", "steps")
 """DeepSpeed has its own class for an optimizer, and a run may end early."""
 
+_OF_TORCH: Final = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+"""What torch.distributed writes before each line of a traceback."""
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 Seen = tuple[int, int]
@@ -138,7 +140,7 @@ def failed_log(run: Run) -> dict[str, object] | None:
         log, error = run.paths.rank_log(rank), run.errors.get(rank, error)
     lines = _printed_lines(tail(log, LOG_BYTES))[-LOG_LINES:]
     traceback = _printed_lines(error.get("traceback", ""))
-    if "\n".join(traceback) in "\n".join(lines):
+    if "\n".join(traceback) in _OF_TORCH.sub("", "\n".join(lines)):
         traceback = []
     if not lines and not traceback:
         return None

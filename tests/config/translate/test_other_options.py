@@ -16,7 +16,7 @@ from zlaunch.job.trainer_releases import DEFAULTS
 
 SURFACE = (ROOT / "tests" / "surface.txt").read_text().splitlines()
 OPTIONS = {option for line in SURFACE if line.startswith("zlaunch train ") for option in line.split()[2:]}
-OTHERS = ("output_dir", "num_train_epochs")
+OTHERS = ("output_dir", "num_train_epochs", "dataloader_num_workers", "report_to", "torch_compile")
 """Arguments of the Trainer whose defaults zlaunch does not need."""
 FLAGS = sorted(
     {

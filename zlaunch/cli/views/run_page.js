@@ -259,7 +259,7 @@ function tiles(run) {
   const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
   const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
   const began = run.first_loss ?? first[0] ?? first[1], latest = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
-  const losses = rawLoss(run), smooth = smoothed(losses).last.at(-1) ?? run.end_loss ?? latest, now = run.now || {};
+  const losses = rawLoss(run), smooth = run.end_loss ?? smoothed(losses).last.at(-1) ?? latest, now = run.now || {};
   const loss = Number.isFinite(latest) ? smooth : latest;
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
@@ -296,7 +296,7 @@ function stepCharts(run) {
   const add = (title, unit, all, options) => { if (all.some((each) => each.x.length || each.lost.length)) boxes.push(chart(title, unit, "step", all, options)); };
   add("Loss", "of rank 0", [...withSmoothed(rawLoss(run, { colour: COLOURS[0] })), one("eval_loss", "evaluation", 1)], { canLog: true });
   add("Learning rate", "of the first parameter group", [one("learning_rate", "learning rate", 2)], { fromZero: true });
-  add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, [series("throughput", past.step, past.rate, { colour: COLOURS[3] })], { fromZero: true });
+  add("Throughput", `${past.unit}, all ranks; saving and evaluating included`, withSmoothed(series("throughput", past.step, past.rate, { colour: COLOURS[3] })), { fromZero: true });
   add("Gradient norm", "", withSmoothed(one("grad_norm", "gradient norm", 5)), { canLog: true });
   add("Loss scale", "of fp16", [one("loss_scale", "loss scale", 6)], { canLog: true });
   return boxes;

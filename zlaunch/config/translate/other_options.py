@@ -44,6 +44,10 @@ _NOT_NEEDED: Mapping[Role, str] = {
 }
 _PRECISIONS = "zlaunch supports bf16, fp16 and fp32"
 
+_CHECKPOINTS = ("checkpoint", "ckpt", "resume_from", "load_checkpoint")
+USUAL_IN_SCRIPTS = frozenset((*_CHECKPOINTS, "device", "cuda", "fp32"))
+"""Names that many scripts define: they mean an option of zlaunch only where a script rejects them."""
+
 SLANG: Mapping[str, str] = {
     **dict.fromkeys(("zero", "zero3", "stage"), "--stage 3"),
     "zero2": "--stage 2",
@@ -52,11 +56,19 @@ SLANG: Mapping[str, str] = {
     **dict.fromkeys(("gpu", "ngpus", "n_gpus", "devices", "nproc", "world_size"), "--gpus N"),
     **dict.fromkeys(("deepspeed", "config", "ds", "ds_config", "deepspeed_config"), "--ds-config FILE"),
     **dict.fromkeys(("dtype", "amp"), "--precision bf16"),
+    "fp32": "--precision fp32",
+    "ddp": "--stage 0",
+    **dict.fromkeys(_CHECKPOINTS, "--resume DIR"),
     **dict.fromkeys(("nodes", "hosts"), "--hosts NODE1,NODE2"),
     "run_dir": "--run-dir DIR",
     "dry_run": "--dry-run",
 }
 """What people call an option of zlaunch, beside the names that launchers have for it."""
+_LEFT_OUT: Mapping[str, str] = {
+    "fp8": _PRECISIONS,
+    **dict.fromkeys(("device", "cuda"), "zlaunch gives each rank a GPU of its own"),
+}
+"""What people type that has no option of zlaunch."""
 TRAINER_SLANG: Mapping[str, str] = {
     **dict.fromkeys(("batch_size", "bs", "batch", "micro_batch_size"), "per_device_train_batch_size"),
     **dict.fromkeys(("micro_batch", "train_micro_batch_size_per_gpu"), "per_device_train_batch_size"),
@@ -69,6 +81,10 @@ TRAINER_SLANG: Mapping[str, str] = {
     **dict.fromkeys(("scheduler", "lr_scheduler"), "lr_scheduler_type"),
     **dict.fromkeys(("optimizer", "optimiser"), "optim"),
     **dict.fromkeys(("output", "out_dir", "save_dir"), "output_dir"),
+    **dict.fromkeys(("workers", "num_workers"), "dataloader_num_workers"),
+    **dict.fromkeys(("wandb", "tensorboard", "tracker"), "report_to"),
+    **dict.fromkeys(("warmup", "num_warmup_steps"), "warmup_steps"),
+    "compile": "torch_compile",
 }
 """What people call an argument of the Trainer."""
 
@@ -92,7 +108,9 @@ def other_option(name: str) -> OtherOption | None:
                 return becomes(flag)
     if name in SLANG:
         return OtherOption(SLANG[name])
-    return OtherOption(None, _PRECISIONS) if name == "fp8" else None
+    if name in _LEFT_OUT:
+        return OtherOption(None, _LEFT_OUT[name])
+    return None
 
 
 def trainer_argument(name: str) -> str | None:

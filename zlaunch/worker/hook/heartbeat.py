@@ -46,8 +46,8 @@ class Heartbeat:
         self._encode = json.JSONEncoder(default=str).encode
         self._size = SIZE_BYTES
         self._facts: dict[str, object] = {"version": VERSION, "step": 0}
-        self._known = self._encode(self._facts)
-        """The facts as JSON: most writes change only the phase."""
+        self._known = self._encode(self._facts)[:-1].encode()
+        """The facts as JSON without its last brace: most writes change only the phase."""
         self._since = time.time()
         self._losses: deque[float] = deque(maxlen=MOST_END_LOSSES)
         self._num_losses = 0
@@ -79,10 +79,15 @@ class Heartbeat:
         before, self.phase = self.phase, phase
         self._since = time.time()
         self.clock.enter_phase(phase)
-        self.note(**facts)
-        if self._history is not None and before and os.getpid() == self._home[0]:
-            with contextlib.suppress(OSError, ValueError):
+        if os.getpid() != self._home[0]:
+            return before
+        # Plain `try` below: this runs six times a step, between computations that empty the CPU's caches.
+        try:
+            self._keep(facts)
+            if self._history is not None and before:
                 self._history.phase_ended(before, self._since)
+        except (OSError, ValueError, RuntimeError):
+            pass
         return before
 
     def note(self, **facts: object) -> None:
@@ -90,16 +95,19 @@ class Heartbeat:
         if os.getpid() != self._home[0]:
             return
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            if facts:
-                self._facts.update(facts)
-                self._remember(facts)
-                self._known = self._encode(self._facts)
-            times = f'"since": {self._since}, "time": {time.time()}'
-            text = f'{self._known[:-1]}, "phase": "{self.phase}", {times}}}'
-            self._size = max(self._size, len(text))
-            self._file.overwrite(text.ljust(self._size).encode())
-            if facts and self._history is not None:
-                self._history.note(facts, self._facts.get("tokens"))
+            self._keep(facts)
+
+    def _keep(self, facts: Mapping[str, object]) -> None:
+        if facts:
+            self._facts.update(facts)
+            self._remember(facts)
+            self._known = self._encode(self._facts)[:-1].encode()
+        times = f'"since": {self._since}, "time": {time.time()}'
+        data = self._known + f', "phase": "{self.phase}", {times}}}'.encode()
+        self._size = max(self._size, len(data))
+        self._file.overwrite(data.ljust(self._size))
+        if facts and self._history is not None:
+            self._history.note(facts, self._facts.get("tokens"))
 
     def _remember(self, facts: Mapping[str, object]) -> None:
         """Keep the first loss, the step of the last, the last finite one, and since when a number is not."""

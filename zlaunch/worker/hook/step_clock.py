@@ -84,10 +84,12 @@ class StepClock:
 
     def enter_phase(self, phase: str) -> None:
         """End the current part, and begin a phase."""
-        cpu, before = time.thread_time(), self._phase
-        if before in _PASSES:
-            self._busy += cpu - self._cpu_mark
-        self._phase, self._cpu_mark = phase, cpu
+        before, self._phase = self._phase, phase
+        if before in _PASSES or phase in _PASSES:  # a call of the kernel, which takes time itself
+            cpu = time.thread_time()
+            if before in _PASSES:
+                self._busy += cpu - self._cpu_mark
+            self._cpu_mark = cpu
         self._begin(phase)
 
     def enter(self, part: str) -> str | None:

@@ -48,7 +48,7 @@ for _ in range(200 * engine.gradient_accumulation_steps()):
     engine.step()
 """
 ADAM: Final = ("--set", 'optimizer={"type": "AdamW", "params": {"lr": 0.001, "torch_adam": true}}')
-OWN: Final = ("train.py", *ADAM)
+OWN: Final = ("train.py", "--precision", "fp32", *ADAM)
 QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "sine": (("own_loop",), ()),
     "wide": (OWN, ("--model", "wide")),

@@ -1,6 +1,6 @@
 """`zlaunch init --recipe`: a recipe and a `zlaunch.yaml` with the fastest configuration that fits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,7 @@ class PlannedJob:
 def planned_job(asked: PlannedJob, target: Path) -> None:
     """Plan the job, and write its program and `target`; leave with the status of an estimate if none fits."""
     recipe = find_recipe(asked.recipe)
+    asked = replace(asked, recipe=recipe.name)
     flags = [option.flag.removeprefix("--") for option in recipe.options]
     if not _can_plan(recipe):
         able = [f"`{name}`" for name in recipe_names() if _can_plan(find_recipe(name))]

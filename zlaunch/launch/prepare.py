@@ -33,7 +33,7 @@ from zlaunch.job.model_checks import wrong_sizes
 from zlaunch.job.model_of_script import find_model
 from zlaunch.job.recipes import recipe_of
 from zlaunch.job.script import ConfigInterface, Script
-from zlaunch.job.spec import JobSpec, Profile, ranks_to_show
+from zlaunch.job.spec import JobSpec, ranks_to_show
 from zlaunch.launch.ask import ask
 from zlaunch.launch.backends import backend_of, launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -73,6 +73,8 @@ def prepare(
         _check_directories(job.nvme_dir, options.run_dir, layout, surroundings)
         facts = _inspect(sources, layout, reporter, surroundings)
         check_facts(facts)
+        if job.profile is not None and job.profile.with_nsys:
+            _check_nsys(facts)
         for sentence in facts.stack.untested():
             reporter.note(sentence)
         return facts
@@ -213,16 +215,15 @@ def check_facts(facts: JobFacts) -> None:
     )  # raises for a wrong rank
     if job.profile is not None:
         check_profile(job.profile, topology)
-        if job.profile.with_nsys:
-            _check_nsys(job.profile, facts)
+        if job.profile.with_nsys and job.profile.first is not None and not facts.machine.gpus:
+            message = "`--profile`: nsys is told the steps through CUDA, and this job has no GPU"
+            raise Unavailable(message, "`--profile nsys` records the whole run")
     if job.debug is not None:
         _check_debugger(listener(job.debug, topology), facts)
 
 
-def _check_nsys(profile: Profile, facts: JobFacts) -> None:
-    if profile.first is not None and not facts.machine.gpus:
-        message = "`--profile`: nsys is told the steps through CUDA, and this job has no GPU"
-        raise Unavailable(message, "`--profile nsys` records the whole run")
+def _check_nsys(facts: JobFacts) -> None:
+    """Raise Unavailable if nsys is not here; another host says so itself."""
     is_elsewhere = facts.surroundings.is_offline or facts.topology.spans_hosts
     if not is_elsewhere and which(NSYS, path=facts.environ.get("PATH")) is None:
         hint = "install Nsight Systems, or leave out `nsys`: `--profile 10-12` uses torch's profiler"

@@ -623,3 +623,32 @@ def test_an_option_that_fsdp_makes_idle_is_told_with_the_argument(tmp_path: Path
     found = plan(tmp_path, "train.py", "--stage", "3", "--", "--fsdp", "full_shard")
     said = " ".join((found.out + found.err).split())
     assert "leave out `--fsdp full_shard` to train with DeepSpeed" in said
+
+
+LOOP = """
+import os, deepspeed
+deepspeed.initialize(config=os.environ["ZLAUNCH_DS_CONFIG"])
+"""
+
+
+def test_a_program_that_is_asked_has_the_variable_that_names_its_ds_config(folder: Path) -> None:
+    (folder / "mine.py").write_text(LOOP)
+    done = plan(folder, "train.py", "--stage", "1")
+    assert (done.status, "cannot find out" in done.err, "ZeRO stage 1" in done.out) == (0, False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"), [(("--zero", "3"), "`--stage 3`"), (("--", "--lr", "1"), "leave it out")]
+)
+def test_arguments_of_a_program_that_reads_none_are_refused(
+    words: tuple[str, ...], hint: str, folder: Path
+) -> None:
+    (folder / "loop.py").write_text(LOOP)
+    done = plan(folder, "loop.py", *words)
+    assert (done.status, "loop.py reads no arguments" in done.err, hint in done.err) == (2, True, True)
+
+
+@pytest.mark.parametrize("reads", ["import sys; print(sys.argv)", "import mine", "exec(open('x').read())"])
+def test_arguments_of_a_program_that_may_read_them_are_passed_on(reads: str, folder: Path) -> None:
+    (folder / "loop.py").write_text(f"{LOOP}{reads}\n")
+    assert plan(folder, "loop.py", "--", "--lr", "1").status == 0

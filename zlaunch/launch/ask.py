@@ -44,6 +44,10 @@ def ask(
     """
     if not script.is_sure:
         script = replace(script, config_flags=job.config_flags or script.config_flags)
+    if script.ignores_arguments and job.args.words:
+        from zlaunch.launch.asked_program import refuse_ignored  # most programs read arguments
+
+        refuse_ignored(job)
     is_open = needs_asking(job, script)
     if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
         return script

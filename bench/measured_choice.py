@@ -115,20 +115,14 @@ def autotune(folder: Path, name: str) -> str:
     if not program[0].endswith(".py"):
         return "its script is a Trainer's or has no optimizer in the ds_config"
     config.write_text(json.dumps(AUTOTUNED))
-    launcher = [
-        str(Path(sys.executable).with_name("deepspeed")),
-        "--hostfile",
-        str(hosts),
-        "--autotuning",
-        "run",
-    ]
+    launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "1"]
     env = {
         **os.environ,
         "DS_ACCELERATOR": "cpu",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     began = time.monotonic()
-    argv = [*launcher, program[0], "--deepspeed_config", config.name, *args]
+    argv = [*launcher, "--autotuning", "run", program[0], "--deepspeed_config", config.name, *args]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     minutes = (time.monotonic() - began) / 60
     found = [*(folder / "autotuning_results").rglob("metrics.json")]

@@ -16,6 +16,7 @@ PACKAGES = "packages"
 IMPORTS_PACKAGES = (
     "tests/contract/",
     "tests/estimate/rehearsal/test_allocations.py",
+    "tests/estimate/rehearsal/test_device.py",
     "tests/estimate/rehearsal/test_older_packages.py",
     "tests/job/test_model_families.py",
 )

@@ -151,6 +151,16 @@ def test_hosts_share_no_weights_that_each_can_hold_itself() -> None:
     assert "zero_hpz_partition_size=2" in loss.verdict.advice[0]
 
 
+@pytest.mark.parametrize(
+    ("hosts", "size"), [("aabb", 2), ("aaab", 1)], ids=["it has them", "hosts are of different sizes"]
+)
+def test_no_secondary_partition_is_advised_that_is_there_or_cannot_be(hosts: str, size: int) -> None:
+    ranks = [rank(number, {phases.COMMUNICATION: 0.2}, host=host) for number, host in enumerate(hosts)]
+    zero = {"stage": 3, "zero_hpz_partition_size": size}
+    job = JobEvidence(stage=3, world_size=4, config={"zero_optimization": zero})
+    assert "hpz" not in " ".join(only(speed_losses(evidence(*ranks, job=job))).verdict.advice)
+
+
 def test_a_jump_is_told_with_its_step_and_the_part_that_grew() -> None:
     timed = [replace(line, parts={phases.STEPPING: 0.01}) for line in lines([0.1] * 27)]
     timed += [TimedLine(number, 0.2, {phases.STEPPING: 0.11}) for number in range(30, 60)]
@@ -208,8 +218,12 @@ def test_a_small_micro_batch_does_not_pay_for_the_costs_of_its_step() -> None:
 
 
 def test_freed_caches_of_gpu_memory_are_told_with_their_number() -> None:
-    given = evidence(allocator_retries=30, lines=lines([0.1] * 60))
+    given = evidence(allocator_retries=30, num_steps=60)
     assert "full 30 times" in only(speed_losses(given)).verdict.cause
+
+
+def test_a_few_freed_caches_in_many_steps_are_not_told() -> None:
+    assert speed_losses(evidence(allocator_retries=5, num_steps=60)) == []
 
 
 def test_a_single_rank_or_one_whose_peer_is_unknown_has_no_communication_to_save() -> None:

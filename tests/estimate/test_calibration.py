@@ -50,6 +50,14 @@ def test_a_predicted_time_is_corrected_by_what_was_measured_on_the_same_machine_
     assert seconds(elsewhere(question(stage=2))) == pytest.approx(before)
 
 
+@pytest.mark.parametrize("other", [{"model": "another"}, {"precision": "fp32"}])
+def test_nothing_is_corrected_by_what_another_model_or_precision_took(other: MeasuredRecord) -> None:
+    before = seconds(question(stage=2))
+    record = measured_record(estimate(question(stage=2)), "run-1")
+    keep([{**record, "seconds": 6 * before, **other}])
+    assert seconds(question(stage=2)) == before
+
+
 def test_the_same_stage_decides_before_the_newest() -> None:
     before = [seconds(question(stage=stage)) for stage in (1, 2, 3)]
     measure(question(stage=2), "run-1", TIMES)

@@ -128,7 +128,7 @@ def test_a_script_that_fails_anyway_is_not_run_with_every_configuration() -> Non
 
 
 def test_a_repetition_that_fails_takes_nothing_from_what_was_measured() -> None:
-    outcomes = iter([1.0, 1.0, None, 1.1])
+    outcomes = iter([1.0, 1.0, None, 1.1, 1.1])
     ran: list[str] = []
 
     def run(one: TrialJob, _seconds: float) -> Sample:
@@ -139,7 +139,20 @@ def test_a_repetition_that_fails_takes_nothing_from_what_was_measured() -> None:
 
     result = Race(STAGES[:2], Limits(), run, {}, lambda _: None).run()
     assert sorted(names(result)) == [ZERO, ONE]
-    assert (ran, result.passed_over) == ([ZERO, ONE, ZERO, ONE], [])
+    assert ran == [ZERO, ONE, ZERO, ONE, ONE]
+    assert result.passed_over == [(ZERO, "it ran, but not again: it took too few steps")]
+
+
+def test_what_runs_out_of_memory_when_it_is_repeated_is_passed_over() -> None:
+    failures = iter([None, None, "GPU memory ran out"])
+
+    def run(_one: TrialJob, _seconds: float) -> Sample:
+        failure = next(failures, None)
+        seconds = None if failure else 1.0
+        return Sample("runs/1", 1.0, seconds, 18, failure=failure, ran_out_of_memory=bool(failure))
+
+    result = Race(STAGES[:2], Limits(), run, {}, lambda _: None).run()
+    assert (names(result), result.passed_over) == ([ONE], [(ZERO, "GPU memory ran out")])
 
 
 def test_nothing_runs_that_needs_no_less_than_what_ran_out_of_memory() -> None:

@@ -12,11 +12,11 @@ ASKED = ["/bin/zlaunch", "train", "--profile", "10-12@0,1", "train.py", "--", "-
 
 
 def run(
-    root: Path, began: int, recorded: tuple[int, int] | None = None, asked: list[str] = ASKED
+    root: Path, began: int, recorded: tuple[int, int] | None = None, asked: list[str] = ASKED, **more: int
 ) -> RunFiles:
     (root / "ranks").mkdir()
     if recorded is not None:
-        record = {"version": 1, "first": recorded[0], "last": recorded[1]}
+        record = {"version": 1, "first": recorded[0], "last": recorded[1], **more}
         (root / "ranks" / "rank-0.operations.json").write_text(json.dumps(record))
     profile = {"first": 10, "last": 12, "ranks": [0, 1], "with_nsys": False}
     job = {"profile": profile, "asked": asked}
@@ -46,3 +46,8 @@ def test_a_profile_that_began_later_says_which_steps_it_has(tmp_path: Path) -> N
 
 def test_nothing_is_said_of_a_whole_profile(tmp_path: Path) -> None:
     assert profile_note(run(tmp_path, 0, recorded=(10, 12))) is None
+
+
+def test_a_profile_of_steps_that_did_not_end_says_how_many_are_whole(tmp_path: Path) -> None:
+    note = profile_note(run(tmp_path, 0, recorded=(10, 10), whole_steps=0))
+    assert note == "the profile has 0 whole steps of steps 10 to 12: the script ended before step 10 did"

@@ -8,9 +8,10 @@ import pytest
 
 from tests.recorded_run import NUM_RANKS, SECONDS, write_run
 from tests.running import zlaunch
+from zlaunch.diagnosis.collect import job_evidence
 from zlaunch.rundir import phases
 from zlaunch.runs.run import Run
-from zlaunch.runs.step_time import StepTime, step_time
+from zlaunch.runs.step_time import StepTime, step_time, timed_lines
 
 
 def changed(file: Path, **members: Any) -> None:
@@ -32,6 +33,61 @@ def test_the_parts_of_a_step_add_up_to_it(root: Path) -> None:
     found = measured(root)
     assert sum(found.parts.values()) == pytest.approx(found.seconds) == pytest.approx(SECONDS)
     assert next(iter(found.parts)) == phases.BACKWARD
+
+
+def sampled(root: Path, steps: int, **parts: float) -> StepTime:
+    """Measure so many steps of each rank on its GPU, where they took these seconds."""
+    for rank in range(NUM_RANKS):
+        seconds = {part: steps * value for part, value in parts.items()}
+        changed(root / f"ranks/rank-{rank}.pulse.json", gpu_steps=steps, gpu_parts=seconds)
+    return measured(root)
+
+
+def test_steps_that_were_measured_on_the_gpu_tell_the_shares_of_all(root: Path) -> None:
+    found = sampled(root, 3, forward=1.0, backward=3.0)
+    assert found.on_gpu
+    assert found.parts == pytest.approx({phases.BACKWARD: 0.75 * SECONDS, phases.FORWARD: 0.25 * SECONDS})
+
+
+def test_too_few_steps_on_a_gpu_tell_no_parts_and_no_verdict(root: Path) -> None:
+    found = sampled(root, 2, communication=2.0, backward=1.0)
+    assert (found.on_gpu, found.parts, found.losses) == (False, {}, [])
+    assert found.seconds == pytest.approx(SECONDS)
+    shown = zlaunch("runs", "show", root, cwd=root.parent).out
+    assert "time of a step: 1.3 s; too few were measured on the GPU to tell its parts" in " ".join(
+        shown.split()
+    )
+
+
+def test_several_engines_that_train_have_no_batch_in_common(root: Path) -> None:
+    changed(root / "ranks/rank-0.program.json", num_engines=2)
+    assert str(measured(root).throughput) == ""
+
+
+def test_the_engine_says_what_trained_if_it_is_not_what_was_planned(root: Path) -> None:
+    file = root / "ranks/rank-0.program.json"
+    engine = json.loads(file.read_text())["engine"]
+    changed(
+        file, engine={**engine, "stage": 1, "grad_accum": 2}, trainer_args={"gradient_checkpointing": True}
+    )
+    job = job_evidence(Run(root))
+    assert (job.stage, job.grad_accum, job.gradient_checkpointing) == (1, 2, True)
+
+
+def test_the_parts_of_a_line_are_those_of_one_step(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "run", 11)
+    history: list[dict[str, Any]] = [
+        {"step": step, "time": float(step), "step_seconds": 1.0} for step in range(1, 7)
+    ]
+    history[2]["phases"] = {"forward": 3.0}  # since the start
+    history.insert(4, {"step": 4, "time": 4.5, "count": 0, "phases": {"forward": 1.0}})
+    history[6]["phases"] = {"forward": 2.0}
+    (root / "steps.jsonl").write_text("".join(json.dumps({"version": 1, **line}) + "\n" for line in history))
+    lines = timed_lines(Run(root))
+    assert {line.step: line.parts for line in lines if line.parts} == {
+        3: {"forward": 3.0},
+        6: {"forward": 1.0},
+    }
 
 
 def test_samples_and_tokens_are_those_of_all_ranks(root: Path) -> None:

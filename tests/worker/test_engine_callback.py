@@ -247,8 +247,8 @@ class Several:
             self.forward(name)
             self.engines[name].step()
             facts = self.facts.after(phases.STEPPING, [self.engines[name]])
-            self.tokens = int(str(facts.get("tokens", self.tokens)))
             count += "step" in facts
+            self.tokens = int(str(facts.get("tokens", self.tokens)))
         return count
 
 
@@ -276,6 +276,30 @@ def test_only_the_tokens_of_the_engine_that_steps_are_counted(tmp_path: Path) ->
         script.steps_of_program("A")
         script.forward("C")
     assert script.tokens == 50
+
+
+def test_tokens_of_a_step_that_has_not_ended_do_not_count(tmp_path: Path) -> None:
+    script = Several(tmp_path)
+    script.steps_of_program("A")
+    script.forward("A")
+    assert script.tokens == 10
+
+
+def test_ranks_that_train_on_the_same_sequences_share_their_tokens(tmp_path: Path) -> None:
+    script = Several(tmp_path)
+    script.engines["A"].autotp_size = lambda: 2  # type: ignore[attr-defined]
+    script.steps_of_program("A")
+    assert script.tokens == 5
+
+
+def test_an_engine_that_resumes_in_a_step_of_several_micro_batches_counts_it_when_it_ends(
+    tmp_path: Path,
+) -> None:
+    loop = Loop(tmp_path, Engine(4))
+    loop.engine.global_steps = 100
+    facts = [trained(loop, [loss]) for loss in (1.0, 3.0, 5.0, 7.0)]
+    assert [number for number, one in enumerate(facts, start=1) if "step" in one] == [4]
+    assert (facts[3]["step"], facts[3]["step_loss"], facts[3]["taken_steps"]) == (101, 4.0, 1)
 
 
 def test_an_evaluation_is_told_from_the_forward_pass_of_a_reference_model(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def profiled(root: Path, steps: str, sleeps_in: int = -1) -> tuple[int, dict[str
     return process.returncode, record, [event.get("name", "") for event in trace["traceEvents"]]
 
 
+def folders(parent: Path, *steps: str) -> Iterator[tuple[Path, str]]:
+    for name in steps:
+        (parent / name).mkdir()
+        yield parent / name, name
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("whole")
@@ -80,8 +87,19 @@ def test_numbers_are_those_of_one_step(whole: tuple[int, dict[str, Any], list[st
 def test_a_script_that_is_terminated_leaves_a_whole_trace_and_dies_of_the_signal(tmp_path: Path) -> None:
     status, record, names = profiled(tmp_path, "3-100", sleeps_in=4)
     assert status == -signal.SIGTERM
-    assert (record["first"], record["last"]) == (3, 4)
+    assert (record["first"], record["last"], record["whole_steps"]) == (3, 4, 2)
     assert names.count("aten::mm") == 3
+
+
+def test_a_script_that_is_terminated_in_the_first_step_has_recorded_no_whole_one(tmp_path: Path) -> None:
+    _, record, _ = profiled(tmp_path, "3-5", sleeps_in=2)
+    assert (record["first"], record["whole_steps"]) == (3, 0)
+
+
+def test_the_step_before_is_timed_only_if_its_begin_was_seen(tmp_path: Path) -> None:
+    usual = [profiled(folder, steps)[1]["usual_seconds"] for folder, steps in folders(tmp_path, "2-2", "3-3")]
+    assert usual[0] == 0
+    assert 0 < usual[1] < 60
 
 
 class Noted(StepProfiler):

@@ -1,6 +1,6 @@
 """`zlaunch init --recipe`: a recipe and a `zlaunch.yaml` with the fastest configuration that fits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -46,6 +46,7 @@ class PlannedJob:
 def planned_job(asked: PlannedJob, target: Path) -> None:
     """Plan the job, and write its program and `target`; leave with the status of an estimate if none fits."""
     recipe = find_recipe(asked.recipe)
+    asked = replace(asked, recipe=recipe.name)
     flags = [option.flag.removeprefix("--") for option in recipe.options]
     if not _can_plan(recipe):
         able = [f"`{name}`" for name in recipe_names() if _can_plan(find_recipe(name))]
@@ -105,6 +106,7 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         lora = str(asked.lora)
         args.append((LORA_FLAG, lora))
     args += [("learning_rate", RATES[bool(lora)]), ("save_strategy", "epoch"), ("save_total_limit", 2)]
+    estimate = [(name, text) for name, text in plan_rows(result) if name != "method"]
     gpus = ""
     if asked.on is not None:
         gpus = str(cluster.ranks_per_host)
@@ -119,5 +121,5 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         lora=lora,
         overrides=chosen.query.job.overrides,
         args=tuple(args),
-        remarks=("The fastest that fits, by `zlaunch init`:", *console.table(list(plan_rows(result)))),
+        remarks=("The fastest that fits, by `zlaunch init`:", *console.table(estimate)),
     )

@@ -219,18 +219,18 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
 
 
 def job_evidence(run: RunFiles) -> JobEvidence:
-    """Describe the job of a run."""
-    job = run.job
+    """Describe the job of a run: as its engine trained, or else as it was planned."""
+    job, engine = run.job, run.program.get("engine", {})
     script, *words = job.get("script") or [""]
     source = _source(Path(script))
     interface = source.interface if source else ConfigInterface.DEEPSPEED
     return JobEvidence(
         launcher=job.get("launcher", ""),
         reach=job.get("reach", ""),
-        stage=job.get("stage") or 0,
+        stage=engine.get("stage", job.get("stage")) or 0,
         offload={part: at for part, at in job.get("offload", {}).items() if at not in (None, "none")},
-        micro_batch=job.get("micro_batch") or 1,
-        grad_accum=job.get("grad_accum") or 1,
+        micro_batch=engine.get("micro_batch") or job.get("micro_batch") or 1,
+        grad_accum=engine.get("grad_accum") or job.get("grad_accum") or 1,
         world_size=run.world_size or 0,
         precision=job.get("precision") or "",
         accelerator=job.get("accelerator", ""),
@@ -238,9 +238,9 @@ def job_evidence(run: RunFiles) -> JobEvidence:
         appended=_appended(job, words),
         interface=_recorded(ConfigInterface, job.get("interface")) or interface,
         handover=_recorded(Handover, job.get("handover")) or Handover.ARGUMENTS,
-        gradient_checkpointing=_recomputes(ScriptArgs.of(words), source),
+        gradient_checkpointing=_recomputed(run, ScriptArgs.of(words), source),
         forecast=run.forecast or None,
-        config=run.config,
+        config=engine.get("ds_config") or run.config,
         forced=tuple(job.get("forced", ())),
         pointers=_pointers(job, ScriptArgs.of(words)),
     )
@@ -273,10 +273,13 @@ def _source(script: Path) -> Script | None:
         return None
 
 
-def _recomputes(typed: ScriptArgs, source: Script | None) -> bool | None:
-    """Whether activations are recomputed; None if the script may decide that itself."""
-    if (is_on := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
-        return is_on
+def _recomputed(run: RunFiles, typed: ScriptArgs, source: Script | None) -> bool | None:
+    """Whether activations were recomputed; None if the script may have decided that itself."""
+    recorded = run.program.get("trainer_args", {})
+    if trained := [value for name in CHECKPOINTING_FLAGS if isinstance(value := recorded.get(name), bool)]:
+        return any(trained)
+    if (asked := typed.is_on(*CHECKPOINTING_FLAGS)) is not None:
+        return asked
     if source is None or any(map(source.mentions, CHECKPOINTING_FLAGS)):
         return None
     return False

@@ -4,6 +4,7 @@ Nothing is said of what takes less than `LEAST_SHARE` of the time.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from zlaunch.diagnosis.advice import setting, state_of
 from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.verdict import Verdict
+from zlaunch.dsconfig.batch import rank_groups
 from zlaunch.estimate.changes import Options, speed_changes
 from zlaunch.rundir import phases
 from zlaunch.units import brief, memory, plural
@@ -70,7 +72,7 @@ class TimedLine:
     step: int
     seconds: float
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Part → seconds since the last line that has parts: of several steps, if they are short."""
+    """Part → mean seconds of a step since the last line that has parts; empty if this one has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class SpeedEvidence:
     cores: int | None = None
     """CPU cores of a host, shared by its ranks; None if unknown."""
     flops_share: float | None = None
-    """Share of the device's FLOP/s that the model's operations reach: MFU."""
+    """Share of the GPU's FLOP/s that the model's operations reach: MFU; None if unknown."""
     tokens: int | None = None
     """Tokens of a micro-batch; None if unknown."""
     room: int | None = None
@@ -97,6 +99,8 @@ class SpeedEvidence:
     unsaved: int | None = None
     """Bytes of activations that are recomputed instead of saved; None if unknown."""
     allocator_retries: int = 0
+    num_steps: int = 0
+    """Steps since the warm-up, as are the retries."""
 
     @property
     def seconds(self) -> float:
@@ -290,8 +294,9 @@ def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
 
 def _less_communication(evidence: SpeedEvidence, hosts: int) -> Iterator[str | None]:
     job, zero = evidence.job, "zero_optimization"
-    if job.stage == 3 and hosts > 1:
-        partitions = ((f"{zero}.zero_hpz_partition_size", len(evidence.ranks) // hosts),)
+    counts = {*Counter(rank.host for rank in evidence.ranks).values()}
+    if job.stage == 3 and hosts > 1 and len(counts) == 1 and _partition_size(job) == 1:
+        partitions = ((f"{zero}.zero_hpz_partition_size", counts.pop()),)
         effect = "gathers weights within a host, with a whole copy in each"
         yield evidence.option(Options(overrides=partitions), effect)
     if job.accelerator != "cpu" and setting(job.config, zero, "overlap_comm") is False:
@@ -301,6 +306,10 @@ def _less_communication(evidence: SpeedEvidence, hosts: int) -> Iterator[str | N
     if job.grad_accum == 1:
         effect = "half as much communication per sample; doubles the global batch"
         yield evidence.option(Options(grad_accum=2), effect)
+
+
+def _partition_size(job: JobEvidence) -> int:
+    return rank_groups(job.config, job.world_size).secondary
 
 
 def _optimizer(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
@@ -477,23 +486,26 @@ def _grown_part(lines: Sequence[TimedLine], at: int) -> str | None:
 
 def _mean_parts(lines: Sequence[TimedLine]) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for line in lines:
+    with_parts = [line for line in lines if line.parts]
+    for line in with_parts:
         for part, seconds in line.parts.items():
-            sums[part] = sums.get(part, 0.0) + seconds / len(lines)
+            sums[part] = sums.get(part, 0.0) + seconds / len(with_parts)
     return sums
 
 
 def _retries(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     """The allocator of torch had to free its cache."""
     if evidence.allocator_retries:
-        steps = max(1, evidence.lines[-1].step if evidence.lines else 1)
-        share = min(1.0, evidence.allocator_retries / steps)
+        share = min(1.0, evidence.allocator_retries / max(1, evidence.num_steps))  # of the steps
         cause = f"GPU memory was full {plural(evidence.allocator_retries, 'time')}: torch freed its cache"
         yield _loss(
             "allocator-retries",
             share,
             f"{cause} and waited for the GPU",
-            ("`num_alloc_retries` of `torch.cuda.memory_stats()`",),
+            (
+                f"`num_alloc_retries` of torch, in {plural(evidence.num_steps, 'step')}",
+                "how long that took was not measured",
+            ),
             ("`--env PYTORCH_ALLOC_CONF=expandable_segments:True`, or use less memory: `zlaunch plan`",),
         )
 

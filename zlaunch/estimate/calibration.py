@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -34,6 +35,9 @@ class MeasuredRecord(TypedDict, total=False):
     host: str
     device: str
     ranks: int
+    precision: str
+    model: str
+    """A digest of its config: how far off a forecast is depends on the sizes of a model."""
     strategy: str
     predicted_seconds: Finite | None
     seconds: Finite | None
@@ -117,7 +121,7 @@ def calibrated(estimate: Estimate) -> Estimate:
 
 
 def _calibration_of(query: EstimateQuery, workload: Workload) -> Calibration | None:
-    """Choose the newest measurement here on as many ranks, best of the same stage and offload."""
+    """Choose the newest measurement of this model here on as many ranks, at best of its strategy."""
     file, wanted = calibration_file(), _place(query, workload)
     try:
         lines = [] if file is None else read_regular(file).splitlines()
@@ -137,10 +141,14 @@ def _calibration_of(query: EstimateQuery, workload: Workload) -> Calibration | N
 def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
     """Say where a job runs, and how it is partitioned."""
     gpu, config = query.cluster.gpu, workload.ds_config
+    model = json.dumps(workload.model, sort_keys=True, default=str)
+    precisions = [name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True]
     devices = [value_at(config, (ZERO, offload, "device")) or "none" for offload in OFFLOADS]
     return {
         "host": query.given.machine.hostname,
         "device": "CPU" if gpu is None else gpu.name,
         "ranks": query.cluster.world_size,
+        "precision": next(iter(precisions), "fp32"),
+        "model": sha256(model.encode()).hexdigest()[:16],
         "strategy": f"stage {value_at(config, (ZERO, 'stage')) or 0}, offload {' '.join(map(str, devices))}",
     }

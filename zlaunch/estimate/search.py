@@ -14,6 +14,7 @@ from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
 from zlaunch.config.resolve.compose import compose, to_json
+from zlaunch.dsconfig.batch import RankGroups
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.candidates import ELSEWHERE, PLAN, Candidate, candidates, distance
 from zlaunch.estimate.estimator import Estimator
@@ -137,7 +138,7 @@ def plan(query: EstimateQuery, global_batch: int | None, estimator: Estimator) -
 
 
 def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
-    args, ranks = query.given.args, query.groups.batch
+    args = query.given.args
     if global_batch is None:
         sizes = [args[name].value for name in ("per_device_train_batch_size", "gradient_accumulation_steps")]
         if not all(0 < int(size) <= MOST_PER_RANK for size in sizes):
@@ -148,6 +149,12 @@ def _per_rank(query: EstimateQuery, global_batch: int | None) -> int:
                 "set the sequences of a step: `--global-batch N`",
             )
         return math.prod(map(int, sizes))
+    return shared_batch(global_batch, query.groups)
+
+
+def shared_batch(global_batch: int, groups: RankGroups) -> int:
+    """Divide a batch among the ranks that multiply it; raise WrongUsage if that leaves a rest."""
+    ranks = groups.batch
     if global_batch % ranks:
         more = -(-global_batch // ranks) * ranks
         raise WrongUsage(

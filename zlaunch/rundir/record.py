@@ -338,7 +338,7 @@ class HeartbeatRecord(TypedDict, total=False):
     device: str
     """The model of its GPU."""
     allocator_retries: int
-    """How often torch had to free its cache of GPU memory."""
+    """How often torch had to free its cache of GPU memory since the warm-up."""
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int
 
@@ -424,8 +424,9 @@ class ProgramRecord(TypedDict, total=False):
     """`rank-N.program.json`: what the script trained with, as it was created."""
 
     engine: EngineRecord
-    """The first engine."""
+    """The first engine that trains."""
     num_engines: int
+    """Engines that train: without reference models."""
     trainer_args: dict[str, object]
     """The Trainer's final arguments."""
     saved_checkpoint: str
@@ -469,6 +470,8 @@ class OperationsRecord(TypedDict, total=False):
 
     first: int
     last: int
+    """The last whole step, or the first one if the script ended within it."""
+    whole_steps: int
     seconds: Finite
     usual_seconds: Finite
     """The time of the step before the profile began."""

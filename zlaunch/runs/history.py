@@ -9,6 +9,7 @@ from zlaunch.files import open_regular
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import MetricsRecord, StepRecord
+from zlaunch.worker.hook.step_history import NUMBERS
 
 MOST_STEPS: Final = 12_000
 """Lines of steps that are kept. Beyond it, two become one with the lowest and highest value of both."""
@@ -19,8 +20,6 @@ MOST_LINE_BYTES: Final = 1 << 22
 
 SIZES: Final = ("rss_bytes", "gpu_used_bytes")
 """Memory of a rank in a sample: of its process, and of its GPU."""
-
-NUMBERS: Final = ("loss", "step_loss", "eval_loss", "learning_rate", "grad_norm", "loss_scale")
 
 Line = TypeVar("Line", bound=Mapping[str, object])
 

@@ -8,7 +8,7 @@ from typing import Final
 from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import OperationsRecord
 from zlaunch.rundir.run_files import RunFiles
-from zlaunch.units import steps_text
+from zlaunch.units import plural, steps_text
 
 _OPTION: Final = "--profile"
 NSYS_REPORTS: Final = "*.nsys-rep"
@@ -24,12 +24,18 @@ def profile_note(run: RunFiles) -> str | None:
     profile, began = run.job.get("profile"), run.heartbeats.get(0, {}).get("first_step", 0)
     if not profile or nsys_reports(run):
         return None
-    first = profile.get("first")
+    first, last = profile.get("first"), profile.get("last")
     for record in read_rank_records(run.paths, OperationsRecord).values():
-        if first is None or record.get("first", 0) <= first:
+        if first is None or last is None:
             return None
-        steps = steps_text(record.get("first", 0), record.get("last", 0))
-        return f"the profile has {steps}: the run began at step {began}"
+        begun = record.get("first", first)
+        whole = record.get("whole_steps", last - begun + 1)
+        if begun + whole <= last:
+            has = f"{plural(whole, 'whole step')} of {steps_text(first, last)}"
+            return f"the profile has {has}: the script ended before step {begun + whole} did"
+        if begun <= first:
+            return None
+        return f"the profile has {steps_text(begun, last)}: the run began at step {began}"
     if run.previous is not None and (nsys_reports(run.previous) or _has_operations(run.previous)):
         return None
     if first is None:

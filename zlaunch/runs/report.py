@@ -22,12 +22,13 @@ from zlaunch.rundir.record import (
     SlotRecord,
     StepRecord,
 )
-from zlaunch.runs.history import NUMBERS, RunHistory, memory_of_ranks, num_not_finite, span_of
+from zlaunch.runs.history import RunHistory, memory_of_ranks, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
 from zlaunch.runs.what_ran import differences, precision_of, unused
 from zlaunch.runs.why import headline, verdict_of
 from zlaunch.secrets import hide_in, hide_in_text
+from zlaunch.worker.hook.step_history import NUMBERS
 
 FEW_RANKS: Final = 4
 """With more ranks, the least, the median and the most memory of all is shown, and ranks that stand out."""
@@ -106,7 +107,7 @@ def _step_time(run: Run) -> dict[str, Any] | None:
         return None
     ranks = sorted(found.ranks, key=lambda rank: -rank.own)[:MOST_BARS]
     return {
-        "seconds": sum(found.parts.values()),
+        "seconds": found.seconds,
         "parts": found.parts,
         "ranks": [{"rank": rank.rank, "seconds": rank.seconds, "parts": rank.parts} for rank in ranks],
         "num_ranks": len(found.ranks),

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Final
 
 from zlaunch.diagnosis.collect import job_evidence
@@ -21,7 +20,7 @@ from zlaunch.estimate.memory.roofline import geometric_mean
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.rundir import phases
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, StepRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
 from zlaunch.runs.what_ran import precision_of
@@ -37,8 +36,8 @@ PREDICTED_PARTS: Final = {
     "nvme": phases.SWAPPING,
 }
 """Term of a forecast → the part of a step."""
-CPU_FLOPS: Final = 64e9
-"""FLOP/s of a CPU core in fp32, at least: 2 GHz, two fused multiply-adds of 8 numbers at a time (AVX2)."""
+LEAST_GPU_STEPS: Final = 3
+"""Fewer steps that were measured on the GPU say nothing of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class StepTime:
     seconds: float
     """From the clock of the first rank."""
     parts: Mapping[str, float]
-    """Part → seconds, the longest first."""
+    """Part → seconds, the longest first; empty, as are the ranks, if too few steps were measured on a GPU."""
     ranks: Sequence[RankTime]
     throughput: Throughput
     predicted: str | None
@@ -116,18 +115,16 @@ def step_time(run: Run) -> StepTime | None:
     num_steps = min((beat.get("timed_steps", 0) for beat in beats.values()), default=0)
     if num_steps < LEAST_STEPS:
         return None
-    on_gpu = all(beat.get("gpu_steps", 0) > 0 and beat.get("gpu_parts") for beat in beats.values())
-    ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
-    first = beats[min(beats)]
+    on_gpu = all(beat.get("gpu_steps", 0) >= LEAST_GPU_STEPS for beat in beats.values())
+    ranks, first = [], beats[min(beats)]
+    if on_gpu or run.job.get("accelerator") in (None, "cpu"):
+        ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
     seconds = _per_step(first, on_gpu=False)
     step = sum(seconds.get(part, 0.0) for part in phases.OF_A_STEP)
     if step <= 0:
         return None
     model = _model(run, first)
     throughput = _throughput(run, first, model, step)
-    share = throughput.mfu
-    if share is None and throughput.flops_per_second is not None and not on_gpu:
-        share = throughput.flops_per_second / CPU_FLOPS
     return StepTime(
         num_steps=num_steps,
         on_gpu=on_gpu,
@@ -137,7 +134,7 @@ def step_time(run: Run) -> StepTime | None:
         throughput=throughput,
         predicted=_predicted(run),
         predicted_parts=_predicted_parts(run),
-        losses=speed_losses(_evidence(run, ranks, seconds, model, share)),
+        losses=speed_losses(_evidence(run, ranks, seconds, model, throughput.mfu)),
     )
 
 
@@ -164,6 +161,8 @@ def _throughput(run: Run, first: HeartbeatRecord, model: _Model | None, step: fl
     engine, tokens = run.program.get("engine", {}), first.get("tokens")
     batch, pieces = engine.get("train_batch_size"), engine.get("grad_accum") or 1
     throughput = Throughput()
+    if run.program.get("num_engines", 1) > 1:  # each has a batch and a model of its own
+        return throughput
     if batch:
         throughput = replace(throughput, samples_per_second=batch / step)
     if tokens:
@@ -191,10 +190,18 @@ def _per_step(beat: HeartbeatRecord, *, on_gpu: bool) -> dict[str, float]:
 
 
 def _rank_time(run: Run, rank: int, beat: HeartbeatRecord, on_gpu: bool) -> RankTime:
-    seconds = _per_step(beat, on_gpu=on_gpu)
-    of_a_step = {part: seconds[part] for part in phases.OF_A_STEP if seconds.get(part)}
+    """Take the parts of the steps that were measured on the GPU as shares of all steps."""
+    of_a_step = _of_a_step(_per_step(beat, on_gpu=on_gpu))
+    if on_gpu:
+        whole = sum(_of_a_step(_per_step(beat, on_gpu=False)).values())
+        sampled = sum(of_a_step.values()) or 1.0
+        of_a_step = {part: seconds * whole / sampled for part, seconds in of_a_step.items()}
     hosts = {slot.get("rank"): slot.get("host", "") for slot in run.job.get("ranks", [])}
     return RankTime(rank, hosts.get(rank, ""), of_a_step, beat.get("busy"), beat.get("device", ""))
+
+
+def _of_a_step(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {part: seconds[part] for part in phases.OF_A_STEP if seconds.get(part)}
 
 
 def _mean_parts(ranks: Sequence[RankTime]) -> dict[str, float]:
@@ -250,6 +257,7 @@ def _evidence(
     arguments = run.program.get("trainer_args", {})
     threads = run.job.get("environment", {}).get("OMP_NUM_THREADS", "")
     retries = [beat.get("allocator_retries", 0) for beat in run.heartbeats.values()]
+    steps = [beat.get("timed_steps", 0) for beat in run.heartbeats.values()]
     evidence = SpeedEvidence(
         job=job_evidence(run),
         ranks=ranks,
@@ -261,6 +269,7 @@ def _evidence(
         flops_share=flops_share,
         room=_room(run),
         allocator_retries=max(retries, default=0),
+        num_steps=max(steps, default=0),
     )
     if model is None:
         return evidence
@@ -282,17 +291,50 @@ def _room(run: Run) -> int | None:
 
 def timed_lines(run: Run) -> list[TimedLine]:
     """List the times of the first rank's steps, without the first ones."""
-    history = RunHistory(run.root)
+    history = RunHistory(run.root).steps
     history.update()
-    lines, timed = [line for line in history.steps.lines if line.get("count", 1)], []
-    for before, line in pairwise(lines[1:]):
-        steps = line.get("step", 0) - before.get("step", 0)
-        seconds = line.get("time", 0.0) - before.get("time", 0.0)
-        if "step_seconds" in line:  # that of the last step, without checkpoints and evaluations
-            steps, seconds = 1, line["step_seconds"]
-        if steps > 0 and seconds > 0:
-            parts = {
-                part: value for part, value in line.get("phases", {}).items() if part in phases.OF_A_STEP
-            }
-            timed.append(TimedLine(line.get("step", 0), seconds / steps, parts))
-    return timed
+    timed, parts = [], _Parts()
+    before: StepRecord | None = None
+    for line in history.lines:
+        parts.add(line)
+        if not line.get("count", 1):
+            continue
+        if before is not None and (each := _seconds_per_step(before, line)) is not None:
+            timed.append(TimedLine(line.get("step", 0), each, parts.per_step(line)))
+        before = line
+    return timed[1:]
+
+
+def _seconds_per_step(before: StepRecord, line: StepRecord) -> float | None:
+    """Return the time of the last step, without checkpoints and evaluations, or else the mean of the line."""
+    if "step_seconds" in line:
+        return line["step_seconds"] or None
+    steps = line.get("step", 0) - before.get("step", 0)
+    seconds = line.get("time", 0.0) - before.get("time", 0.0)
+    if steps <= 0 or seconds <= 0:
+        return None
+    return seconds / steps
+
+
+class _Parts:
+    """Adds up the parts of steps, which only some lines have, until a line of steps has them, too."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._step: int | None = None
+        """The last step of the parts before."""
+
+    def add(self, line: StepRecord) -> None:
+        for part, seconds in line.get("phases", {}).items():
+            if part in phases.OF_A_STEP:
+                self._sums[part] = self._sums.get(part, 0.0) + seconds
+
+    def per_step(self, line: StepRecord) -> dict[str, float]:
+        """Return the mean of the steps since the last line of steps with parts; empty without new ones."""
+        if not line.get("phases"):
+            return {}
+        step, sums, self._sums = line.get("step", 0), self._sums, {}
+        steps, self._step = step - (step - 1 if self._step is None else self._step), step
+        if steps <= 0:
+            return {}
+        return {part: seconds / steps for part, seconds in sums.items()}

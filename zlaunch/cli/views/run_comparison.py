@@ -59,7 +59,7 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
     if first is not None and end is not None:
         yield "loss", f"{loss_number(first)} -> {loss_number(end)}"
     if (time := run.step_time) is not None:
-        yield "a step", measured_time(sum(time.parts.values()))
+        yield "a step", measured_time(time.seconds)
         speed = time.throughput
         for name, per_second in (("samples", speed.samples_per_second), ("tokens", speed.tokens_per_second)):
             if per_second is not None:

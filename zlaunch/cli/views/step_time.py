@@ -25,14 +25,19 @@ def step_time_lines(time: StepTime) -> Iterator[str]:
     title = f"time of a step, mean of {plural(len(time.ranks), 'rank')}"
     if time.on_gpu:
         title = f"{title}, on the GPU"
-    total = sum(time.parts.values())
     rows = [(title, "time", "share")]
     for part, seconds in time.parts.items():
-        if seconds >= LEAST_SHOWN * total:
-            rows.append((part_name(part), brief(seconds), f"{seconds / total:.0%}"))
-    yield from console.figures(rows)
+        if seconds >= LEAST_SHOWN * time.seconds:
+            rows.append((part_name(part), brief(seconds), f"{seconds / time.seconds:.0%}"))
+    if time.parts:
+        yield from console.figures(rows)
+        took = f"  {brief(time.seconds)} in all"
+    else:
+        took = f"time of a step: {brief(time.seconds)}; too few were measured on the GPU to tell its parts"
     if time.predicted is not None:
-        yield f"  {brief(time.seconds)} in all; predicted: {time.predicted}"
+        yield f"{took}; predicted: {time.predicted}"
+    elif not time.parts:
+        yield took
     if text := str(time.throughput):
         yield f"  {text}"
     for loss in time.losses:
@@ -55,6 +60,8 @@ def profile_lines(run: Run) -> Iterator[str]:
         rows = [_operation_row(row) for row in record.get("operations", [])[:MOST_OPERATIONS]]
         yield from console.figures([(f"{steps} of rank {rank}, {clock}", "calls/step", "time/step"), *rows])
         cost = f"a profiled step took {brief(record.get('seconds', 0))}"
+        if not record.get("whole_steps", 1):
+            cost = f"a part of a step took {brief(record.get('seconds', 0))}"
         if usual := record.get("usual_seconds"):
             cost += f", the one before {brief(usual)}"
         cost += f"; writing the trace took {brief(record.get('export_seconds', 0))}"

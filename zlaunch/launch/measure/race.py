@@ -131,8 +131,8 @@ class Race:
         self._samples = {trial.name: list(kept.get(trial.name, ())) for trial in trials}
         self._num_kept = sum(map(len, self._samples.values()))
         self._passed: dict[str, str] = {}
-        self._failed_again: set[str] = set()
-        """What ran once, and failed when it was repeated: it is not tried a third time."""
+        self._failed_again: dict[str, str] = {}
+        """What ran once, and why it failed when it was repeated: it is not tried a third time."""
         self._round: list[TrialJob] = []
         """What is run again, until each had its turn."""
         for trial in trials:
@@ -157,6 +157,7 @@ class Race:
         done = {one.trial.name for one in measured} | {*self._passed}
         left = sum(trial.name not in done for trial in self._trials)
         passed = list(self._passed.items())
+        passed += [(name, f"it ran, but not again: {why}") for name, why in self._failed_again.items()]
         return Measurement(measured, passed, why, is_interrupted, self._num_kept, left, self._limits)
 
     def _fails_anyway(self) -> bool:
@@ -169,8 +170,8 @@ class Race:
         self._round = [other for other in self._round if other is not trial]
         left = self._limits.seconds - (self._clock() - self._began)
         sample = self._sample(trial, left)
-        if sample.failure is not None and self._succeeded(trial):
-            self._failed_again.add(trial.name)
+        if sample.failure is not None and not sample.ran_out_of_memory and self._succeeded(trial):
+            self._failed_again[trial.name] = sample.failure
             return
         self._samples[trial.name].append(sample)
         self._keep(
@@ -193,7 +194,8 @@ class Race:
         samples = self._samples[trial.name]
         batches = [sample.batch for known in self._samples.values() for sample in known if sample.batch]
         own = [sample.batch for sample in samples if sample.batch]
-        if samples and not self._succeeded(trial):
+        is_too_large = any(sample.ran_out_of_memory for sample in samples)
+        if is_too_large or (samples and not self._succeeded(trial)):
             self._passed[trial.name] = str(samples[-1].failure)
         elif own and own[0] != batches[0]:
             self._passed[trial.name] = f"it trained with a batch of {own[0]}, not of {batches[0]}"
@@ -236,14 +238,13 @@ class Race:
     def _contenders(self, measured: Sequence[MeasuredTrial], best: float) -> list[TrialJob]:
         """List what another round runs; those that an interrupted round has left come first."""
         contenders = [one for one in measured if one.fastest <= best * CONTENDERS[min(len(one.samples), 2)]]
-        fewest = min(len(one.samples) for one in contenders)
-        if len(contenders) < 2 or fewest >= MOST_RUNS:
+        if len(contenders) < 2:
             return []
-        return [
-            one.trial
-            for one in contenders
-            if len(one.samples) == fewest and one.trial.name not in self._failed_again
-        ]
+        contenders = [one for one in contenders if one.trial.name not in self._failed_again]
+        fewest = min((len(one.samples) for one in contenders), default=MOST_RUNS)
+        if fewest >= MOST_RUNS:
+            return []
+        return [one.trial for one in contenders if len(one.samples) == fewest]
 
     def _may_win(self, trial: TrialJob, best: MeasuredTrial | None) -> bool:
         """Whether it may run, and be faster than the best; otherwise say why not."""

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from zlaunch.config.resolve.autos import ACCUMULATION, MICRO
+from zlaunch.config.resolve.compose import compose
+from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.errors import Refused, Unavailable, WrongUsage
 from zlaunch.estimate.candidates import sizes
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
+from zlaunch.estimate.search import shared_batch
 from zlaunch.estimate.strategies import Strategy, available, fastest_first, job_with
 from zlaunch.job.script import Handover, Script, setting_of
 from zlaunch.job.spec import JobSpec
@@ -23,7 +26,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.prepare import prepare
 from zlaunch.launch.reporter import Reporter
-from zlaunch.units import plural, whole
+from zlaunch.units import whole
 
 _FEEDS: Final = ("train_micro_batch_size_per_gpu", "training_data")
 """Words of a script whose batches have the size that the ds_config names."""
@@ -56,10 +59,11 @@ class TrialJob:
 
     @property
     def least_seconds(self) -> float:
-        """The predicted time of a step at best; 0 without a prediction."""
+        """The predicted time of a step at best, whatever another job took here; 0 without a prediction."""
         if self.estimate is None or self.estimate.speed is None:
             return 0.0
-        return self.estimate.speed.roofline.likely[0]
+        roofline = self.estimate.speed.roofline
+        return roofline.likely[0] / roofline.correction
 
 
 @dataclass(frozen=True)
@@ -116,15 +120,14 @@ def trials_of(facts: JobFacts, global_batch: int | None) -> TrialJobs:
 
 
 def _shared(global_batch: int, facts: JobFacts) -> int:
-    ranks = facts.topology.world_size
     if not _can_split(facts.script):
         message = f"`--global-batch`: {facts.script.path.name} decides its batches itself"
         raise WrongUsage(message, "give it its own argument after `--`")
-    if global_batch % ranks:
-        hint = f"`--global-batch {-(-global_batch // ranks) * ranks}` can"
-        message = f"`--global-batch {global_batch}` cannot be shared among {plural(ranks, 'rank')}"
-        raise WrongUsage(message, hint)
-    return global_batch // ranks
+    return shared_batch(global_batch, _groups(facts))
+
+
+def _groups(facts: JobFacts) -> RankGroups:
+    return rank_groups(compose(facts.job, facts.ds_config).config(), facts.topology.world_size)
 
 
 def _can_split(script: Script) -> bool:

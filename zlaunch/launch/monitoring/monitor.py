@@ -173,7 +173,7 @@ class JobMonitor:
             "step": first.get("step"),
             "steps": first.get("steps"),
             "phase": first.get("phase"),
-            "loss": first.get("loss"),
+            "loss": first.get("loss", first.get("step_loss")),
             "learning_rate": first.get("learning_rate"),
             "tokens_per_second": progress.tokens_per_second(self._world_size),
             "mfu": progress.mfu,

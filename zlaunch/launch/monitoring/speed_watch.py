@@ -1,5 +1,6 @@
 """Say during a run what limits its speed, once it lasts."""
 
+import time
 from pathlib import Path
 from typing import Final
 
@@ -7,6 +8,8 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.runs.run import Run
 
 LOOK_SECONDS: Final = 60.0
+MOST_OF_THE_TIME: Final = 0.01
+"""Share of its time that a monitor looks."""
 
 
 class SpeedWatch:
@@ -26,14 +29,16 @@ class SpeedWatch:
         """Look if it is time: what cost most twice in a row lasts."""
         if now < self._next:
             return
-        self._next = now + LOOK_SECONDS
-        time = Run(self._root).step_time
-        self.mfu = None if time is None else time.throughput.mfu
-        if time is None or not time.losses:
+        began = time.monotonic()
+        found = Run(self._root).step_time
+        took = time.monotonic() - began  # more the longer a run is
+        self._next = now + max(LOOK_SECONDS, took / MOST_OF_THE_TIME)
+        self.mfu = None if found is None else found.throughput.mfu
+        if found is None or not found.losses:
             self._before = ""
             return
-        verdict = time.losses[0].verdict
+        verdict = found.losses[0].verdict
         if verdict.code == self._before and verdict.code not in self._reported:
             self._reported.add(verdict.code)
-            self._reporter.slowed(time.losses[:1])
+            self._reporter.slowed(found.losses[:1])
         self._before = verdict.code

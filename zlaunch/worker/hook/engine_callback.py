@@ -148,7 +148,9 @@ class EngineFacts:
                     self._count_tokens(args, kwargs)
                 return {}
             if phase in (phases.STEPPING, phases.TRAINING):
-                self._accumulation(args[0]).skipped = getattr(args[0], "skipped_steps", 0)
+                accumulation = self._accumulation(args[0])
+                accumulation.step = getattr(args[0], "global_steps", 0)
+                accumulation.skipped = getattr(args[0], "skipped_steps", 0)
             if phase in (phases.STEPPING, phases.TRAINING) and self._heartbeat.get("first_step") is None:
                 return {"first_step": cast("DeepSpeedEngine", args[0]).global_steps}
             if phase == phases.BACKWARD:
@@ -177,10 +179,9 @@ class EngineFacts:
             if hasattr(inputs, "get"):
                 inputs = inputs.get("input_ids")
         ids = cast("Tensor | None", inputs)
-        if ids is None or ids.is_floating_point() or ids.dim() != 2:
-            return
-        key = id(args[0])
-        self._tokens[key] = self._tokens.get(key, 0) + ids.numel()
+        if ids is not None and not ids.is_floating_point() and ids.dim() == 2:
+            key = id(args[0])
+            self._tokens[key] = self._tokens.get(key, 0) + ids.numel() // _sharing(args[0])
 
     def evaluates(self, engine: object) -> bool:
         """Whether a forward pass of an engine is part of an evaluation: not that of a reference model."""
@@ -204,8 +205,7 @@ class EngineFacts:
         if engine.global_steps == accumulation.step:  # it accumulates
             accumulation.num_backwards = 0
             return {}
-        following = self._accumulations[id(engine)] = _Accumulation()
-        following.step = engine.global_steps
+        self._accumulations[id(engine)] = _Accumulation()
         facts: dict[str, object] = {}
         if accumulation.num_discarded:
             self._num_discarded += accumulation.num_discarded
@@ -223,8 +223,8 @@ class EngineFacts:
         if self._profiler is not None:
             self._profiler.stepped(engine.global_steps)
         facts = self._heartbeat.clock.step_ended()
-        if self._tokens:
-            facts["tokens"] = max(self._tokens.values())
+        if tokens := self._tokens.get(id(engine)):
+            facts["tokens"] = tokens
         if hasattr(engine, "skipped_steps"):
             facts["idle_steps"] = self._count_idle(engine)
         scale = getattr(engine.optimizer, "loss_scale", None)  # `cur_scale` is missing at stage 0
@@ -278,6 +278,12 @@ def _no_engine() -> None:
 def trains(engine: object) -> bool:
     """Whether the model of an engine is in training mode; `engine.eval()` changes the model alone."""
     return bool(getattr(getattr(engine, "module", None), "training", True))
+
+
+def _sharing(engine: object) -> int:
+    """Count the ranks that train on the same sequences (AutoTP): each has its share of their tokens."""
+    size = getattr(engine, "autotp_size", None)
+    return max(1, size() or 1) if callable(size) else 1
 
 
 def _overwrites(engine: "DeepSpeedEngine") -> bool:

@@ -36,9 +36,11 @@ class ProgramRecorder:
     def engine(self, engine: "DeepSpeedEngine") -> None:
         """Record an engine that was created: the first one that trains, as a reference model has one too."""
         with contextlib.suppress(Exception):
-            self._record["num_engines"] = self._record.get("num_engines", 0) + 1
+            described = _describe(engine)
+            if described["optimizer"]:
+                self._record["num_engines"] = self._record.get("num_engines", 0) + 1
             if not self._record.get("engine", {}).get("optimizer"):
-                self._record["engine"] = _describe(engine)
+                self._record["engine"] = described
                 with contextlib.suppress(Exception):
                     self._record["engine"].update(_describe_model(engine))
             self._write()

@@ -182,6 +182,8 @@ class _GpuClock:
         self._seconds: dict[str, float] = {}
         self._num_steps = 0
         self._facts: dict[str, object] = {"device": cuda.get_device_name()}
+        self._retries = self._count_retries()
+        """Those of the warm-up."""
 
     def mark(self, part: str) -> None:
         """Note on the GPU that a part begins."""
@@ -209,12 +211,15 @@ class _GpuClock:
         seconds = {name: round(value, 4) for name, value in self._seconds.items()}
         return {"gpu_steps": self._num_steps, "gpu_parts": seconds, **self._facts}
 
+    def _count_retries(self) -> int:
+        return int(self._cuda.memory_stats().get("num_alloc_retries", 0))
+
     def _read(self) -> None:
         if not self._passing or not self._passing[-1][1].query():
             return
         passed, self._passing = self._passing, []
         self._num_steps += 1
-        self._facts["allocator_retries"] = self._cuda.memory_stats().get("num_alloc_retries", 0)
+        self._facts["allocator_retries"] = self._count_retries() - self._retries
         for (part, begin), (_, end) in itertools.pairwise(passed):
             self._seconds[part] = self._seconds.get(part, 0.0) + begin.elapsed_time(end) / 1000
 

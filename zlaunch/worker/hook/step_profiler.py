@@ -41,7 +41,7 @@ class StepProfiler:
         self._is_over = False
         self._began = self._usual = 0.0
         self._step_began = 0.0
-        self._step = 0
+        self._step, self._step_ended = 0, 0.0
 
     def forward(self, step: int) -> None:
         """Take in a forward pass after so many steps: the first one of the first step begins the profile."""
@@ -55,9 +55,11 @@ class StepProfiler:
         """Take in the end of a step."""
         now = time.perf_counter()
         if self._profile is None:
-            self._usual, self._step_began = now - self._step_began, now
+            if self._step_began:
+                self._usual = now - self._step_began
+            self._step_began = now
             return
-        self._step = step
+        self._step, self._step_ended = step, now
         if step >= self._last:
             self.finish()
 
@@ -88,7 +90,7 @@ class StepProfiler:
         if made is None or self._is_over:
             return
         self._is_over = True
-        seconds = time.perf_counter() - self._began
+        seconds = (self._step_ended or time.perf_counter()) - self._began
         with contextlib.suppress(Exception), _undisturbed():
             made.stop()
             self._write(made, seconds)
@@ -105,10 +107,12 @@ class StepProfiler:
         on_gpu = any(_on_gpu(event) for event in events)
         own_time = _on_gpu if on_gpu else _on_cpu
         events.sort(key=own_time, reverse=True)
-        steps = max(1, self._step - self._begun_after)
+        whole_steps = self._step - self._begun_after
+        steps = max(1, whole_steps)
         record: OperationsRecord = {
             "first": self._begun_after + 1,
             "last": self._begun_after + steps,
+            "whole_steps": whole_steps,
             "seconds": seconds / steps,
             "usual_seconds": self._usual,
             "export_seconds": time.perf_counter() - began,

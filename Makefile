@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 # Tests start Python hundreds of times, and each start would compile the same modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help train test test-all ops fast check site dist docs deaths releases newest matrix parity programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
+.PHONY: help train test test-all ops fast check site dist docs jobs deaths releases newest matrix parity programs gpu-wheels gpu-check gpu-jobs gpu-speed gpu-rehearsal clean
 
 help:
 	@echo "make train     set up, then train a small language model with ZeRO-3 and CPU offload"
@@ -15,6 +15,7 @@ help:
 	@echo "make check     set up, then run the linters and the type checker"
 	@echo "make site      set up, then build the site of the documentation (make dist: the packages of a release)"
 	@echo "make docs      regenerate the pages that are written from tables, such as docs/errors.md"
+	@echo "make jobs      plan the jobs of docs/jobs.md again"
 	@echo "make deaths    run all failure tests, and regenerate docs/deaths.md"
 	@echo "make releases  record which keys each DeepSpeed release reads; needs the network"
 	@echo "make newest    list what of the newest releases is not in the tables yet; needs the network"
@@ -61,6 +62,10 @@ check: .venv/installed-for-tests site
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python -m tools.report
+
+# Plans usual jobs on GPUs that are not here, which takes half an hour.
+jobs: .venv/installed
+	$(BIN)/python -m tools.write_jobs
 
 docs: .venv/installed
 	$(BIN)/python -m tools.write_errors

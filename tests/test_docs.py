@@ -8,7 +8,7 @@ import pytest
 
 from tests.running import ROOT, zlaunch
 from tests.test_learn import examples
-from tools import write_options
+from tools import write_jobs, write_options
 from tools.write_defects import PAGE as DEFECTS_PAGE
 from tools.write_defects import page as defects_page
 from tools.write_errors import PAGE, page
@@ -90,6 +90,19 @@ def test_the_page_about_other_launchers_is_the_one_that_their_tables_write() -> 
 def test_the_page_about_other_launchers_has_a_command_of_each_program() -> None:
     shown = {command.split()[0] for command in write_options.EXAMPLES}
     assert shown == {program.name for program in PROGRAMS.values()}
+
+
+def test_the_page_of_usual_jobs_has_a_row_for_each_question() -> None:
+    shown = re.findall(r"^\| `(zlaunch init [^`]+)`", write_jobs.PAGE.read_text("utf-8"), re.MULTILINE)
+    assert shown == [write_jobs.command(asked) for asked in write_jobs.questions()]
+    assert len(shown) == 25
+
+
+@pytest.mark.job
+@pytest.mark.full
+def test_an_answer_of_the_page_of_usual_jobs_is_what_is_planned() -> None:
+    asked = next(write_jobs.questions())
+    assert write_jobs.row(asked) in write_jobs.PAGE.read_text("utf-8").splitlines(), "run `make jobs`"
 
 
 def test_what_fsdp_has_is_compared_with_keys_and_options_that_exist() -> None:

@@ -11,13 +11,13 @@ from zlaunch.units import brief, memory
 PAGE: Final = Path(__file__).parent.parent / "docs" / "jobs.md"
 RANK: Final = 16
 _1B, _3B, _8B, _70B = (f"meta-llama/Llama-{name}B" for name in ("3.2-1", "3.2-3", "3.1-8", "3.1-70"))
-_Q3, _Q7, _Q14, _Q32 = (f"Qwen/Qwen2.5-{size}B" for size in (3, 7, 14, 32))
+_Q05, _Q3, _Q7, _Q14, _Q32 = (f"Qwen/Qwen2.5-{size}B" for size in (0.5, 3, 7, 14, 32))
 
 QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    "1xRTX-4090": ((_1B, _Q3, _Q7), (_3B, _Q7, _8B)),
-    "2xRTX-4090": ((_3B, _8B), (_Q7, _8B, _Q14)),
+    "1xRTX-4090": ((_Q05, _1B, _Q3, _Q7), (_3B, _Q7, _8B)),
+    "2xRTX-4090": ((_3B, _8B), (_3B, _Q7, _8B, _Q14)),
     "4xL40S": ((_3B, _8B, _Q14), (_8B, _Q14, _Q32)),
-    "8xH100-80GB": ((_8B, _Q14, _Q32, _70B), (_8B, _Q14, _Q32, _70B)),
+    "8xH100-80GB": ((_8B, _Q14, _Q32, _70B), (_8B, _70B)),
 }
 """GPUs → the models of which all parameters are trained, and those with LoRA adapters."""
 
@@ -32,7 +32,7 @@ All of them train in bf16 with AdamW, on sequences of 2048 tokens (`--seq-len` c
 for each GPU in a step. *Each GPU* is what a process takes, of what there is; *host* is the memory of the
 host for all its ranks, which offload needs and the command cannot check. [Estimates](estimate.md) explains
 every number, and [accuracy](accuracy.md) and [step times](speed.md) compare them with published runs.
-`python -m tools.write_jobs` writes this page; it takes half an hour on two cores.
+`make jobs` writes this page; it takes half an hour on two cores.
 """
 
 

@@ -45,10 +45,17 @@ def test_steps_are_a_range_that_the_script_marks_and_outlives() -> None:
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--kill=none"} < {*words}
 
 
+def pid_in(record: Path) -> int | None:
+    """Read the process that a rank has started; it may print before that is written down."""
+    pid: int | None = json.loads(record.read_text()).get("pid") if record.exists() else None
+    return pid
+
+
 def test_a_script_that_is_stopped_leaves_a_report_even_if_all_processes_get_the_signal(
     tmp_path: Path,
 ) -> None:
     nsys, script, log = tmp_path / "nsys", tmp_path / "x.py", tmp_path / "logs" / "rank-0.log"
+    record = tmp_path / "ranks" / "rank-0.json"
     nsys.write_text(NSYS)
     nsys.chmod(0o755)
     script.write_text(SCRIPT)
@@ -60,10 +67,9 @@ def test_a_script_that_is_stopped_leaves_a_report_even_if_all_processes_get_the_
     env = {**os.environ, "RANK": "0", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     program = [sys.executable, "-m", "zlaunch.worker.rank", str(tmp_path)]
     with subprocess.Popen(program, cwd=ROOT, env=env) as rank:
-        while not log.exists() or "there" not in log.read_text():
+        while not log.exists() or "there" not in log.read_text() or (below := pid_in(record)) is None:
             assert rank.poll() is None
             time.sleep(0.05)
-        below = json.loads((tmp_path / "ranks" / "rank-0.json").read_text())["pid"]
         os.killpg(below, 15)  # as DeepSpeed's launcher does
         rank.terminate()
     assert "there True" in log.read_text()

@@ -110,6 +110,7 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         lora = str(asked.lora)
         args.append((LORA_FLAG, lora))
     args += [("learning_rate", RATES[bool(lora)]), ("save_strategy", "epoch"), ("save_total_limit", 2)]
+    estimate = [(name, text) for name, text in plan_rows(result) if name != "method"]
     gpus = ""
     if asked.on is not None:
         gpus = str(cluster.ranks_per_host)
@@ -124,7 +125,7 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         lora=lora,
         overrides=chosen.query.job.overrides,
         args=tuple(args),
-        remarks=("The fastest that fits, by `zlaunch init`:", *console.table(list(plan_rows(result)))),
+        remarks=("The fastest that fits, by `zlaunch init`:", *console.table(estimate)),
     )
 
 

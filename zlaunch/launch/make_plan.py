@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zlaunch.config.client_optimizer import check_client_optimizer
-from zlaunch.config.resolve.autos import ACCUMULATION, MICRO, TOTAL, ResolvedAutos
+from zlaunch.config.resolve.autos import TOTAL, ResolvedAutos
 from zlaunch.config.resolve.compose import OFFLOADS, as_written
 from zlaunch.config.resolve.job import ResolvedConfig, resolve_config
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict, script_arguments
@@ -106,10 +106,8 @@ def _position(plan: LaunchPlan) -> "DataPosition | None":
         return None
     from zlaunch.resume.resumed_data import data_position  # only a checkpoint needs what reads one
 
-    micro, pieces = whole(plan.values[MICRO]), whole(plan.values[ACCUMULATION])
-    batch = micro * pieces * facts.topology.world_size if micro and pieces else None
     ignores = bool(facts.trainer_flags.is_on("ignore_data_skip"))
-    return data_position(facts.resumption, facts.script.interface, batch, ignores)
+    return data_position(facts.resumption, facts.script.interface, whole(plan.values[TOTAL]), ignores)
 
 
 def _ops(facts: JobFacts, config: ResolvedConfig) -> tuple[NativeOp, ...]:

@@ -45,7 +45,7 @@ def _memory(run: Run) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class TrainingSpeed:
     """How fast a run trains, on all ranks."""
 
     per_second: float
@@ -59,21 +59,21 @@ class Speed:
         return rate(self.per_second)
 
 
-def current_speed(run: Run) -> Speed | None:
+def current_speed(run: Run) -> TrainingSpeed | None:
     """Return the tokens of the last steps while a run trains, otherwise its mean speed; None if unknown."""
     tokens = run.last_metrics.get("tokens_per_second")
     if tokens and not run.state.is_over:
-        return Speed(tokens, TOKENS, WINDOW)
+        return TrainingSpeed(tokens, TOKENS, WINDOW)
     return mean_speed(run)
 
 
-def mean_speed(run: Run) -> Speed | None:
+def mean_speed(run: Run) -> TrainingSpeed | None:
     """Return the mean of all timed steps, without saving and evaluating; None if too few were timed."""
     throughput = run.throughput
     if throughput.tokens_per_second:
-        return Speed(throughput.tokens_per_second, TOKENS, _WITHOUT)
+        return TrainingSpeed(throughput.tokens_per_second, TOKENS, _WITHOUT)
     if throughput.samples_per_second:
-        return Speed(throughput.samples_per_second, "samples/s", _WITHOUT)
+        return TrainingSpeed(throughput.samples_per_second, "samples/s", _WITHOUT)
     return None
 
 

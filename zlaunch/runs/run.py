@@ -14,7 +14,7 @@ from zlaunch.rundir.record import EndingRecord
 from zlaunch.rundir.run_files import RunFiles
 
 if TYPE_CHECKING:
-    from zlaunch.runs.step_time import StepTime, Throughput
+    from zlaunch.runs.step_time import StepTime
 
 SIGN_SECONDS = 60.0
 """A running job writes more often than this."""
@@ -145,13 +145,6 @@ class Run(RunFiles):
         from zlaunch.runs.step_time import step_time  # it counts operations, which a list does not need
 
         return step_time(self)
-
-    @cached_property
-    def throughput(self) -> "Throughput":
-        """Samples and tokens of all ranks per second, as in `step_time`, but quick to compute."""
-        from zlaunch.runs.step_time import throughput_of  # it counts operations, which a list does not need
-
-        return throughput_of(self)
 
     @property
     def stall(self) -> StallEvidence | None:

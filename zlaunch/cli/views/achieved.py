@@ -10,6 +10,7 @@ from zlaunch.launch.monitoring.progress import KEPT_STEPS
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import throughput_of
 from zlaunch.units import memory, plural, rate, steps_text
 
 TOKENS: Final = "tokens/s"
@@ -69,7 +70,7 @@ def current_speed(run: Run) -> TrainingSpeed | None:
 
 def mean_speed(run: Run) -> TrainingSpeed | None:
     """Return the mean of all timed steps, without saving and evaluating; None if too few were timed."""
-    throughput = run.throughput
+    throughput = throughput_of(run)
     if throughput.tokens_per_second:
         return TrainingSpeed(throughput.tokens_per_second, TOKENS, _WITHOUT)
     if throughput.samples_per_second:

@@ -1,5 +1,7 @@
 """What is shown of measured configurations."""
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,15 @@ def test_the_same_measurement_writes_its_files_again_unless_they_were_changed(tm
     output.write_text("{}")
     with pytest.raises(Unavailable, match="already exists"):
         check_output(output)
+
+
+def test_the_command_that_trains_with_the_fastest_can_be_pasted_and_keeps_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fastest = measured(1, 0.5)
+    job = replace(JOB, python=Path("/my env/bin/python"))
+    fastest = replace(fastest, trial=replace(fastest.trial, job=job))
+    write_measured(result(fastest), FACTS, Path("my $plan's.json"))
+    words = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert words[3:7] == ["--python", "/my env/bin/python", "--ds-config", "my $plan's.json"]

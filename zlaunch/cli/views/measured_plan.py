@@ -9,7 +9,7 @@ from typing import Any, Final
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.series import SeriesView
-from zlaunch.cli.views.train_command import train_command
+from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.compose import compose
 from zlaunch.config.resolve.compose import to_json as config_text
 from zlaunch.diagnosis.outcome import Outcome
@@ -227,4 +227,4 @@ def write_measured(result: Measurement, facts: JobFacts, output: Path | None) ->
     if recipe is not None:
         program = (recipe.name,)
     console.say(f"wrote {output} ({best.provenance}) and {record}; to train with it:")
-    console.say(*train_command(job, program, output, job.args.words))
+    console.say(*training_command(job, program, output, job.args.words))

@@ -11,7 +11,7 @@ from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import host_text, job_rows, method, trained, unchecked_host
 from zlaunch.cli.views.settings_text import process_text, zero_words
 from zlaunch.cli.views.strategies import refused_lines
-from zlaunch.cli.views.train_command import train_command
+from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
@@ -162,5 +162,5 @@ def _write_config(result: SearchResult, output: Path | None) -> None:
     script_args = []
     if result.candidate.checkpointing:
         script_args.append(f"--{CHECKPOINTING_FLAGS[0]}")
-    command = train_command(result.candidate.query.job, ["SCRIPT"], output, script_args)
+    command = training_command(result.candidate.query.job, ["SCRIPT"], output, script_args)
     console.say(f"wrote {output}; to train with it:", *command)

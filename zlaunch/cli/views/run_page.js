@@ -504,7 +504,7 @@ const OVERVIEW = [
   ["ZeRO", (run) => run.zero, (run) => run.zero],
   ["ranks", (run) => shownValue(run.ranks), (run) => run.ranks],
   ["step", (run) => run.progress, (run) => run.step],
-  ["loss", (run) => number(run.loss), (run) => run.loss],
+  ["loss", (run) => (Number.isFinite(run.loss) ? fixed(run.loss, 3) : number(run.loss)), (run) => run.loss],
   ["tokens/s", (run) => (run.speed ? element("span", { title: run.speed.span }, run.speed.text, run.state === "running" ? element("div", { class: "dim" }, run.speed.span) : null) : "–"), (run) => run.speed?.per_second],
   ["took", (run) => (run.seconds === null ? "–" : clock(run.seconds)), (run) => run.seconds],
   ["left", (run) => (typeof run.left === "number" ? clock(run.left) : "–"), (run) => run.left],

@@ -8,7 +8,7 @@ from zlaunch.files import argument
 from zlaunch.job.spec import JobSpec
 
 
-def train_command(
+def training_command(
     job: JobSpec, program: Sequence[str], ds_config: Path, script_args: Sequence[str]
 ) -> list[str]:
     """Write the lines of `zlaunch train` for a program with this ds_config, in the environment of the job."""

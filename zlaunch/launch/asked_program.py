@@ -252,10 +252,10 @@ def _raise_missing(job: JobSpec, error: str, python: Interpreter) -> None:
 
 
 def refuse_ignored(job: JobSpec) -> None:
-    """Refuse the arguments of a program that certainly reads none: they are meant for something else."""
-    if job.args.words and job.may_ask:
-        word = job.args.words[0]
-        raise _rejected(job, f"reads no arguments, so `{word}` has no effect", word, otherwise="leave it out")
+    """Refuse options of other launchers in a program that certainly reads no arguments."""
+    for word in job.args.words:
+        if job.may_ask and word.startswith("--") and hint_for(word, ()) is not None:
+            raise _rejected(job, f"reads no arguments, so `{word}` has no effect", word)
 
 
 def _rejected(
@@ -263,9 +263,8 @@ def _rejected(
     what: str,
     word: str = "",
     options: Sequence[str] = (),
-    otherwise: str = "see its `--help`",
 ) -> WrongUsage:
-    hint = otherwise
+    hint = "see its `--help`"
     if known := hint_for(word, {option.lstrip("-") for option in options}):
         hint = known
     elif trainer_argument(word) is None and (meant := get_close_matches(word, options, 1, _SIMILAR)):
@@ -295,8 +294,8 @@ def handed_config(job: JobSpec, script: Script, ds_config: Document | None) -> s
 
     A Trainer reads it later than it is asked.
     """
-    is_read_later = script.interface is ConfigInterface.TRAINER and not job.config_flags
-    if not (script.config_flags or script.mentions(DS_CONFIG_VARIABLE)) or is_read_later:
+    is_trainer = script.interface is ConfigInterface.TRAINER
+    if is_trainer and (not script.config_flags or not job.config_flags):
         return None
     if job.ds_config is not None and (ds_config is None or not isinstance(ds_config.value, Mapping)):
         return None

@@ -4,6 +4,7 @@
     python -m bench.measured_choice --autotuner [QUESTION…]    # with DeepSpeed's, which takes minutes more
 
 Two CPU ranks. The exhaustive measurement continues that of the choice, so both judge by the same runs.
+The autotuner gets one rank, more of which it cannot start on a CPU; it needs the package `tabulate`.
 """
 
 import json
@@ -58,7 +59,8 @@ QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "llama": (("causal_lm",), ("--block_size", "32")),
 }
 """Name → the program with options of zlaunch, and the arguments of the program."""
-BATCH: Final = 4
+BATCHES: Final = {"sine": 4, "attention": 4}
+"""Global batches of more than a sample of each rank: there, the micro-batch is chosen, too."""
 AUTOTUNED: Final = {
     "train_micro_batch_size_per_gpu": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "torch_adam": True}},
@@ -86,7 +88,17 @@ class Answer:
 def ask(folder: Path, name: str, top: int) -> Answer:
     """Measure a question with `zlaunch plan --measure`."""
     program, args = QUESTIONS[name]
-    limits = ["--gpus", "2", "--global-batch", str(BATCH), "--steps", str(STEPS), "--top", str(top)]
+    batch = str(BATCHES.get(name, 2))
+    limits = [
+        "--gpus",
+        "2",
+        "--global-batch",
+        batch,
+        "--steps",
+        str(STEPS),
+        "--top",
+        str(top),
+    ]
     argv = [sys.executable, "-m", "zlaunch", "plan", *program, "--measure", *limits, "--json", "--", *args]
     env = {**os.environ, "DS_ACCELERATOR": "cpu", "ZLAUNCH_CACHE": str(folder / "cache")}
     env["PYTHONPATH"] = str(Path(__file__).parents[1])
@@ -103,14 +115,14 @@ def autotune(folder: Path, name: str) -> str:
     if not program[0].endswith(".py"):
         return "its script is a Trainer's or has no optimizer in the ds_config"
     config.write_text(json.dumps(AUTOTUNED))
-    launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "2", "--autotuning", "run"]
+    launcher = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", "1"]
     env = {
         **os.environ,
         "DS_ACCELERATOR": "cpu",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     began = time.monotonic()
-    argv = [*launcher, program[0], "--deepspeed_config", config.name, *args]
+    argv = [*launcher, "--autotuning", "run", program[0], "--deepspeed_config", config.name, *args]
     done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, check=False)
     minutes = (time.monotonic() - began) / 60
     found = [*(folder / "autotuning_results").rglob("metrics.json")]

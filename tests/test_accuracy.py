@@ -1,10 +1,12 @@
 """docs/accuracy.md, and what it says of the estimates."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tools import write_accuracy
 from tools.write_accuracy import EXPLAINED, FILE, GOALS, PAGE, errors_of, figures, mean_error, page, written
 from zlaunch.estimate.fit import ALLOCATED_ERROR, RESERVED_ERROR, Fit
 
@@ -60,3 +62,20 @@ def test_the_margins_of_a_verdict_are_larger_than_published_errors(published: di
 def test_no_run_that_was_published_as_running_is_refused(published: dict[str, Any]) -> None:
     ran = [one.run for one in figures(published) if one.quantity != "oom" and one.predicted() is not None]
     assert [run["id"] for run in ran if run["predicted"]["fit"] == Fit.NO] == []
+
+
+def test_a_run_that_is_predicted_later_leaves_the_packages_of_the_others(
+    published: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (dict(run) for run in published["runs"][:2])
+    predicted = new.pop("predicted")
+    for name in ("FILE", "PAGE"):
+        monkeypatch.setattr(write_accuracy, name, tmp_path / name)
+    monkeypatch.setattr(write_accuracy, "predict", lambda *_: predicted)
+    monkeypatch.setattr(write_accuracy, "version", lambda _: "99")
+    write_accuracy.FILE.write_text(json.dumps({**published, "runs": [old, new]}))
+    write_accuracy.main(again=False, releases=None)
+    before = ", ".join(f"{name} {release}" for name, release in old["predicted_with"].items())
+    shown = (tmp_path / "PAGE").read_text()
+    assert f"- The runs were predicted with the installed packages: {before}; but {new['id']} with " in shown
+    assert "Every run was predicted" not in shown

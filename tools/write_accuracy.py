@@ -165,7 +165,7 @@ ds_configs and the options. [GPU checks](gpu.md#results) has measurements of thi
   `max_memory_reserved`, or CA; a process is what `nvidia-smi` shows, and is compared with the middle of the
   predicted range. Many sources write "GB" or "G" and do not say what they measured; that is read as GiB of a
   process.
-- Every run was predicted with the installed packages: {packages}.
+{packages}
 - zlaunch rehearses the DeepSpeed of the job, and releases differ. Runs that name their releases were
   therefore predicted again with these (`--python`), as a user of these releases would.
 
@@ -216,9 +216,10 @@ def _lines(published: Mapping[str, Any]) -> Iterator[str]:
     every = [one for one in figures(published) if "excluded" not in one.run]
     measured = [one for one in every if not one.is_verdict]
     sources = list(dict.fromkeys(run["source"] for run in published["runs"]))
-    packages = ", ".join(f"{name} {release}" for name, release in published["predicted_with"].items())
     verdicts = "\n".join(_verdicts([one for one in every if one.is_verdict], sources))
-    yield HEAD.format(packages=packages, summary="\n".join(_summary(measured)), verdicts=verdicts).rstrip()
+    yield HEAD.format(
+        packages=_packages(published), summary="\n".join(_summary(measured)), verdicts=verdicts
+    ).rstrip()
     for group, title in GROUPS.items():
         yield f"\n## {title}\n\n{_HEADER}"
         yield from (_row(one, sources) for one in measured if one.run["generation"] == group)
@@ -234,6 +235,19 @@ def _lines(published: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {run['id']} | {run['versions']} | {run['setting']} | {run['assumed']} | {number} |"
     yield ""
     yield from (f"{number}. {source}" for number, source in enumerate(sources, 1))
+
+
+def _packages(published: Mapping[str, Any]) -> str:
+    """Say what the runs were predicted with; those that differ from most of them by name."""
+    runs_of: dict[str, list[str]] = {}
+    for run in published["runs"]:
+        packages = ", ".join(f"{name} {release}" for name, release in run["predicted_with"].items())
+        runs_of.setdefault(packages, []).append(run["id"])
+    usual = max(runs_of, key=lambda packages: len(runs_of[packages]))
+    if len(runs_of) == 1:
+        return f"- Every run was predicted with the installed packages: {usual}."
+    others = "; ".join(f"{', '.join(ids)} with {used}" for used, ids in runs_of.items() if used != usual)
+    return f"- The runs were predicted with the installed packages: {usual}; but {others}."
 
 
 def _summary(some: Sequence[Figure]) -> Iterator[str]:
@@ -305,7 +319,7 @@ def main(again: bool, releases: Path | None) -> None:
     for run in published["runs"]:
         if again or "predicted" not in run:
             run["predicted"] = predict(run, published)
-            published["predicted_with"] = {name: version(name) for name in PACKAGES}
+            run["predicted_with"] = {name: version(name) for name in PACKAGES}
         if releases and "releases" in run:
             python = _environment(releases, run["releases"])
             run["with_releases"] = predict(run, published, "--python", str(python))
@@ -328,9 +342,7 @@ def written(published: Mapping[str, Any]) -> str:
     """Write the file with one run, model or config on a line."""
     parts = []
     for name, value in published.items():
-        if name == "predicted_with":
-            parts.append(f'"{name}": {_json(value)}')
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             rows = ",\n".join(f"{_json(key)}: {_json(row)}" for key, row in value.items())
             parts.append(f'"{name}": {{\n{rows}\n}}')
         else:

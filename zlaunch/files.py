@@ -25,12 +25,17 @@ def shown(path: Path) -> str:
     return min(str(path), os.path.relpath(path), key=len)
 
 
-def typed(path: Path) -> str:
-    """Write a path as a word of a command that a user can copy."""
+def argument(path: Path) -> str:
+    """Write a path as an argument of a command, where it is no option."""
     word = shown(path)
     if word.startswith("-"):
-        word = f"./{word}"
-    return shlex.quote(word)
+        return f"./{word}"
+    return word
+
+
+def typed(path: Path) -> str:
+    """Write a path as a word of a command that a user can copy."""
+    return shlex.quote(argument(path))
 
 
 _SAFE = re.compile(r"[\w@%+=:,./-]+", re.ASCII)

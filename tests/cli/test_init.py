@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from tests.cli.test_job_file import parsed
 from tests.running import ROOT, ZLAUNCH, run, start, zlaunch
+from zlaunch.cli.planned_job import stage_and_offload
 from zlaunch.cli.project import look_around
 from zlaunch.cli.views.job_file_text import Answers, job_file_text
+from zlaunch.estimate.strategies import Strategy
 from zlaunch.estimate.workload import Lora
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.spec import Offload
+from zlaunch.job.spec import Offload, Stage
 
 TRAINER = """
 from transformers import HfArgumentParser, Trainer, TrainingArguments
@@ -127,6 +129,19 @@ def test_a_planned_job_is_a_recipe_with_what_fits_and_its_estimate(
     assert (estimated["model"], estimated["lora"], estimated["on"]) == (model, Lora(8), on)
     estimate = [line for line in done.out.splitlines() if not line.startswith("method ")]
     assert [line for line in estimate if f"#   {line}" not in file.read_text()] == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "offload", "text"),
+    [
+        (2, Offload("none", "none"), "2"),
+        (2, Offload("cpu", "none"), "2 cpu"),
+        (3, Offload("cpu", "none"), "3 optimizer:cpu"),
+        (3, Offload("nvme", "nvme"), "3 nvme"),
+    ],
+)
+def test_what_is_planned_has_its_stage_and_offload(stage: Stage, offload: Offload, text: str) -> None:
+    assert stage_and_offload(Strategy(stage, offload, "")) == text
 
 
 def test_what_is_planned_is_a_recipe_that_fine_tunes_its_model(tmp_path: Path) -> None:

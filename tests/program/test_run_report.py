@@ -3,15 +3,17 @@
 import json
 import os
 import re
+from html import unescape
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
 from tests.browser import dom, noted, watched_copy
-from tests.recorded_run import HOSTILE, SECRET, write_run
+from tests.recorded_run import GIB, HOSTILE, SECRET, write_run
 from tests.running import zlaunch
 from zlaunch.cli.views.run_page import page as page_of
+from zlaunch.units import brief, memory
 
 MOST_SECONDS = 1.0
 """Until a page of 10,000 steps is drawn."""
@@ -106,6 +108,34 @@ def test_a_browser_shows_all_of_a_page_and_runs_nothing_that_a_run_says(elements
     assert "<img" not in elements
 
 
+def test_the_tiles_of_a_run_that_is_over_have_the_speed_that_runs_list_sorts_by(elements: str) -> None:
+    assert "<div><b>50,412</b><span>tokens/s, without saving</span></div>" in elements
+
+
+TIMES = [
+    *(0, 2.2e-7, 9.4e-5, 9.6e-5, 0.0064, 0.00225, 0.008, 0.0125, 0.0135, 0.094, 0.0949, 0.0951, 0.125, 0.375),
+    *(0.1, 0.34, 0.949, 0.951, 1, 1.25, 1.35, 8.14, 9.949, 9.96, 10.5, 11.5, 50e-6, 142.3, 86400.5),
+]
+SIZES = [
+    *(0, 1, 1 << 18, 1 << 19, 3 << 19, 5 << 19, 35 << 20, 102 << 20, 103 << 20, GIB // 8, 900 << 20),
+    *(GIB - (1 << 20), GIB, 5 * GIB // 4, 66 * GIB, 1000 * GIB, 4001 * GIB // 2, 4003 * GIB // 2),
+]
+
+
+def test_a_page_writes_times_and_sizes_as_a_terminal_does(tmp_path: Path) -> None:
+    file = tmp_path / "overview.html"
+    file.write_text(page_of("runs", {"directory": "/runs", "runs": []}))
+    copy = watched_copy(file)
+    write = (
+        f"<script>document.documentElement.dataset.times = {TIMES}.map(brief).join();"
+        f"document.documentElement.dataset.sizes = {SIZES}.map(memory).join();</script>"
+    )
+    copy.write_text(copy.read_text().replace("</body>", f"{write}</body>"))
+    elements = dom(copy)
+    assert unescape(noted(elements, "times")).split(",") == [*map(brief, TIMES)]
+    assert unescape(noted(elements, "sizes")).split(",") == [*map(memory, SIZES)]
+
+
 def test_a_page_shows_the_arguments_that_had_no_effect(elements: str) -> None:
     assert "--optim adafactor</code> has no effect" in elements
 
@@ -180,7 +210,7 @@ def test_the_page_of_many_ranks_names_those_that_stand_out(compared: Path, folde
     elements = dom(watched_copy(folder / "runs" / "many" / "report.html"))
     assert noted(elements, "failed") == ""
     assert "least to most of 64 ranks, and their median" in elements
-    assert "rank 37 (w9): 72.50 GiB" in elements
+    assert "rank 37 (w9): 72.5 GiB" in elements
 
 
 def test_two_runs_are_compared_in_lines(compared: Path, folder: Path) -> None:
@@ -203,7 +233,7 @@ def test_a_click_sorts_the_overview_and_two_marked_runs_can_be_compared(tmp_path
         "step": 4,
         "loss": 1.0,
     }
-    known |= {"tokens_per_second": None, "started": 1.7e9, "left": None}
+    known |= {"speed": None, "started": 1.7e9, "left": None}
     rows = [
         {**known, "id": name, "name": name, "seconds": took}
         for name, took in (("a", 5), ("b", 9), ("c", None))

@@ -148,6 +148,15 @@ def test_a_page_is_sent_only_what_it_does_not_have(watch: Watch, folder: Path) -
     assert len(json.dumps(news)) < len(json.dumps(before))
 
 
+def test_a_comparison_is_sent_only_what_it_does_not_have(watch: Watch) -> None:
+    first, second = (row["name"] for row in watch.data("data")["runs"])
+    before = watch.data(f"compare/{first}/{second}/data")["compared"]
+    told = [len(run["history"]["step"]) for run in before]
+    news = watch.data(f"compare/{first}/{second}/data?first=0.{told[0]}&second=0.{told[1] - 3}")["compared"]
+    assert [run["history"]["start"] for run in news] == [told[0], told[1] - 3]
+    assert [len(run["history"]["step"]) for run in news] == [0, 3]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -194,11 +203,14 @@ def test_a_live_page_that_adds_what_is_new_has_all(watch: Watch, folder: Path, t
     news = watch.data("run/first/data?steps=0.8&samples=0.8")
     assert (news["history"]["start"], news["samples"]["start"]) == (8, 8)
     script = f"""<script>addEventListener("load", () => {{
-      const whole = {json.dumps(whole)}, now = merge(shown, {json.dumps(news)}), is = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+      const whole = {json.dumps(whole)}, news = {json.dumps(news)};
+      const two = merge({{ compared: [shown, shown] }}, {{ compared: [{{ ...news }}, {{ ...news }}] }}).compared;
+      const now = merge(shown, news), is = (a, b) => JSON.stringify(a) === JSON.stringify(b);
       show(now);
       const rows = (data) => Object.entries(data).sort();
       const same = ["step", "count", "time", "rate"].every((name) => is(now.history[name], whole.history[name]))
         && is(rows(now.history.numbers), rows(whole.history.numbers)) && is(now.samples.time, whole.samples.time)
+        && two.every((run) => is(rows(run.history), rows(now.history))) && seen({{ compared: two }}) === seen(now).replace("steps", "first").replace(/&.*/, `&second=0.${{whole.history.step.length}}`)
         && is(rows(now.samples.gpu), rows(whole.samples.gpu)) && is(rows(now.samples.host), rows(whole.samples.host));
       document.documentElement.dataset.same = same;
     }});</script></body>"""

@@ -13,11 +13,12 @@ from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
 from zlaunch.cli.views.plan_report import plan_rows, show_nothing
 from zlaunch.errors import WrongUsage
-from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options, offload_text
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
+from zlaunch.estimate.strategies import Strategy
 from zlaunch.estimate.workload import Lora
 from zlaunch.files import write_whole
 from zlaunch.job.model import SEQ_LEN_FLAGS
@@ -47,7 +48,7 @@ def planned_job(asked: PlannedJob, target: Path) -> None:
     """Plan the job, and write its program and `target`; leave with the status of an estimate if none fits."""
     recipe = find_recipe(asked.recipe)
     asked = replace(asked, recipe=recipe.name)
-    flags = [option.flag.removeprefix("--") for option in recipe.options]
+    flags = _arguments(recipe)
     if not _can_plan(recipe):
         able = [f"`{name}`" for name in recipe_names() if _can_plan(find_recipe(name))]
         raise WrongUsage(
@@ -73,10 +74,13 @@ def planned_job(asked: PlannedJob, target: Path) -> None:
 
 def _can_plan(recipe: Recipe) -> bool:
     """Whether a recipe trains the causal language model that it is told, with sequences of a known length."""
-    flags = {option.flag.removeprefix("--") for option in recipe.options}
-    script = read_script(recipe.path)
+    flags, script = _arguments(recipe), read_script(recipe.path)
     is_causal = script.takes_trainer_args and script.mentions("AutoModelForCausalLM")
     return is_causal and "model" in flags and not flags.isdisjoint(SEQ_LEN_FLAGS)
+
+
+def _arguments(recipe: Recipe) -> set[str]:
+    return {option.flag.removeprefix("--") for option in recipe.options}
 
 
 def search(asked: PlannedJob) -> tuple[EstimateQuery, SearchResult | NothingFits]:
@@ -116,10 +120,17 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         model=asked.model,
         gpus=gpus,
         planned=asked.on or "",
-        memory=" ".join(str(chosen.strategy.options).split()[1::2]),
+        memory=stage_and_offload(chosen.strategy),
         save=SAVE,
         lora=lora,
         overrides=chosen.query.job.overrides,
         args=tuple(args),
         remarks=("The fastest that fits, by `zlaunch init`:", *console.table(estimate)),
     )
+
+
+def stage_and_offload(strategy: Strategy) -> str:
+    """Write a stage, and an offload after it, as a job file has them."""
+    if strategy.options.offload is None:
+        return str(strategy.stage)
+    return f"{strategy.stage} {offload_text(strategy.offload, strategy.stage)}"

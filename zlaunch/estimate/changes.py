@@ -114,7 +114,7 @@ class Options:
         if self.stage is not None:
             words.append(f"--stage {self.stage}")
         if self.offload is not None:
-            devices = _offload_text(self.offload, self.stage)
+            devices = offload_text(self.offload, self.stage)
             words.append(f"--offload {devices}")
             if "nvme" in devices:
                 words.append("--nvme DIR")
@@ -135,7 +135,8 @@ def _spelled(flag: str, value: object) -> str:
     return f"{flag} {value}"
 
 
-def _offload_text(offload: Offload, stage: Stage | None) -> str:
+def offload_text(offload: Offload, stage: Stage | None) -> str:
+    """Write an offload as `--offload` takes it."""
     if offload.param in (None, offload.optimizer) or (stage is not None and stage < 3):
         return str(offload.optimizer)
     parts = {"optimizer": offload.optimizer, "param": offload.param}

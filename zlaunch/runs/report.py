@@ -161,7 +161,9 @@ def _printed_lines(text: str) -> list[str]:
 def _last_step(run: Run, lines: Sequence[StepRecord]) -> StepRecord | None:
     """Read the last step from the heartbeat: its line is written when the next one ends."""
     first = run.heartbeats.get(0, HeartbeatRecord())
-    step, known = first.get("step"), max((line.get("step", 0) for line in lines[-1:]), default=0)
+    step, known = first.get("step"), 0
+    if lines:
+        known = lines[-1].get("step", 0)
     if not step or step == known or "time" not in first:
         return None
     last: StepRecord = {"step": step, "time": first["time"]}

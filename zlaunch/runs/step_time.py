@@ -111,7 +111,7 @@ class _Model:
 
 def step_time(run: Run) -> StepTime | None:
     """Compute the time of a step from the heartbeats of all ranks; None if too few steps were timed."""
-    beats = {rank: beat for rank, beat in run.heartbeats.items() if beat.get("parts")}
+    beats = _timed(run)
     num_steps = min((beat.get("timed_steps", 0) for beat in beats.values()), default=0)
     if num_steps < LEAST_STEPS:
         return None
@@ -119,8 +119,7 @@ def step_time(run: Run) -> StepTime | None:
     ranks, first = [], beats[min(beats)]
     if on_gpu or run.job.get("accelerator") in (None, "cpu"):
         ranks = [_rank_time(run, rank, beat, on_gpu) for rank, beat in beats.items()]
-    seconds = _per_step(first, on_gpu=False)
-    step = sum(seconds.get(part, 0.0) for part in phases.OF_A_STEP)
+    seconds, step = _per_step(first, on_gpu=False), _mean_step(first)
     if step <= 0:
         return None
     model = _model(run, first)
@@ -136,6 +135,26 @@ def step_time(run: Run) -> StepTime | None:
         predicted_parts=_predicted_parts(run),
         losses=speed_losses(_evidence(run, ranks, seconds, model, throughput.mfu)),
     )
+
+
+def throughput_of(run: Run) -> Throughput:
+    """Compute samples and tokens per second alone, as `step_time` does, without the history of the run."""
+    beats = _timed(run)
+    first = beats.get(min(beats, default=0), HeartbeatRecord())
+    num_steps = min((beat.get("timed_steps", 0) for beat in beats.values()), default=0)
+    step = _mean_step(first)
+    if num_steps < LEAST_STEPS or step <= 0:
+        return Throughput()
+    return _throughput(run, first, None, step)
+
+
+def _timed(run: Run) -> dict[int, HeartbeatRecord]:
+    return {rank: beat for rank, beat in run.heartbeats.items() if beat.get("parts")}
+
+
+def _mean_step(beat: HeartbeatRecord) -> float:
+    seconds = _per_step(beat, on_gpu=False)
+    return sum(seconds.get(part, 0.0) for part in phases.OF_A_STEP)
 
 
 def _predicted(run: Run) -> str | None:

@@ -255,6 +255,8 @@ def _start_script(
     nsys = words_before(job.get("profile"), rank, run_dir.rank_nsys(rank))
     if not nsys:
         return Child(words, environment, log, GRACE_SECONDS)
+    import psutil  # noqa: F401 - a signal looks for the script with it, and may come at any time
+
     child = ScriptBelow([*nsys, *words], environment, log, GRACE_SECONDS + REPORT_SECONDS)
     child.words = words
     return child

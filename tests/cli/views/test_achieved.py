@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.recorded_run import write_run
-from zlaunch.cli.views.achieved import achieved, loss_text
+from zlaunch.cli.views.achieved import achieved, current_speed, end_of_loss, loss_text
+from zlaunch.cli.views.run_comparison import compare_runs
+from zlaunch.cli.views.run_page import page_data
 from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import throughput_of
 
 FELL: HeartbeatRecord = {"first_loss": 5.2, "loss": 9.9, "end_loss": 2.5, "end_losses": 5, "loss_step": 64}
 
@@ -49,3 +53,43 @@ def test_nothing_is_said_of_a_script_without_steps(tmp_path: Path) -> None:
 )
 def test_a_loss_is_said_with_its_median_at_the_end(heartbeat: HeartbeatRecord, text: str | None) -> None:
     assert loss_text(heartbeat) == text
+
+
+def test_the_speed_of_a_run_that_is_over_is_its_mean_and_that_of_a_running_one_says_of_which_steps(
+    tmp_path: Path,
+) -> None:
+    root = write_run(tmp_path / "run", 100)
+    with (root / "metrics.jsonl").open("a") as lines:
+        lines.write(json.dumps({"time": 1.7e9, "tokens_per_second": 4e4}) + "\n")
+    over = current_speed(Run(root))
+    assert over is not None
+    assert (over.text, over.unit, over.span) == ("50,412", "tokens/s", "without saving")
+    (root / "how-it-ended.json").unlink()
+    running = current_speed(Run(root))
+    assert running is not None
+    assert (running.text, running.unit, running.span) == ("40,000", "tokens/s", "last 50 steps")
+
+
+def test_the_quick_throughput_is_that_of_the_time_of_a_step(tmp_path: Path) -> None:
+    run = Run(write_run(tmp_path / "run", 100))
+    assert run.step_time is not None
+    whole = run.step_time.throughput
+    quick = throughput_of(run)
+    assert (quick.samples_per_second, quick.tokens_per_second) == (
+        whole.samples_per_second,
+        whole.tokens_per_second,
+    )
+
+
+def test_the_loss_in_a_comparison_and_on_the_pages_is_the_one_in_the_sentence(tmp_path: Path) -> None:
+    root = write_run(tmp_path / "run", 100)
+    file = root / "ranks/rank-0.pulse.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **FELL}))
+    run = Run(root)
+    figures = {name: first for name, first, _ in compare_runs(run, run).figures}
+    assert f"loss {figures['loss']} ({figures['final loss']})" in achieved(run)
+    assert page_data(run, RunHistory(root))["loss"] == {
+        "ends": figures["loss"],
+        "remark": figures["final loss"],
+    }
+    assert end_of_loss(run.heartbeats[0]) == (2.5, 5)

@@ -1,5 +1,7 @@
 """What is shown of measured configurations."""
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,15 @@ def test_the_command_that_trains_with_the_fastest_has_the_arguments_of_the_scrip
     told = " ".join(capsys.readouterr().err.split())
     assert "wrote ds.json (measured: 500 ms a step, 1 run) and ds.measured.json" in told
     assert "zlaunch train train.py --ds-config ds.json --gpus 2 -- --steps 9" in told
+
+
+def test_the_command_that_trains_with_the_fastest_can_be_pasted_and_keeps_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fastest = measured(1, 0.5)
+    job = replace(JOB, python=Path("/my env/bin/python"))
+    fastest = replace(fastest, trial=replace(fastest.trial, job=job))
+    write_measured(result(fastest), FACTS, Path("my $plan's.json"))
+    words = shlex.split(capsys.readouterr().err.splitlines()[-1])
+    assert words[3:7] == ["--python", "/my env/bin/python", "--ds-config", "my $plan's.json"]

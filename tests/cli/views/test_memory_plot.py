@@ -164,6 +164,11 @@ def test_an_axis_has_few_round_numbers_and_all_of_them_inside(low: float, span: 
     assert all(-0.01 <= axis(value) <= 400.01 for value in axis.ticks)
 
 
+def test_a_logarithmic_axis_within_a_decade_has_the_twos_and_the_fives() -> None:
+    assert Axis(2.0, 8.0, 0.0, 400.0, is_log=True).ticks == [2.0, 5.0]
+    assert Axis(0.03, 0.4, 0.0, 400.0, is_log=True).ticks == [0.05, 0.1, 0.2]
+
+
 def test_the_same_estimate_gives_the_same_picture() -> None:
     picture = Picture(
         "", [], [""], [Panel("", [Bar({"buckets": GIB, "logits": GIB})], 3 * GIB, "a GPU")], CURVE

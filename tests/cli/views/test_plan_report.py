@@ -69,3 +69,13 @@ def test_the_command_that_a_plan_ends_with_can_be_pasted(
     command = capsys.readouterr().err.splitlines()[-1]
     assert written
     assert shlex.split(command)[4] == str(tmp_path / "my $plan's.json")
+
+
+def test_the_command_that_a_plan_ends_with_trains_in_the_environment_that_was_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = chosen(1)
+    query = replace(one.query, job=replace(one.query.job, python=Path("/my env/bin/python")))
+    own = sized(replace(one, query=query), 10.0, 1.0)
+    _write_config(SearchResult(*own, (own,), (), None), tmp_path / "ds.json")
+    assert "--python '/my env/bin/python'" in capsys.readouterr().err

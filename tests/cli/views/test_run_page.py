@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from tests.recorded_run import HOSTILE, SECRET, write_run
 from zlaunch.cli.views.run_page import MARK, page, page_data
+from zlaunch.diagnosis.speed import PART_NAMES
+from zlaunch.rundir import phases
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.store import load_run
 
@@ -102,3 +104,15 @@ def test_the_script_makes_no_elements_from_text() -> None:
         re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", script)
         == []
     )
+
+
+def test_every_phase_of_a_step_has_a_colour_of_its_own(data: dict[str, Any]) -> None:
+    colours = data["phase_colours"]
+    assert set(phases.OF_A_STEP) <= set(colours)
+    assert len({colours[phase] for phase in phases.OF_A_STEP}) == len(phases.OF_A_STEP)
+
+
+def test_the_script_of_the_page_names_no_phase() -> None:
+    script = (Path(__file__).parents[3] / "zlaunch/cli/views/run_page.js").read_text()
+    names = {*phases.ALL, *phases.PARTS, *PART_NAMES.values()}
+    assert [name for name in names if f'"{name}"' in script] == []

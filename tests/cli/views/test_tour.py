@@ -1,6 +1,7 @@
 """Tables and pictures of a tour that was recorded on two cores: `zlaunch tour --json`."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.estimate.rehearsing import rehearse
 from tests.running import ROOT
 from zlaunch.cli.views.tour import bridge, draw, lines_of
 from zlaunch.estimate.memory.model_states import ModelStates
-from zlaunch.launch.tour import TOUR, FinishedJob, PredictedMemory, Tour, overrides_of, tour_of
+from zlaunch.launch.tour import TOUR, FinishedJob, PredictedMemory, Stop, Tour, overrides_of, tour_of
 from zlaunch.rundir.run_files import RunFiles
 
 RECORDED = TypeAdapter(Tour).validate_json(Path(__file__).with_name("tour.json").read_bytes())
@@ -92,3 +93,28 @@ def test_a_tour_becomes_an_svg() -> None:
 def test_a_tour_without_a_rehearsal_becomes_an_svg() -> None:
     stops = tuple(replace(stop, predicted=None, on_gpus=None) for stop in RECORDED.stops)
     assert draw(replace(RECORDED, stops=stops)).startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, 100])
+def test_an_axis_of_the_picture_and_its_notes_have_one_unit(scale: float) -> None:
+    stops = tuple(scaled(stop, scale) for stop in RECORDED.stops)
+    text = draw(replace(RECORDED, stops=stops)).decode()
+    panels = re.split(r">([MG]i?B)<", text)  # the name of an axis follows the notes of its bars
+    assert len(panels) == 7
+    for notes, unit in zip(panels[::2], panels[1::2], strict=False):
+        assert re.findall(r">[\d.]+ ([MG]i?B)", notes) == [unit] * len(stops)
+        assert set(re.findall(r"textbook [\d.]+ ([MG]i?B)", notes)) <= {unit}
+
+
+def scaled(stop: Stop, scale: float) -> Stop:
+    """Multiply the bars of a picture."""
+    assert stop.predicted is not None
+    formula = stop.formula
+    states = (scale * part for part in (formula.parameters, formula.gradients, formula.optimizer))
+    parts = {name: int(scale * size) for name, size in stop.predicted.parts.items()}
+    return replace(
+        stop,
+        formula=ModelStates(*states),
+        predicted=replace(stop.predicted, parts=parts),
+        sent={kind: scale * size for kind, size in stop.sent.items()},
+    )

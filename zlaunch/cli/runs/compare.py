@@ -36,7 +36,7 @@ def compare(
     runs = [load_run(find_run(name, runs_dir)) for name in (first, second)]
     if html is not None:
         names = " and ".join(run.id for run in runs)
-        write_page(html, page(names, comparison_data(*runs)))
+        write_page(html, page(names, comparison_data(runs[0], runs[1])))
         console.data(shown(html.absolute()))
         return
     comparison = compare_runs(*runs)

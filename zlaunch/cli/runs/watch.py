@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -14,12 +15,14 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
+from zlaunch.cli.views.achieved import TOKENS, current_speed, end_of_loss
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run import steps, zero
 from zlaunch.cli.views.run_comparison import comparison_data
 from zlaunch.cli.views.run_page import page, page_data, page_facts
 from zlaunch.errors import Unavailable, ZlaunchError
 from zlaunch.rundir.layout import RUNS
+from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.page_server import Answer, PageServer
 from zlaunch.runs.report import Seen
 from zlaunch.runs.run import Run, State
@@ -129,15 +132,18 @@ class _Pages:
         if len(parts) == 3 and parts[0] == "run":
             return self._of_run(parts, query)
         if len(parts) == 4 and parts[0] == "compare":
-            return self._compared(*parts[1:])
+            return self._compared(parts, query)
         return None
 
-    def _compared(self, first: str, second: str, last: str) -> Answer | None:
+    def _compared(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
+        _, first, second, last = parts
         runs = self._watched.all()
         if first not in runs or second not in runs or last not in ("", "data"):
             return None
         if last:
-            return _json(comparison_data(runs[first].run, runs[second].run))
+            one, other = runs[first], runs[second]
+            seen = (_seen(query.get("first", "")), _seen(query.get("second", "")))
+            return _json(comparison_data(one.run, other.run, (one.history, other.history), seen))
         return Answer(page(f"{first} and {second}", None))
 
     def _of_run(self, parts: Sequence[str], query: Mapping[str, str]) -> Answer | None:
@@ -178,8 +184,11 @@ def _seen(text: str) -> Seen:
 
 
 def _run_members(name: str, run: Run) -> dict[str, object]:
-    first, metrics = run.heartbeats.get(0, {}), run.last_metrics
+    first, metrics = run.heartbeats.get(0, HeartbeatRecord()), run.last_metrics
     left = None if run.state.is_over else metrics.get("seconds_left")
+    speed = current_speed(run)
+    if speed is not None and speed.unit != TOKENS:
+        speed = None
     return {
         "id": run.id,
         "name": quote(name, safe=""),
@@ -189,8 +198,8 @@ def _run_members(name: str, run: Run) -> dict[str, object]:
         "ranks": run.world_size,
         "progress": steps(run),
         "step": run.step,
-        "loss": first.get("end_loss", first.get("loss", first.get("step_loss"))),
-        "tokens_per_second": metrics.get("tokens_per_second"),
+        "loss": end_of_loss(first)[0],
+        "speed": None if speed is None else {**asdict(speed), "text": speed.text},
         "started": run.started,
         "seconds": run.seconds,
         "left": left,

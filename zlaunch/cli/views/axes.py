@@ -9,6 +9,8 @@ from zlaunch.cli.views.drawing import Line, Shape, Text
 
 TICK: Final = 4
 MOST_TICKS: Final = 7
+FEW_DECADES: Final = 200.0
+"""Within this factor, a logarithmic axis also has the twos and the fives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Axis:
         """Return round numbers within the axis."""
         if self.is_log:
             first, last = math.ceil(math.log10(self.low)), math.floor(math.log10(self.high))
+            if self.high / self.low <= FEW_DECADES:
+                return [value for value in _one_two_five(first - 1, last) if self.low <= value <= self.high]
             every = 1 + max(0, last - first) // MOST_TICKS
             return [10.0**power for power in range(first, last + 1, every)]
         raw = (self.high - self.low) / min(MOST_TICKS, max(2.0, abs(self.end - self.start) / 40))
@@ -40,6 +44,12 @@ class Axis:
         step = next(count * power for count in (1, 2, 5, 10) if count * power >= 0.999 * raw)
         first = math.ceil(self.low / step - 1e-9)
         return [count * step for count in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def _one_two_five(first: int, last: int) -> Iterator[float]:
+    for power in range(first, last + 1):
+        for number in (1, 2, 5):
+            yield float(f"{number}e{power}")
 
 
 def across(axis: Axis, y: float, name: str) -> Iterator[Shape]:

@@ -8,13 +8,14 @@ from typing import Any, Final
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.series import SeriesView
+from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.compose import compose
 from zlaunch.config.resolve.compose import to_json as config_text
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.errors import Finding
 from zlaunch.estimate.calibration import CALIBRATED
-from zlaunch.files import typed, write_new
+from zlaunch.files import write_new
 from zlaunch.job.recipes import recipe_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.measure.race import MeasuredTrial, Measurement
@@ -207,10 +208,5 @@ def write_measured(result: Measurement, facts: JobFacts, output: Path | None) ->
     program, recipe = job.program, recipe_of(job.script)
     if recipe is not None:
         program = (recipe.name,)
-    words = ["zlaunch", "train", *program, "--ds-config", typed(output)]
-    if job.gpus is not None and job.gpus.count is not None:
-        words += ["--gpus", str(job.gpus.count)]
-    if job.args.words:
-        words += ["--", *job.args.words]
     console.say(f"wrote {output} ({best.provenance}) and {record}; to train with it:")
-    console.say(*console.command_lines(words))
+    console.say(*training_command(job, program, output, job.args.words))

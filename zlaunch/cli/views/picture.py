@@ -3,7 +3,7 @@
 import importlib.util
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Final
@@ -87,6 +87,8 @@ class Panel:
     limit: int | None = None
     """Memory of the GPU, drawn as a line if it is near."""
     limit_name: str = ""
+    is_decimal: bool = False
+    """Whether the axis is in MB or GB."""
 
     @property
     def longest(self) -> int:
@@ -119,7 +121,7 @@ class Panel:
         for bar in self.bars:
             seen.update(part for part, size in bar.parts.items() if size >= LEAST * self.shown)
         bars = [Bar(_merged(bar, seen), bar.note) for bar in self.bars]
-        return Panel(self.title, bars, self.limit, self.limit_name)
+        return replace(self, bars=bars)
 
 
 @dataclass(frozen=True)
@@ -218,16 +220,33 @@ def _bars(panel: Panel, x: float, y: float, width: float) -> Iterator[Shape]:
         yield Line([(at, y - 4), (at, bottom)], width=1.6, dashes="6 4")
         yield Text(at, y - 8, panel.limit_name, "middle", size=10.5)
     yield from notes
-    unit, name = _unit(shown)
-    yield from across(Axis(0.0, end / unit, x, x + width), bottom, name)
+    unit = unit_of(shown, is_decimal=panel.is_decimal)
+    yield from across(Axis(0.0, end / unit.size, x, x + width), bottom, unit.name)
     yield Line([(x, y), (x, bottom)])
 
 
-def _unit(most: int) -> tuple[int, str]:
-    """Return the unit of an axis, which is that of the texts beside the bars."""
-    if most >= 100 * MIB:
-        return GIB, "GiB"
-    return MIB, "MiB"
+@dataclass(frozen=True)
+class Unit:
+    """The unit of an axis, and of the texts beside its bars."""
+
+    size: int
+    name: str
+    digits: int
+    """After the point."""
+
+    def text(self, num_bytes: float) -> str:
+        """Write a size with its unit."""
+        return f"{num_bytes / self.size:.{self.digits}f} {self.name}"
+
+
+def unit_of(most: float, *, is_decimal: bool = False) -> Unit:
+    """Return the unit of an axis whose largest value is `most` bytes."""
+    small, large = Unit(MIB, "MiB", 0), Unit(GIB, "GiB", 2)
+    if is_decimal:
+        small, large = Unit(10**6, "MB", 0), Unit(10**9, "GB", 2)
+    if most >= 100 * small.size:
+        return large
+    return small
 
 
 def _legend(panels: Sequence[Panel], x: float, y: float) -> Iterator[Shape]:
@@ -247,23 +266,24 @@ def _legend(panels: Sequence[Panel], x: float, y: float) -> Iterator[Shape]:
 
 def _curve(curve: Curve, x: float, y: float, width: float) -> Iterator[Shape]:
     most = max(1, *(max(used, reserved) for _, used, reserved in curve))
-    unit, name = _unit(most)
+    unit = unit_of(most)
     title = "The same over time: tensors (grey), and what torch's allocator holds for them (line)"
     yield Text(x, y, title, size=12.5, is_bold=True)
     top, bottom = y + 30, y + CURVE_PIXELS
-    rows = Axis(0.0, 1.08 * most / unit, bottom, top)
+    rows = Axis(0.0, 1.08 * most / unit.size, bottom, top)
     columns = Axis(0.0, float(max(1, len(curve) - 1)), x, x + width)
-    tensors = [(columns(at), rows(used / unit)) for at, (_, used, _) in enumerate(curve)]
+    tensors = [(columns(at), rows(used / unit.size)) for at, (_, used, _) in enumerate(curve)]
     yield Line([(x, bottom), *tensors, (tensors[-1][0], bottom)], fill="#b0b0b0")
     held: list[tuple[float, float]] = []
     for at, (*_, reserved) in enumerate(curve):
-        held += [(columns(max(0, at - 1)), rows(reserved / unit)), (columns(at), rows(reserved / unit))]
+        height = rows(reserved / unit.size)
+        held += [(columns(max(0, at - 1)), height), (columns(at), height)]
     yield Line(held)
     for phase, start, end in _phases(curve):
         yield Line([(columns(start), top), (columns(start), bottom)], width=0.7, dashes="1 3")
         if end - start >= LEAST_PHASE * len(curve):
             yield Text((columns(start) + columns(min(end, len(curve) - 1))) / 2, top - 6, phase, "middle")
-    yield from up(rows, x, name)
+    yield from up(rows, x, unit.name)
     yield Line([(x, bottom), (x + width, bottom)])
     yield Text(x + width / 2, bottom + 18, "allocations and releases, in order", "middle")
 

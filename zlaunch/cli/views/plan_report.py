@@ -1,6 +1,5 @@
 """Show the configuration that a search found, and write it."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -12,9 +11,11 @@ from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.estimate_text import host_text, job_rows, method, trained, unchecked_host
 from zlaunch.cli.views.settings_text import process_text, zero_words
 from zlaunch.cli.views.strategies import refused_lines
+from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, not_counted
@@ -158,7 +159,8 @@ def _write_config(result: SearchResult, output: Path | None) -> None:
         console.say("add `-o FILE` to write the ds_config")
         return
     write_new(output, result.ds_config())
-    command = f"  zlaunch train SCRIPT --ds-config {shlex.quote(str(output))}"
+    script_args = []
     if result.candidate.checkpointing:
-        command += " -- --gradient_checkpointing"
-    console.say(f"wrote {output}; to train with it:", command)
+        script_args.append(f"--{CHECKPOINTING_FLAGS[0]}")
+    command = training_command(result.candidate.query.job, ["SCRIPT"], output, script_args)
+    console.say(f"wrote {output}; to train with it:", *command)

@@ -4,14 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from zlaunch.cli.views.progress import loss_number
+from zlaunch.cli.views.achieved import loss_fall
 from zlaunch.cli.views.run import steps
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.config.diff import Difference, compare
 from zlaunch.rundir.record import HeartbeatRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.memory import compare_with_forecast
-from zlaunch.runs.report import steps_since
+from zlaunch.runs.report import Seen, steps_since
 from zlaunch.runs.run import Run
 from zlaunch.runs.why import headline
 from zlaunch.units import measured_time, memory, rate
@@ -55,9 +55,10 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
     yield "state", headline(run)
     yield "step", steps(run)
     beat = run.heartbeats.get(0, HeartbeatRecord())
-    first, end = beat.get("first_loss"), beat.get("end_loss")
-    if first is not None and end is not None:
-        yield "loss", f"{loss_number(first)} -> {loss_number(end)}"
+    if fall := loss_fall(beat):
+        yield "loss", fall.ends
+        if fall.remark:
+            yield "final loss", fall.remark
     if (time := run.step_time) is not None:
         yield "a step", measured_time(time.seconds)
         speed = time.throughput
@@ -71,18 +72,28 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
             yield pool.name.strip(), memory(pool.measured)
 
 
-def comparison_data(first: Run, second: Run) -> dict[str, object]:
-    """Describe two runs for their page: the curves of both, and what differs."""
+def comparison_data(
+    first: Run,
+    second: Run,
+    histories: tuple[RunHistory, RunHistory] | None = None,
+    seen: tuple[Seen, Seen] = ((0, 0), (0, 0)),
+) -> dict[str, object]:
+    """Describe two runs for their page: what differs, and of the curves what a page has not `seen`.
+
+    `histories`: those of the runs, if they were read before.
+    """
+    if histories is None:
+        histories = RunHistory(first.root), RunHistory(second.root)
+    for history in histories:
+        history.update()
     found = compare_runs(first, second)
     return {
-        "compared": [_curves(first), _curves(second)],
+        "compared": [_curves(first, histories[0], seen[0]), _curves(second, histories[1], seen[1])],
         "figures": found.figures,
         "facts": found.facts,
         "config": [(item.key, *map(str, item.cells)) for item in found.config],
     }
 
 
-def _curves(run: Run) -> dict[str, object]:
-    history = RunHistory(run.root)
-    history.update()
-    return {"id": run.id, "state": run.state, "history": steps_since(run, history, (0, 0))}
+def _curves(run: Run, history: RunHistory, seen: Seen) -> dict[str, object]:
+    return {"id": run.id, "state": run.state, "history": steps_since(run, history, seen)}

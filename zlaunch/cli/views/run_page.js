@@ -33,9 +33,28 @@ function number(value) {
   if (size >= 1e4) return Math.round(value).toLocaleString("en");
   return String(+value.toPrecision(4));
 }
+// Rounds as Python does: of two numbers that are equally near, to the even one.
+function fixed(value, digits) {
+  const text = value.toFixed(digits), isTie = (value * 2 ** (digits + 1)) % 2 === 1;
+  return isTie && text.at(-1) % 2 ? (text - 10 ** -digits).toFixed(digits) : text;
+}
+function twoDigits(value) {
+  if (value < 1e-4) return String(+value.toPrecision(2));
+  return String(+fixed(value, Math.max(0, 1 - value.toExponential().split("e")[1])));
+}
+// As `memory` and `brief` of zlaunch.units.
 function memory(bytes) {
   if (typeof bytes !== "number") return "–";
-  return bytes && bytes < GIB / 10 ? `${Math.round(bytes / 2 ** 20)} MiB` : `${(bytes / GIB).toFixed(2)} GiB`;
+  const mib = 2 ** 20, size = bytes / GIB;
+  if (bytes >= GIB - mib) return `${fixed(size, size < 1000 ? 1 : 0)} GiB`;
+  if (bytes >= GIB / 10) return `${fixed(size, 2)} GiB`;
+  if (bytes <= 0) return "0 GiB";
+  return bytes < mib / 2 ? "<1 MiB" : `${fixed(bytes / mib, 0)} MiB`;
+}
+function brief(seconds) {
+  if (0 < seconds && seconds < 0.000095) return `${twoDigits(1000000 * seconds)} µs`;
+  if (seconds < 0.095) return `${twoDigits(1000 * seconds)} ms`;
+  return `${fixed(seconds, seconds < 0.95 ? 2 : seconds < 9.95 ? 1 : 0)} s`;
 }
 function clock(seconds) {
   const s = Math.round(seconds), pad = (n) => String(n).padStart(2, "0");
@@ -256,17 +275,13 @@ function header(run) {
 }
 
 function tiles(run) {
-  const last = (name) => { const all = (run.history.numbers[name] || []).filter((one) => one !== null); const one = all[all.length - 1]; return one && typeof one === "object" ? one.last : one; };
-  const first = ["loss", "step_loss"].map((name) => (run.history.numbers[name] || []).find((one) => typeof one === "number"));
-  const began = run.first_loss ?? first[0] ?? first[1], latest = last("loss") ?? last("step_loss"), rates = run.history.rate.filter((one) => one).sort((a, b) => a - b);
-  const losses = rawLoss(run), smooth = run.end_loss ?? smoothed(losses).last.at(-1) ?? latest, now = run.now || {};
-  const loss = Number.isFinite(latest) ? smooth : latest;
+  const { loss, speed } = run, now = run.now || {};
   const made = [
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
     ["left", typeof now.seconds_left === "number" ? clock(now.seconds_left) : null],
-    ["a step", typeof now.seconds_per_step === "number" ? brief(now.seconds_per_step) : null],
-    ["loss, first → end, smoothed", loss === undefined ? null : `${number(began)} → ${number(loss)}`],
-    [`${run.history.unit}, median`, rates.length ? number(rates[rates.length >> 1]) : null],
+    [`a step, ${run.window}`, typeof now.seconds_per_step === "number" ? brief(now.seconds_per_step) : null],
+    [["loss", loss?.remark].filter(Boolean).join(", "), loss ? loss.ends.replace("->", "→") : null],
+    [`${speed?.unit}, ${speed?.span}`, speed ? speed.text : null],
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
   ];
@@ -355,18 +370,16 @@ function memorySection(run) {
   return box;
 }
 
-// Each phase keeps its colour while a page is live.
-const PHASES = ["backward", "forward", "importing", "optimizer step", "initializing DeepSpeed", "starting", "training", "saving", "evaluating", "loading the model", "building ops", "resuming", "communication", "waiting for data", "swapping", "offload copies"];
-const colourOf = (name) => (PHASES.includes(name) ? `var(--c${PHASES.indexOf(name)})` : "var(--line)");
-const phaseName = (name) => ({ training: "other code", starting: "the script's other code" })[name] || name;
+const colourOf = (run, name) => (Object.hasOwn(run.phase_colours, name) ? `var(--c${run.phase_colours[name]})` : "var(--line)");
+const phaseName = (run, name) => (Object.hasOwn(run.phase_names, name) ? run.phase_names[name] : name);
 
 function phaseSection(run) {
   const spent = Object.entries(run.phases).sort((a, b) => b[1] - a[1]), total = spent.reduce((sum, [, seconds]) => sum + seconds, 0);
   if (!total) return null;
-  const colour = Object.fromEntries(spent.map(([name]) => [name, colourOf(name)]));
+  const colour = Object.fromEntries(spent.map(([name]) => [name, colourOf(run, name)]));
   const area = element("div", { class: "chart" }), box = element("section", { class: "full" }, element("h2", {}, "Phases ", element("small", {}, "share of rank 0's time")), area);
   const share = (seconds) => `${seconds < 100 ? `${seconds.toFixed(1)} s` : clock(seconds)}, ${((100 * seconds) / total).toFixed(1)} %`;
-  box.append(legend(spent.map(([name, seconds]) => [`${phaseName(name)}: ${share(seconds)}`, colour[name]]), [], true));
+  box.append(legend(spent.map(([name, seconds]) => [`${phaseName(run, name)}: ${share(seconds)}`, colour[name]]), [], true));
   draws.push(() => {
     const width = area.clientWidth || 560, height = 120, bottom = 36, points = run.timeline;
     const end = Math.max(...points.map(([time]) => time), 1), columns = [], room = Math.floor(width / 3);
@@ -399,7 +412,7 @@ function phaseSection(run) {
       const x = event.clientX - svg.getBoundingClientRect().left, phases = columns[Math.floor((x / width) * room)];
       if (!phases) return tip.remove();
       const sum = Object.values(phases).reduce((a, b) => a + b, 0);
-      tip.replaceChildren(element("div", { class: "dim" }, clock((x / width) * end)), ...Object.entries(phases).sort((a, b) => b[1] - a[1]).slice(0, 5).map(([name, seconds]) => element("div", {}, `${phaseName(name)}: ${((100 * seconds) / sum).toFixed(0)} %`)));
+      tip.replaceChildren(element("div", { class: "dim" }, clock((x / width) * end)), ...Object.entries(phases).sort((a, b) => b[1] - a[1]).slice(0, 5).map(([name, seconds]) => element("div", {}, `${phaseName(run, name)}: ${((100 * seconds) / sum).toFixed(0)} %`)));
       area.append(tip);
       tip.style.left = `${Math.max(0, x + 12 + tip.offsetWidth > width ? x - tip.offsetWidth - 12 : x + 12)}px`; tip.style.top = "4px";
     });
@@ -407,8 +420,6 @@ function phaseSection(run) {
   });
   return box;
 }
-
-const brief = (seconds) => (seconds < 0.0995 ? `${Number((1000 * seconds).toPrecision(2))} ms` : `${Number(seconds.toPrecision(2))} s`);
 
 // One bar for each rank: the time of a step by part.
 function stepSection(run) {
@@ -422,13 +433,13 @@ function stepSection(run) {
   const parts = Object.keys(step.parts);
   const add = (title, shares, total, about = "") => {
     const bar = element("div", { class: "bar", role: "img", "aria-label": title });
-    for (const [name, seconds] of shares) bar.append(element("span", { style: `width: ${(100 * seconds) / longest}%; background: ${colourOf(name === "forward and backward" ? "backward" : name)}`, title: `${phaseName(name)}: ${brief(seconds)}${about}` }));
+    for (const [name, seconds] of shares) bar.append(element("span", { style: `width: ${(100 * seconds) / longest}%; background: ${colourOf(run, name)}`, title: `${phaseName(run, name)}: ${brief(seconds)}${about}` }));
     box.append(element("div", { class: "bars" }, element("span", {}, title), bar, element("span", {}, brief(total))));
   };
   if (forecast.length) add("predicted", forecast, predicted, " are predicted, if nothing overlaps");
   for (const rank of step.ranks) add(`rank ${rank.rank}`, parts.map((name) => [name, rank.parts[name] || 0]), rank.seconds);
-  const share = (name) => `${phaseName(name)}: ${brief(step.parts[name])}, ${((100 * step.parts[name]) / step.seconds).toFixed(0)} %`;
-  box.append(legend(parts.map((name) => [share(name), colourOf(name)]), [], true));
+  const share = (name) => `${phaseName(run, name)}: ${brief(step.parts[name])}, ${((100 * step.parts[name]) / step.seconds).toFixed(0)} %`;
+  box.append(legend(parts.map((name) => [share(name), colourOf(run, name)]), [], true));
   const rows = step.losses.flatMap((loss) => [["slow", loss.cause], ...loss.facts.map((fact, at) => [at ? "" : "evidence", fact]), ...loss.advice.map((advice, at) => [at ? "" : "change", advice])]);
   if (rows.length) box.append(table(["", ""], rows.map(([name, text]) => [element("td", { class: "label" }, name), element("td", { class: "any" }, prose(text))])));
   return box;
@@ -493,8 +504,8 @@ const OVERVIEW = [
   ["ZeRO", (run) => run.zero, (run) => run.zero],
   ["ranks", (run) => shownValue(run.ranks), (run) => run.ranks],
   ["step", (run) => run.progress, (run) => run.step],
-  ["loss", (run) => number(run.loss), (run) => run.loss],
-  ["tokens/s", (run) => number(run.tokens_per_second && Math.round(run.tokens_per_second)), (run) => run.tokens_per_second],
+  ["loss", (run) => (Number.isFinite(run.loss) ? fixed(run.loss, 3) : number(run.loss)), (run) => run.loss],
+  ["tokens/s", (run) => (run.speed ? element("span", { title: run.speed.span }, run.speed.text, run.state === "running" ? element("div", { class: "dim" }, run.speed.span) : null) : "–"), (run) => run.speed?.per_second],
   ["took", (run) => (run.seconds === null ? "–" : clock(run.seconds)), (run) => run.seconds],
   ["left", (run) => (typeof run.left === "number" ? clock(run.left) : "–"), (run) => run.left],
 ];
@@ -560,14 +571,17 @@ function show(data) {
 }
 
 // A live page is sent only the steps and samples that it does not have.
+function mergeSteps(past, news) {
+  if (!news.start) return news;
+  const join = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(news.start).fill(null)), ...(more[name] || Array(news.step.length).fill(null))]]));
+  const all = { ...news, numbers: join(past.numbers, news.numbers) };
+  for (const name of ["step", "count", "time", "rate"]) all[name] = [...past[name], ...news[name]];
+  return all;
+}
 function merge(old, data) {
+  if (old && data.compared) data.compared.forEach((run, at) => { run.history = mergeSteps(old.compared[at].history, run.history); });
   if (!old || !data.history) return data;
-  const join = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(data.history.start).fill(null)), ...(more[name] || Array(data.history.step.length).fill(null))]]));
-  const [past, news] = [old.history, data.history];
-  if (news.start) {
-    data.history = { ...news, numbers: join(past.numbers, news.numbers) };
-    for (const name of ["step", "count", "time", "rate"]) data.history[name] = [...past[name], ...news[name]];
-  }
+  data.history = mergeSteps(old.history, data.history);
   const [before, samples] = [old.samples, data.samples];
   if (samples.start) {
     const columns = (past, more) => Object.fromEntries([...new Set([...Object.keys(past), ...Object.keys(more)])].map((name) => [name, [...(past[name] || Array(samples.start).fill(null)), ...(more[name] || Array(samples.time.length).fill(null))]]));
@@ -577,11 +591,17 @@ function merge(old, data) {
   return data;
 }
 
+// What the page has: how often its lines were joined, and how many they are.
+function seen(data) {
+  const count = (history) => `${history.epoch}.${history.step.length}`;
+  if (data?.compared) return `?first=${count(data.compared[0].history)}&second=${count(data.compared[1].history)}`;
+  return data?.history ? `?steps=${count(data.history)}&samples=${data.samples.epoch}.${data.samples.time.length}` : "";
+}
+
 async function poll() {
   let wait = 2000;
   try {
-    const seen = shown && shown.history ? `?steps=${shown.history.epoch}.${shown.history.step.length}&samples=${shown.samples.epoch}.${shown.samples.time.length}` : "";
-    const answer = document.hidden && shown ? null : await fetch(`data${seen}`);
+    const answer = document.hidden && shown ? null : await fetch(`data${seen(shown)}`);
     if (answer && !answer.ok) throw new Error(answer.status);
     if (answer) {
       shown = merge(shown, await answer.json());

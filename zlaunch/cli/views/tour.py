@@ -8,7 +8,7 @@ from typing import Final
 from zlaunch import console
 from zlaunch.cli.views.axes import Axis, across, up
 from zlaunch.cli.views.drawing import Drawing, Line, Shape, Text, to_svg
-from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, drawing_of
+from zlaunch.cli.views.picture import MIB, Bar, Panel, Picture, drawing_of, unit_of
 from zlaunch.cli.views.series import SeriesView
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.errors import Finding
@@ -249,18 +249,20 @@ def draw(result: Tour | Parity) -> bytes:
 
 
 def _bars(tour: Tour) -> Picture:
-    formula, peaks, traffic = [], [], []
+    formula, peaks, sent = [], [], []
     for stop in tour.stops:
-        formula.append(_bar(_formula_parts(stop.formula), f"{_mib(stop.formula.total)} MiB"))
-        parts = {"tensors": stop.peak}
+        formula.append((_formula_parts(stop.formula), [stop.formula.total]))
+        parts: Mapping[str, float] = {"tensors": stop.peak}
         if stop.predicted is not None:
-            parts = dict(stop.predicted.parts)
-        peaks.append(Bar(parts, f"{_mib(stop.peak)} MiB measured"))
-        note = f"{_mb(sum(stop.sent.values()))} MB, textbook {_mb(stop.textbook)}"
-        traffic.append(_bar(stop.sent, note))
-    panels = [Panel("The formula of the ZeRO paper", formula), Panel("Tensors of a rank at most", peaks)]
+            parts = stop.predicted.parts
+        peaks.append((parts, [stop.peak]))
+        sent.append((stop.sent, [sum(stop.sent.values()), stop.textbook]))
+    panels = [
+        _panel("The formula of the ZeRO paper", formula, "{}"),
+        _panel("Tensors of a rank at most", peaks, "{} measured"),
+    ]
     if tour.experiment.world_size > 1:
-        panels.append(Panel("Sent by a rank in a step", traffic))
+        panels.append(_panel("Sent by a rank in a step", sent, "{}, textbook {}", is_decimal=True))
     trained = tour.experiment
     return Picture(
         f"{trained.layers} x (Linear({trained.width}) + ReLU), Adam, {trained.precision}",
@@ -270,8 +272,20 @@ def _bars(tour: Tour) -> Picture:
     )
 
 
-def _bar(parts: Mapping[str, float], note: str) -> Bar:
-    return Bar({name: int(size) for name, size in parts.items()}, note)
+def _panel(
+    title: str,
+    bars: Sequence[tuple[Mapping[str, float], Sequence[float]]],
+    note: str,
+    *,
+    is_decimal: bool = False,
+) -> Panel:
+    """Draw bars of parts; a `note` has the sizes of its bar in the unit of the axis."""
+    unit = unit_of(max(sum(parts.values()) for parts, _ in bars), is_decimal=is_decimal)
+    drawn = []
+    for parts, sizes in bars:
+        whole = {name: int(size) for name, size in parts.items()}
+        drawn.append(Bar(whole, note.format(*map(unit.text, sizes))))
+    return Panel(title, drawn, is_decimal=is_decimal)
 
 
 def _loss_curves(parity: Parity) -> Drawing:

@@ -596,6 +596,10 @@ def test_a_trainer_that_is_told_to_use_fsdp_gets_no_ds_config(tmp_path: Path) ->
     )
     assert " train.py --fsdp full_shard\n" in plan(tmp_path, "train.py", "--", "--fsdp", "full_shard").out
     assert " --deepspeed /" in plan(tmp_path, "train.py", "--", "--fsdp", "").out
+    both = zlaunch(
+        *["train", "--dry-run", "--stage", "3", "train.py", "--", "--fsdp", "full_shard"], cwd=tmp_path
+    )
+    assert (both.status, "`--stage` asks for ZeRO and `--fsdp full_shard` for FSDP" in both.err) == (65, True)
 
 
 @pytest.mark.parametrize(

@@ -87,11 +87,28 @@ def test_damage_does_not_hide_that_a_checkpoint_is_of_another_kind(tmp_path: Pat
     assert "no files of DeepSpeed's engine" in kind.message
 
 
+@pytest.mark.parametrize("word", ["True", "latest", "last"])
+def test_a_word_that_the_trainer_would_open_as_a_directory_is_refused(word: str) -> None:
+    with pytest.raises(InputMissing, match="there is no such directory") as raised:
+        resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word)))
+    assert "`--resume latest`, before the script" in (raised.value.hint or "")
+
+
 def test_what_a_script_makes_of_a_word_that_is_no_checkpoint_is_left_to_it(tmp_path: Path) -> None:
-    for word in ("True", "latest", str(tmp_path)):
-        assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, word))) is None
+    assert resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, str(tmp_path)))) is None
+    for makes in ("last = args.resume_from_checkpoint == 'last'\n", "if args.resume_from_checkpoint: pass\n"):
+        chooses = script(makes + PASSES)
+        assert resumption_by_argument(chooses, ScriptArgs.of((RESUME, "last"))) is None
     looks = script(f"{PASSES} if os.path.isdir(args.resume_from_checkpoint) else None")
     assert resumption_by_argument(looks, ScriptArgs.of((RESUME, "out/checkpoint-5"))) is None
+
+
+def test_the_directory_above_a_checkpoint_is_refused_with_the_option_that_searches_it(
+    checkpoint: Path,
+) -> None:
+    with pytest.raises(InputMissing, match="not a checkpoint") as raised:
+        resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, str(checkpoint.parent))))
+    assert f"`--resume {checkpoint.parent}`, before the script" in (raised.value.hint or "")
 
 
 def test_a_path_that_is_not_there_is_refused_with_one_that_is(checkpoint: Path) -> None:

@@ -340,10 +340,21 @@ def _unused_methods(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding
 
 
 def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
-    """Find FSDP on the command line of a Trainer beside a ds_config."""
-    if job.ds_config is not None and script.without_deepspeed == FSDP:
+    """Find FSDP on the command line of a Trainer beside a ds_config, or what asks for ZeRO."""
+    if script.without_deepspeed != FSDP or job.args.fsdp is None:
+        return
+    if job.ds_config is not None:
         severity = Severity.FAILS_LATER if script.is_sure else Severity.IGNORED
         yield from fsdp_conflict(job.args, severity)
+        return
+    zero = [option for option in job.config_options if option in ("--stage", "--offload", "--nvme")]
+    if zero and script.is_sure:
+        yield Finding(
+            "fsdp-and-deepspeed",
+            f"`{zero[0]}` asks for ZeRO and `{job.args.fsdp}` for FSDP: the Trainer uses only one of them",
+            hint=f"leave out `{job.args.fsdp}` to train with DeepSpeed, or `{zero[0]}` to train with FSDP",
+            where="--fsdp",
+        )
 
 
 def _unused_settings(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:

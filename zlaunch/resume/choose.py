@@ -5,7 +5,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from zlaunch.checkpoint.find import recognize, step_in
+from zlaunch.checkpoint.find import SavedBy, recognize, step_in
 from zlaunch.checkpoint.summary import Summary, summarize
 from zlaunch.errors import InputMissing
 from zlaunch.files import shown, typed
@@ -19,6 +19,7 @@ from zlaunch.resume.handover import (
     CheckpointReading,
     Resumption,
     checkpoint_handover,
+    passes_argument_unchanged,
 )
 from zlaunch.resume.newest import by_age, checkpoint_of, newest_complete, refuse_several
 from zlaunch.resume.saved_by_run import newest_of_run, output_dir_of, resumed_of
@@ -48,7 +49,7 @@ def resumption_by_argument(script: Script, args: ScriptArgs) -> Resumption | Non
     """Find the checkpoint that an argument of the script names.
 
     None if there is no such argument, or only the script knows what it makes of it. Raise InputMissing for a
-    path that is not there and goes to the Trainer as it is.
+    path, or a word such as `last`, that goes to the Trainer as it is, which knows paths only.
     """
     named, handover = script.trainer_flags(args).value(RESUME), checkpoint_handover(script)
     knows_argument = bool(handover.flag) or script.reported is not None
@@ -59,9 +60,23 @@ def resumption_by_argument(script: Script, args: ScriptArgs) -> Resumption | Non
     checkpoint = recognize(Path(named).absolute())
     if checkpoint is not None:
         return Resumption(summarize(checkpoint), handover, is_typed=True)
-    if not Path(named).exists() and _is_path(named) and _passes_on(script, handover):
+    if not _passes_on(script, handover):
+        return None
+    is_unchanged = passes_argument_unchanged(script)
+    if not Path(named).exists() and (is_unchanged or _is_path(named)):
         raise InputMissing(*_not_found(named, RESUME))
+    if Path(named).is_dir() and is_unchanged and _has_no_checkpoint_itself(Path(named).absolute()):
+        message = f"`{RESUME} {named}`: that directory is not a checkpoint"
+        raise InputMissing(
+            message, f"`--resume {typed(Path(named))}`, before the script, finds the newest in it"
+        )
     return None
+
+
+def _has_no_checkpoint_itself(folder: Path) -> bool:
+    """Whether the checkpoints that a directory has are all those of a Trainer, a level below it."""
+    below = by_age(folder)
+    return bool(below) and all(checkpoint.saved_by is SavedBy.TRAINER for checkpoint in below)
 
 
 def _is_path(name: str) -> bool:
@@ -139,6 +154,8 @@ def _not_found(name: str, option: str = "--resume") -> tuple[str, str]:
     if option == RESUME:
         message = f"`{option} {name}`: there is no such directory"
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    if option == RESUME and path.name == name and step_in(name) is None:
+        return message, "`--resume latest`, before the script, resumes from the newest checkpoint of this job"
     if near := get_close_matches(path.name, beside, 1):
         return message, f"did you mean `{option} {typed(path.with_name(near[0]))}`?"
     return message, "`zlaunch checkpoint list` and `zlaunch runs list` show what there is"

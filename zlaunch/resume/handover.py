@@ -64,6 +64,17 @@ def checkpoint_handover(script: Script) -> CheckpointHandover:
     return CheckpointHandover(flag, CheckpointReading.UNKNOWN)
 
 
+def passes_argument_unchanged(script: Script) -> bool:
+    """Whether the value of the Trainer's argument certainly goes to `train` as it was typed."""
+    nodes, given = _nodes(script.source), list[ast.expr]()
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(attr="train"), args=positional, keywords=keywords):
+                given += positional[:1]
+                given += [keyword.value for keyword in keywords if keyword.arg == _ARGUMENT]
+    return all(node in given for node in nodes if _is_argument(node))
+
+
 def _nodes(source: str) -> list[ast.AST]:
     try:
         return list(ast.walk(ast.parse(source)))

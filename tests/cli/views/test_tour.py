@@ -1,18 +1,22 @@
 """Tables and pictures of a tour that was recorded on two cores: `zlaunch tour --json`."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from tests.estimate.rehearsing import rehearse
 from tests.running import ROOT
 from zlaunch.cli.views.tour import bridge, draw, lines_of
 from zlaunch.estimate.memory.model_states import ModelStates
-from zlaunch.launch.tour import PredictedMemory, Stop, Tour
+from zlaunch.launch.tour import TOUR, FinishedJob, PredictedMemory, Stop, Tour, overrides_of, tour_of
+from zlaunch.rundir.run_files import RunFiles
 
 RECORDED = TypeAdapter(Tour).validate_json(Path(__file__).with_name("tour.json").read_bytes())
 PART_NAMES = ("parameters", "gradients", "optimizer states", "master weights", "buckets")
@@ -23,6 +27,22 @@ def test_the_page_about_the_tour_shows_what_the_recorded_tour_prints(monkeypatch
     monkeypatch.setenv("COLUMNS", "80")
     shown = "\n".join(f"    {line}".rstrip() for line in lines_of(RECORDED))
     assert shown in (ROOT / "docs" / "tour.md").read_text("utf-8")
+
+
+def test_the_recorded_prediction_is_still_what_a_rehearsal_says(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"zero_optimization": {"stage": 0}, "gradient_clipping": 1.0}
+    for path, value in overrides_of(RECORDED.experiment, TOUR[0]):
+        *sections, key = path.split(".")
+        section = config
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[key] = value
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
+    (tmp_path / "job.json").write_text('{"accelerator": "cpu"}')
+    first = RECORDED.stops[0]
+    job = FinishedJob(TOUR[0], RunFiles(tmp_path), first.ranks)
+    (again,) = tour_of(RECORDED.experiment, [job], rehearse).stops
+    assert (again.predicted, again.on_gpus) == (first.predicted, first.on_gpus)
 
 
 def test_a_tour_is_shown_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

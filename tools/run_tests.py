@@ -19,6 +19,7 @@ commit before. Where git knows neither, nothing is added.
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -31,8 +32,10 @@ from xml.etree import ElementTree as ET
 
 from tools.report import LAST_RELEASE, MINUTES, ROOT, formatted
 
-ARGUMENTS = ("-n", "2", "--dist", "loadfile", "--continue-on-collection-errors", "--durations=20")
-"""What pytest is told. The jobs of tests wait more than they compute, so both cores take part."""
+WORKERS = len(os.sched_getaffinity(0)) + 1
+"""One more than there are cores: a fifth of the time of tests is waiting, for Slurm, for ssh, for a grace period."""
+ARGUMENTS = ("-n", str(WORKERS), "--dist", "loadfile", "--continue-on-collection-errors", "--durations=20")
+"""What pytest is told."""
 
 PART = "part"
 NODE = "node"

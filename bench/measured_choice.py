@@ -56,7 +56,7 @@ QUESTIONS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "deep": (OWN, ("--model", "deep")),
     "words": (OWN, ("--model", "words")),
     "attention": (OWN, ("--model", "attention")),
-    "llama": (("causal_lm",), ("--block_size", "32")),
+    "llama": (("causal_lm",), ("--sequence_length", "32")),
 }
 """Name → the program with options of zlaunch, and the arguments of the program."""
 BATCHES: Final = {"sine": 4, "attention": 4}

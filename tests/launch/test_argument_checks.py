@@ -27,7 +27,7 @@ def test_a_flag_of_a_launcher_among_the_scripts_own_is_refused(name: str) -> Non
 def test_a_misplaced_flag_is_answered_with_the_right_one() -> None:
     with pytest.raises(WrongUsage) as caught:
         check_script_args(script(PARSER), ScriptArgs.of(["--nproc-per-node=4"]))
-    assert caught.value.hint == "put `--gpus N` before the script"
+    assert caught.value.hint == "put `--gpus 4` before the script"
 
 
 def test_a_flag_in_an_example_of_the_docstring_is_not_defined() -> None:

@@ -17,6 +17,7 @@ from zlaunch.diagnosis.speed import (
     TimedLine,
     speed_losses,
 )
+from zlaunch.job.script import ConfigInterface
 from zlaunch.rundir import phases
 
 HEALTHY = {
@@ -143,6 +144,30 @@ def test_the_advice_about_communication_is_a_change_that_the_job_can_make(
 ) -> None:
     given = replace(slow(COMMUNICATION=0.104), job=job)
     assert any(advised in text for text in only(speed_losses(given)).verdict.advice)
+
+
+@pytest.mark.parametrize(
+    ("stage", "advised"),
+    [
+        (1, "`-- --gradient_accumulation_steps 2`: half"),
+        (2, "`--stage 1 -- --gradient_accumulation_steps 2`: half"),
+    ],
+)
+def test_more_accumulation_sends_less_where_gradients_are_reduced_once_a_step(
+    stage: int, advised: str
+) -> None:
+    given = replace(slow(COMMUNICATION=0.104), job=JobEvidence(stage=stage, world_size=2))
+    assert any(text.startswith(advised) for text in only(speed_losses(given)).verdict.advice)
+
+
+def test_weights_of_stage_3_are_gathered_in_each_pass_whatever_is_accumulated() -> None:
+    given = replace(slow(COMMUNICATION=0.104), job=JobEvidence(stage=3, world_size=2))
+    assert "accumulation" not in " ".join(only(speed_losses(given)).verdict.advice)
+
+
+def test_a_script_that_has_workers_is_not_told_to_have_some() -> None:
+    given = replace(slow(DATA=0.1), names_workers=True, job=JobEvidence(interface=ConfigInterface.DEEPSPEED))
+    assert "more `num_workers`" in only(speed_losses(given)).verdict.advice[0]
 
 
 def test_hosts_share_no_weights_that_each_can_hold_itself() -> None:

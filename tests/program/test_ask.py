@@ -334,7 +334,7 @@ def test_an_argument_that_the_trainer_takes_needs_no_asking(folder: Path) -> Non
 
 
 PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--batch_size')\n"
-LOOP = "{}deepspeed.add_config_arguments(parser)\nparser.{}()\nimport deepspeed\ndeepspeed.initialize()\n"
+LOOP = "{}deepspeed.add_config_arguments(parser)\nargs = parser.{}()\nimport deepspeed\ndeepspeed.initialize(args)\n"
 
 
 @pytest.mark.parametrize(("method", "status"), [("parse_args", 2), ("parse_known_args", 0)])
@@ -627,3 +627,32 @@ def test_an_option_that_fsdp_makes_idle_is_told_with_the_argument(tmp_path: Path
     found = plan(tmp_path, "train.py", "--stage", "3", "--", "--fsdp", "full_shard")
     said = " ".join((found.out + found.err).split())
     assert "leave out `--fsdp full_shard` to train with DeepSpeed" in said
+
+
+ENGINE_LOOP = """
+import os, deepspeed
+deepspeed.initialize(config=os.environ["ZLAUNCH_DS_CONFIG"])
+"""
+
+
+def test_a_program_that_is_asked_has_the_variable_that_names_its_ds_config(folder: Path) -> None:
+    (folder / "mine.py").write_text(ENGINE_LOOP)
+    done = plan(folder, "train.py", "--stage", "1")
+    assert (done.status, "cannot find out" in done.err, "ZeRO stage 1" in done.out) == (0, False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"), [(("--zero", "3"), "`--stage 3`"), (("--", "--fp8"), "leave it out")]
+)
+def test_options_of_other_launchers_are_refused_where_a_program_reads_none(
+    words: tuple[str, ...], hint: str, folder: Path
+) -> None:
+    (folder / "loop.py").write_text(ENGINE_LOOP)
+    done = plan(folder, "loop.py", *words)
+    assert (done.status, "loop.py reads no arguments" in done.err, hint in done.err) == (2, True, True)
+
+
+@pytest.mark.parametrize("reads", ["import sys; print(sys.argv)", "import mine", "exec(open('x').read())"])
+def test_arguments_of_a_program_that_may_read_them_are_passed_on(reads: str, folder: Path) -> None:
+    (folder / "loop.py").write_text(f"{ENGINE_LOOP}{reads}\n")
+    assert plan(folder, "loop.py", "--", "--lr", "1").status == 0

@@ -252,6 +252,15 @@ def test_an_engine_that_nobody_gives_an_optimizer_is_refused(
     assert ("loop.py:4:14: fails later: [no-optimizer]" in done.err) == bool(status)
 
 
+@pytest.mark.parametrize(
+    ("given", "status"), [("model=net", 65), ("model=net, config={}", 0), ("**settings", 0), ("args", 0)]
+)
+def test_an_engine_that_nobody_gives_a_ds_config_is_refused(given: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(f"import deepspeed, torch\ndeepspeed.initialize({given})\n")
+    done = zlaunch("train", "loop.py", "--dry-run", "--no-ask", cwd=tmp_path)
+    assert ("loop.py:2:1: fails later: [no-ds-config]" in done.err) == bool(status)
+
+
 OWN_OPTIMIZER = """
 import os
 import deepspeed, torch

@@ -73,7 +73,7 @@ def test_a_plan_for_hosts_that_are_imagined_has_nothing_of_this_machine(folder: 
         assert of_this_machine not in result.out
 
 
-LOOP = "import deepspeed\nengine, *_ = deepspeed.initialize(model=Net())\n"
+LOOP = "import deepspeed\nengine, *_ = deepspeed.initialize(args, model=Net())\n"
 UNKNOWN = "\nmemory is not checked: the model is unknown; see `zlaunch estimate MODEL`\n"
 
 

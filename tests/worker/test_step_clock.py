@@ -154,6 +154,24 @@ def test_steps_of_the_warm_up_are_not_counted(own_time: Time) -> None:
     assert facts["parts"][phases.FORWARD] < 100  # type: ignore[index]
 
 
+def test_steps_that_something_else_makes_slow_are_not_counted(own_time: Time) -> None:
+    clock = StepClock()
+    facts: dict[str, object] = {}
+    for number in range(WARM_UP + 6):
+        is_slow = number in (WARM_UP + 2, WARM_UP + 3)
+        if is_slow:
+            clock.leave_out()
+        else:
+            clock.count_again()
+        clock.enter_phase(phases.FORWARD)
+        own_time.sleep(1000 if is_slow else 10)
+        clock.enter_phase(phases.TRAINING)
+        facts = clock.step_ended() or facts
+    assert facts["timed_steps"] == 4
+    assert 40 <= facts["parts"][phases.FORWARD] < 60  # type: ignore[index]
+    assert facts["step_seconds"] < 100  # type: ignore[operator]
+
+
 class Event:
     """Stands for an event of CUDA on a GPU whose clock the test moves."""
 

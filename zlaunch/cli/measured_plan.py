@@ -12,14 +12,14 @@ from zlaunch.cli.plan import refuse_chosen
 from zlaunch.cli.script_job import job_of, read_named_script
 from zlaunch.cli.views.measured_plan import (
     MeasureView,
+    check_output,
     measured_json,
     measured_lines,
-    record_beside,
     write_measured,
 )
 from zlaunch.errors import ExitStatus, Unavailable, WrongUsage
 from zlaunch.estimate.calibration import keep
-from zlaunch.files import check_new, shown
+from zlaunch.files import shown
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.spec import GpuChoice, JobSpec
 from zlaunch.launch.measure.kept import KeptSamples, records_of
@@ -46,8 +46,7 @@ def measured_plan(
     refuse_several(os.environ, "zlaunch plan --measure")
     output = given["output"]
     if output is not None:
-        check_new(output)
-        check_new(record_beside(output))
+        check_output(output)
     job = _job(context, name, {**given, "ds_config": None})
     refuse_chosen(job.overrides)
     view, limits = MeasureView(), Limits(**members(Limits, asked))

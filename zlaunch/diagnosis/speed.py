@@ -86,6 +86,8 @@ class SpeedEvidence:
     """Saving and evaluating → seconds per step of the first rank."""
     workers: int | None = None
     """Processes that load data, as a Trainer was told; None if unknown."""
+    names_workers: bool = False
+    """Whether the script sets their number itself."""
     threads: int | None = None
     """`OMP_NUM_THREADS` of a rank; None if it is not set."""
     cores: int | None = None
@@ -207,6 +209,8 @@ def _more_workers(evidence: SpeedEvidence) -> str:
         return "more workers, or prepare the data once before training: `Dataset.map`, a faster disk"
     if evidence.job.setting == "argument" and workers == 0:
         return "`-- --dataloader_num_workers 2`: prepare batches while the step before is computed"
+    if evidence.names_workers:
+        return "more `num_workers` in its `DataLoader`, or prepare the data once before training"
     return "`num_workers=2` in its `DataLoader`: prepare batches while the step before is computed"
 
 
@@ -303,9 +307,13 @@ def _less_communication(evidence: SpeedEvidence, hosts: int) -> Iterator[str | N
         overlap = ((f"{zero}.overlap_comm", True),)
         yield evidence.option(Options(overrides=overlap), "communicates while it computes")
     yield from evidence.changes("communication")
-    if job.grad_accum == 1:
+    # Stage 3 gathers weights in each pass, and stage 2 reduces gradients.
+    if job.grad_accum == 1 and job.stage < 3:
         effect = "half as much communication per sample; doubles the global batch"
-        yield evidence.option(Options(grad_accum=2), effect)
+        options = Options(grad_accum=2)
+        if job.stage == 2:
+            options, effect = options | Options(stage=1), f"{effect}; needs memory for all gradients"
+        yield evidence.option(options, effect)
 
 
 def _partition_size(job: JobEvidence) -> int:

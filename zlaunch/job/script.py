@@ -133,6 +133,10 @@ class Script:
     """The ds_config that it uses without these arguments."""
     wants_optimizer: Place | None = None
     """Where it creates and trains an engine without an optimizer, from a ds_config that it receives."""
+    ignores_arguments: bool = False
+    """Whether it certainly reads none, and nothing does that it imports."""
+    wants_config: Place | None = None
+    """Where it creates an engine without a ds_config."""
     own_optimizer: OwnOptimizer | None = None
     """What all its engines certainly train with."""
     without_deepspeed: str = ""

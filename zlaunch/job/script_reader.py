@@ -83,6 +83,8 @@ def read_script(path: Path) -> Script:
         config_flags=config_flags,
         default_config=_default_config(code, config_flags),
         wants_optimizer=_wants_optimizer(code),
+        ignores_arguments=_ignores_arguments(code),
+        wants_config=_wants_config(code),
         own_optimizer=_own_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=output_dir,
@@ -201,6 +203,9 @@ _PLAIN_PACKAGES = (
 
 _HUGGING_FACE = ("deepspeed", "transformers", "accelerate", "datasets", "evaluate", "peft", "tokenizers")
 """Packages that define no arguments of a script, except those that `TrainingArguments` has."""
+
+_READS_ARGUMENTS = re.compile(r"argv|cmdline|getopt|fileinput|[Pp]arse", re.ASCII)
+"""What a script mentions that reads its arguments, with any parser."""
 
 _RUNS_OTHERS = (
     *("exec", "eval", "import_module", "__import__", "run_path", "run_module"),
@@ -383,6 +388,26 @@ def _wants_optimizer(code: _Code) -> Place | None:
     if {"backward", "step"} <= used:
         return code.place(calls[0])
     return None
+
+
+def _ignores_arguments(code: _Code) -> bool:
+    imports = {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE}
+    if not _imported(code) <= imports or not code.names.isdisjoint(_RUNS_OTHERS):
+        return False
+    return _READS_ARGUMENTS.search(code.source) is None
+
+
+def _wants_config(code: _Code) -> Place | None:
+    """Find an engine that gets no ds_config, neither itself nor by the arguments of the script."""
+    calls = code.engine_calls
+    if not calls or not all(map(_gets_no_config, calls)):
+        return None
+    return code.place(calls[0])
+
+
+def _gets_no_config(call: ast.Call) -> bool:
+    names = {keyword.arg for keyword in call.keywords}
+    return not call.args and names.isdisjoint({"args", "config", "config_params", None})
 
 
 def _own_optimizer(code: _Code) -> OwnOptimizer | None:

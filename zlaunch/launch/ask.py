@@ -44,11 +44,16 @@ def ask(
     """
     if not script.is_sure:
         script = replace(script, config_flags=job.config_flags or script.config_flags)
-    is_open = needs_asking(job, script)
-    if not (is_open or (job.may_ask and _is_doubtful(job, script, python))):
+    is_open, ignores = needs_asking(job, script), script.ignores_arguments and bool(job.args.words)
+    is_asked = is_open or (job.may_ask and _is_doubtful(job, script, python))
+    if not (is_asked or ignores):
         return script
-    from zlaunch.launch.asked_program import described, handed_config  # most programs are not asked
+    from zlaunch.launch.asked_program import described, handed_config, refuse_ignored  # most are not asked
 
+    if ignores:
+        refuse_ignored(job)
+    if not is_asked:
+        return script
     handed = handed_config(job, script, ds_config)
     return described(job, script, python, reporter, topology, is_open=is_open, handed=handed)
 

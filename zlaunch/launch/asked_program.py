@@ -31,7 +31,7 @@ from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.job.answer import AnswerRecord, apply_answer
 from zlaunch.job.args import flag_name
 from zlaunch.job.moved_imports import lacking_import, moved_import
-from zlaunch.job.script import ConfigInterface, Script
+from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_releases import DEFAULTS
 from zlaunch.launch.argument_checks import hint_for
@@ -96,7 +96,7 @@ def described(
 ) -> Script:
     """Return a script as its first rank describes itself, if it `is_open` how it takes its arguments.
 
-    `handed` is the ds_config that it gets by its arguments, as JSON.
+    `handed` is the ds_config that it gets by its arguments or by a variable, as JSON.
 
     Raises WrongUsage if it rejects its command line, Refused for arguments that only another Trainer has,
     Unavailable if a module that it imports is missing.
@@ -136,7 +136,10 @@ def _answer(
         words, ds_config = job.typed_args.words, Path(directory, "ds_config.json")
         if handed is not None:
             ds_config.write_text(handed, "utf-8")
-            words = (*job.args.words, *script.config_flags, str(ds_config))
+            if script.config_flags:
+                words = (*job.args.words, *script.config_flags, str(ds_config))
+            else:
+                environment[DS_CONFIG_VARIABLE] = str(ds_config)
         started, limit = time.monotonic(), MOST_SECONDS
         with log.open("wb") as output:
             argv = [python.executable, *program, *words]
@@ -248,7 +251,19 @@ def _raise_missing(job: JobSpec, error: str, python: Interpreter) -> None:
     raise Unavailable(f"{job.shown_name} cannot start: {what}", _or_unasked(job, hint))
 
 
-def _rejected(job: JobSpec, what: str, word: str = "", options: Sequence[str] = ()) -> WrongUsage:
+def refuse_ignored(job: JobSpec) -> None:
+    """Refuse options of other launchers in a program that certainly reads no arguments."""
+    for word in job.args.words:
+        if job.may_ask and word.startswith("--") and hint_for(word, ()) is not None:
+            raise _rejected(job, f"reads no arguments, so `{word}` has no effect", word)
+
+
+def _rejected(
+    job: JobSpec,
+    what: str,
+    word: str = "",
+    options: Sequence[str] = (),
+) -> WrongUsage:
     hint = "see its `--help`"
     if known := hint_for(word, {option.lstrip("-") for option in options}, job.args.value(word)):
         hint = known
@@ -275,12 +290,12 @@ def first_rank(topology: Topology) -> dict[str, str]:
 
 
 def handed_config(job: JobSpec, script: Script, ds_config: Document | None) -> str | None:
-    """Return the ds_config that a program gets by its arguments, as JSON; None if it gets none.
+    """Return the ds_config that a program gets when it starts, as JSON; None if it gets none.
 
     A Trainer reads it later than it is asked.
     """
-    is_read_later = script.interface is ConfigInterface.TRAINER and not job.config_flags
-    if not script.config_flags or is_read_later:
+    is_trainer = script.interface is ConfigInterface.TRAINER
+    if is_trainer and (not script.config_flags or not job.config_flags):
         return None
     if job.ds_config is not None and (ds_config is None or not isinstance(ds_config.value, Mapping)):
         return None

@@ -62,7 +62,13 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     args, findings = facts.read_args()
     fsdp = [*_fsdp(job, script)]
     refuse_fatal(fsdp)
-    findings += [*_absent(facts), *_no_optimizer(facts), *_no_dummy(facts), *_optimizer(facts, args)]
+    findings += [
+        *_absent(facts),
+        *_no_config(facts),
+        *_no_optimizer(facts),
+        *_no_dummy(facts),
+        *_optimizer(facts, args),
+    ]
     config = resolve_config(job, facts.context(args), findings)
     in_script = [*_script_traps(facts, config)]
     refuse_fatal([*_untrained_evaluation(facts, config), *_client_optimizer(facts, config), *in_script])
@@ -214,6 +220,15 @@ def _absent(facts: JobFacts) -> list[Finding]:
         return []
     absent = absent_arguments(facts.job.args, facts.stack.trainer)
     return [finding for finding in absent if not facts.script.mentions(finding.where.removeprefix("--"))]
+
+
+def _no_config(facts: JobFacts) -> Iterator[Finding]:
+    """Find an engine without a ds_config, which fails when it is created."""
+    place = facts.script.wants_config
+    if place is not None and facts.script.interface is ConfigInterface.DEEPSPEED:
+        message = "this call gets no ds_config, without which DeepSpeed creates no engine"
+        hint = f'pass `config=os.environ["{DS_CONFIG_VARIABLE}"]` to it'
+        yield Finding("no-ds-config", message, hint, severity=Severity.FAILS_LATER, place=place)
 
 
 def _no_optimizer(facts: JobFacts) -> list[Finding]:

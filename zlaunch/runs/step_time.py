@@ -1,7 +1,9 @@
 """The time of a step of a run, by part and rank, its throughput, and what limits it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from zlaunch.diagnosis.collect import job_evidence
@@ -17,6 +19,7 @@ from zlaunch.diagnosis.speed import (
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
 from zlaunch.estimate.memory.roofline import geometric_mean
+from zlaunch.files import read_regular
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.rundir import phases
@@ -283,6 +286,7 @@ def _evidence(
         lines=timed_lines(run),
         outside={phase: seconds[phase] for phase in OUTSIDE if seconds.get(phase)},
         workers=whole(arguments.get("dataloader_num_workers")),
+        names_workers=_names_workers(Path(next(iter(run.job.get("script", [])), ""))),
         threads=int(threads) if threads.isdecimal() else None,
         cores=run.environment.get("machine", {}).get("num_cores"),
         flops_share=flops_share,
@@ -293,6 +297,15 @@ def _evidence(
     if model is None:
         return evidence
     return replace(evidence, tokens=model.tokens, unsaved=model.unsaved)
+
+
+def _names_workers(script: Path) -> bool:
+    """Whether a script, as it is now, gives a `DataLoader` processes that load data."""
+    try:
+        source = read_regular(script).decode("utf-8", "replace")
+    except OSError:
+        return False
+    return re.search(r"\bnum_workers\s*=\s*(?!0\b|None\b)", source) is not None
 
 
 def _room(run: Run) -> int | None:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.facts import facts_of
 from tests.making import local, script
-from zlaunch.cli.views.measured_plan import measured_lines, write_measured
+from zlaunch.cli.views.measured_plan import check_output, measured_lines, write_measured
+from zlaunch.errors import Unavailable
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.strategies import STRATEGIES
 from zlaunch.job.args import ScriptArgs
@@ -84,6 +85,16 @@ def test_the_command_that_trains_with_the_fastest_has_the_arguments_of_the_scrip
     told = " ".join(capsys.readouterr().err.split())
     assert "wrote ds.json (measured: 500 ms a step, 1 run) and ds.measured.json" in told
     assert "zlaunch train train.py --ds-config ds.json --gpus 2 -- --steps 9" in told
+
+
+def test_the_same_measurement_writes_its_files_again_unless_they_were_changed(tmp_path: Path) -> None:
+    output = tmp_path / "ds.json"
+    for seconds in (1.0, 2.0):
+        check_output(output)
+        write_measured(result(measured(1, seconds)), FACTS, output)
+    output.write_text("{}")
+    with pytest.raises(Unavailable, match="already exists"):
+        check_output(output)
 
 
 def test_the_command_that_trains_with_the_fastest_can_be_pasted_and_keeps_the_environment(

@@ -1,5 +1,6 @@
 """Show configurations that were measured, beside what was predicted of them; write the fastest."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.errors import Finding
 from zlaunch.estimate.calibration import CALIBRATED
-from zlaunch.files import write_new
+from zlaunch.files import check_new, write_new
 from zlaunch.job.recipes import recipe_of
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.measure.race import MeasuredTrial, Measurement
@@ -160,10 +161,12 @@ def _ending(result: Measurement) -> Iterator[str]:
         yield from console.paragraph(text)
 
 
-def measured_json(result: Measurement) -> str:
-    """Write everything as JSON."""
+def measured_json(result: Measurement, ds_config: Mapping[str, Any] | None = None) -> str:
+    """Write everything as JSON; `ds_config` is that of the fastest if it was written to a file."""
+    written = {} if ds_config is None else {"ds_config": ds_config}
     return to_json(
         {
+            **written,
             "measured": [_record(one) for one in result.measured],
             "not_measured": [{"options": name, "why": why} for name, why in result.passed_over],
             "ended_early": result.why_ended or None,
@@ -196,6 +199,18 @@ def record_beside(output: Path) -> Path:
     return output.with_name(f"{output.stem}.measured.json")
 
 
+def check_output(output: Path) -> None:
+    """Raise Unavailable if a file is there that no measurement wrote, or that was changed since."""
+    record = record_beside(output)
+    try:
+        written = json.loads(record.read_bytes())["ds_config"] == json.loads(output.read_bytes())
+    except (OSError, ValueError, TypeError, KeyError):
+        written = False
+    if not written:
+        check_new(output)
+        check_new(record)
+
+
 def write_measured(result: Measurement, facts: JobFacts, output: Path | None) -> None:
     """Write the ds_config of the fastest, and the measurement beside it; say how to train with it."""
     if output is None:
@@ -203,8 +218,11 @@ def write_measured(result: Measurement, facts: JobFacts, output: Path | None) ->
         return
     best = result.measured[0]
     job, record = best.trial.job, record_beside(output)
-    write_new(output, config_text(compose(job, None).config()))
-    write_new(record, measured_json(result))
+    config = compose(job, None).config()
+    for file, text in ((output, config_text(config)), (record, measured_json(result, config))):
+        if file.exists():  # by an earlier part of this measurement
+            file.unlink()
+        write_new(file, text)
     program, recipe = job.program, recipe_of(job.script)
     if recipe is not None:
         program = (recipe.name,)

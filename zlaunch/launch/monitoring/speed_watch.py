@@ -1,11 +1,13 @@
 """Say during a run what limits its speed, once it lasts."""
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Final
 
 from zlaunch.launch.reporter import Reporter
 from zlaunch.runs.run import Run
+from zlaunch.runs.step_time import step_time
 
 LOOK_SECONDS: Final = 60.0
 MOST_OF_THE_TIME: Final = 0.01
@@ -29,8 +31,9 @@ class SpeedWatch:
         """Look if it is time: what cost most twice in a row lasts."""
         if now < self._next:
             return
-        began = time.monotonic()
-        found = Run(self._root).step_time
+        began, found = time.monotonic(), None
+        with contextlib.suppress(Exception):  # whatever is wrong with what was measured, the job goes on
+            found = step_time(Run(self._root))
         took = time.monotonic() - began  # more the longer a run is
         self._next = now + max(LOOK_SECONDS, took / MOST_OF_THE_TIME)
         self.mfu = None if found is None else found.throughput.mfu

@@ -142,6 +142,8 @@ class EngineFacts:
             counts = self._leading() in (None, args[0]) and trains(args[0])
             if self._profiler is not None and phase in (phases.FORWARD, phases.TRAINING) and counts:
                 self._profiler.forward(getattr(args[0], "global_steps", 0))
+                if self._profiler.is_recording:
+                    self._heartbeat.clock.leave_out()
             if phase == phases.FORWARD:
                 self._accumulation(args[0]).forward()
                 if counts:
@@ -222,7 +224,10 @@ class EngineFacts:
     def _program_stepped(self, engine: "DeepSpeedEngine", accumulation: _Accumulation) -> dict[str, object]:
         if self._profiler is not None:
             self._profiler.stepped(engine.global_steps)
-        facts = self._heartbeat.clock.step_ended()
+        clock = self._heartbeat.clock
+        facts = clock.step_ended()
+        if self._profiler is not None and not self._profiler.is_recording:
+            clock.count_again()
         if tokens := self._tokens.get(id(engine)):
             facts["tokens"] = tokens
         if hasattr(engine, "skipped_steps"):

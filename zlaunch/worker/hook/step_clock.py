@@ -81,6 +81,26 @@ class StepClock:
         self._start: dict[str, float] = {}
         """`spent` when the warm-up was over."""
         self._gpu: _GpuClock | None = None
+        self._left_out: dict[str, float] | None = None
+        """`spent` when steps began that do not count, while they last."""
+        self._busy_before = 0.0
+
+    def leave_out(self) -> None:
+        """Do not count the steps from here on: something else than training makes them slow."""
+        if self._left_out is None:
+            self._begin(self._part)
+            self._left_out, self._busy_before = dict(self.spent), self._busy
+            if self._gpu is not None:
+                self._gpu.discard()
+
+    def count_again(self) -> None:
+        """Count steps from here on."""
+        if self._left_out is not None:
+            self._begin(self._part)
+            for part, value in self.spent.items():
+                self._start[part] = self._start.get(part, 0.0) + value - self._left_out.get(part, 0.0)
+            self._left_out, self._busy = None, self._busy_before
+            self._trained = sum(self.spent.get(part, 0.0) for part in phases.OF_A_STEP)
 
     def enter_phase(self, phase: str) -> None:
         """End the current part, and begin a phase."""
@@ -118,6 +138,8 @@ class StepClock:
     def step_ended(self) -> dict[str, object]:
         """Take in the end of a step; return facts about the time of all steps since the warm-up."""
         self._begin(self._part)
+        if self._left_out is not None:
+            return {}
         self._num_steps += 1
         training = sum(self.spent.get(part, 0.0) for part in phases.OF_A_STEP)
         took, self._trained = training - self._trained, training
@@ -194,6 +216,10 @@ class _GpuClock:
                 event = self._cuda.Event(enable_timing=True)
                 event.record()
                 self._marks.append((part, event))
+
+    def discard(self) -> None:
+        """Forget the marks of the current step."""
+        self._is_marking, self._marks = False, []
 
     def step_ended(self, part: str) -> dict[str, object]:
         """Read a marked step, and begin to mark the next if it is time; `part` is the current one."""

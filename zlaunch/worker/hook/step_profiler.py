@@ -43,6 +43,11 @@ class StepProfiler:
         self._step_began = 0.0
         self._step, self._step_ended = 0, 0.0
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether the profile has begun and not ended."""
+        return self._profile is not None
+
     def forward(self, step: int) -> None:
         """Take in a forward pass after so many steps: the first one of the first step begins the profile."""
         if self._is_over or self._profile is not None or not self._first - 1 <= step < self._last:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
@@ -85,17 +85,19 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
 
     `words` are the command line.
     """
-    # these are only needed for a wrong option
-    from zlaunch.config.translate.other_options import of_llama_factory, other_option, trainer_argument
-    from zlaunch.job.args import ScriptArgs, flag_name
-    from zlaunch.launch.argument_checks import LORA_RANKS
+    from zlaunch.config.translate.other_options import (  # only for a wrong option
+        LORA_RANKS,
+        of_adapters,
+        other_option,
+        trainer_argument,
+    )
 
     if (argument := trainer_argument(name)) is not None:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
     value = ScriptArgs.of(words).value(flag_name(name))
     if flag_name(name) in LORA_RANKS and context.command.name == "train":
-        return _of_adapters(words, value)
-    if its := of_llama_factory(name, value):
+        return of_adapters(words, value)
+    if its := _of_llama_factory(name, value):
         return its
     other = other_option(name, value)
     if other is not None and other.option is None:
@@ -105,24 +107,17 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
     return f"did you mean `{other.option}`?"
 
 
-def _of_adapters(words: Sequence[str], value: str | None) -> str:
-    """Say how the script of a command line, or else a recipe, is told the rank of adapters."""
-    from zlaunch.job.recipes import recipe_named  # only for a wrong option
-    from zlaunch.job.script import num_mentions
-    from zlaunch.launch.argument_checks import LORA_RANKS
+_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
+_LLAMA_FACTORY = "-m llamafactory.launcher"
 
-    rank = value or "16"
-    for word in words:
-        program = recipe_named(word) or Path(word)
-        if not program.is_file():
-            continue
-        source = program.read_text("utf-8", "replace")
-        if names := [name for name in LORA_RANKS if num_mentions(name, source)]:
-            return f"it is an argument of the script: `zlaunch train {word} -- --{names[0]} {rank}`"
-    return (
-        f"adapters are up to the script: `zlaunch train causal_lm -- --lora_rank {rank}` trains some; "
-        "with TRL's scripts, it is `--use_peft --lora_r`"
-    )
+
+def _of_llama_factory(name: str, value: str | None) -> str | None:
+    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other options."""
+    is_its_stage = name == "--stage" and value in _LLAMA_FACTORY_STAGES
+    if not is_its_stage and flag_name(name) != "finetuning_type":
+        return None
+    typed = f"{name} {value or '…'}"
+    return f"`{typed}` is an argument of LLaMA-Factory: `zlaunch train {_LLAMA_FACTORY} -- {typed} …`"
 
 
 def _has_option(command: Any, name: str) -> bool:
@@ -158,9 +153,7 @@ def _wrong_value(name: str, said: str, hint: str | None) -> WrongUsage:
     if not choices and not said.startswith("Input should be "):
         return WrongUsage(f"`{name}`: {said}", hint)
     if choices:
-        from zlaunch.config.translate.other_options import of_llama_factory  # only for a wrong value
-
-        if its := of_llama_factory(name, value):
+        if its := _of_llama_factory(name, value):
             hint = its
         name = f"{name} {value}"
         if close := get_close_matches(value, choices, 1):

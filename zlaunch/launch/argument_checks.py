@@ -6,7 +6,12 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from zlaunch.config.translate.other_options import USUAL_IN_SCRIPTS, other_option, trainer_argument
+from zlaunch.config.translate.other_options import (
+    LORA_RANKS,
+    USUAL_IN_SCRIPTS,
+    other_option,
+    trainer_argument,
+)
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS
@@ -78,9 +83,6 @@ def _hint_for(script: Script, name: str, value: str | None) -> str | None:
         return f"put `--set {key}=N` before the script"
     return hint_for(name, _OF_ESTIMATES, value)
 
-
-LORA_RANKS = ("lora_rank", "lora_r", "lora_dim", "lora")
-"""Names that scripts have for the rank of adapters: the first is that of the recipes, the second peft's."""
 
 _ALIKE = (
     LORA_RANKS,

@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zlaunch.config.translate.flags import (
     BecomesOption,
@@ -15,7 +16,8 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
-from zlaunch.config.translate.programs import PROGRAMS
+from zlaunch.job.recipes import recipe_named
+from zlaunch.job.script import num_mentions
 
 _OF_ROLES: Mapping[Role, str] = {
     **dict.fromkeys((Role.RANKS, Role.ALL_RANKS), "--gpus N"),
@@ -95,17 +97,24 @@ TRAINER_SLANG: Mapping[str, str] = {
 """What people call an argument of the Trainer."""
 
 
-_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
+LORA_RANKS = ("lora_rank", "lora_r", "lora_dim", "lora")
+"""Names that scripts have for the rank of adapters: the first is that of the recipes, the second peft's."""
 
 
-def of_llama_factory(name: str, value: str | None) -> str | None:
-    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other options."""
-    is_its_stage = _plain(name) == "stage" and value in _LLAMA_FACTORY_STAGES
-    if not is_its_stage and _plain(name) != "finetuning_type":
-        return None
-    module = PROGRAMS["llamafactory.cli"].modules["train"]
-    typed = f"{name} {value or '…'}"
-    return f"`{typed}` is an argument of LLaMA-Factory: `zlaunch train -m {module} -- {typed} …`"
+def of_adapters(words: Sequence[str], value: str | None) -> str:
+    """Say how the script of a command line, or else a recipe, is told the rank of adapters."""
+    rank = value or "16"
+    for word in words:
+        program = recipe_named(word) or Path(word)
+        if not program.is_file():
+            continue
+        source = program.read_text("utf-8", "replace")
+        if names := [name for name in LORA_RANKS if num_mentions(name, source)]:
+            return f"it is an argument of the script: `zlaunch train {word} -- --{names[0]} {rank}`"
+    return (
+        f"adapters are up to the script: `zlaunch train causal_lm -- --lora_rank {rank}` trains some; "
+        f"for scripts of TRL, it is `--use_peft --lora_r {rank}` after `--`"
+    )
 
 
 @dataclass(frozen=True, slots=True)

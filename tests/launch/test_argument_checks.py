@@ -117,7 +117,7 @@ def test_an_option_of_an_estimate_is_a_key_of_the_ds_config_for_a_script_without
     loop = script(PARSER, ConfigInterface.DEEPSPEED)
     with pytest.raises(WrongUsage) as caught:
         check_script_args(loop, ScriptArgs.of(["--micro-batch", "8"]))
-    assert caught.value.hint == "put `--set train_micro_batch_size_per_gpu=N` before the script"
+    assert caught.value.hint == "put `--set train_micro_batch_size_per_gpu=8` before the script"
 
 
 @each("name", DEFAULTS)

@@ -80,7 +80,8 @@ def _without_docstring(script: Script) -> Script:
 def _hint_for(script: Script, name: str, value: str | None) -> str | None:
     key = _OF_ESTIMATES.get(trainer_argument(name) or "")
     if key is not None and script.interface is not ConfigInterface.TRAINER:
-        return f"put `--set {key}=N` before the script"
+        number = value if value is not None and value.isdecimal() else "N"
+        return f"put `--set {key}={number}` before the script"
     return hint_for(name, _OF_ESTIMATES, value)
 
 

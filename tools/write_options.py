@@ -50,7 +50,8 @@ PROGRAMS_TEXT: Final = """
 These programs start ranks themselves, so zlaunch starts the module that runs in each of them. Their YAML
 files and arguments stay as they are: learning rate, batch size and data are not options of zlaunch. A
 ds_config that such a file names keeps its effect, and `--stage` has none beside it; without that line,
-zlaunch hands over its own.
+zlaunch hands over its own. LLaMA-Factory's `stage: sft` is a kind of training; `--stage` of zlaunch is that
+of ZeRO.
 
 Of the variables in front of them, `NNODES`, `NODE_RANK`, `MASTER_ADDR` and `MASTER_PORT` stay,
 `NPROC_PER_NODE=4` becomes `--gpus 4`, and `FORCE_TORCHRUN` is left out.

@@ -129,6 +129,8 @@ def test_a_planned_job_is_a_recipe_with_what_fits_and_its_estimate(
     assert (estimated["model"], estimated["lora"], estimated["on"]) == (model, Lora(8), on)
     estimate = [line for line in done.out.splitlines() if not line.startswith("method ")]
     assert [line for line in estimate if f"#   {line}" not in file.read_text()] == []
+    assert "zlaunch train --job none causal_lm.py -- --max_steps 2" in file.read_text()
+    assert done.err.startswith("planning for ")
 
 
 @pytest.mark.parametrize(

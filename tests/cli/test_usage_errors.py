@@ -7,8 +7,12 @@ import typer
 
 from zlaunch.cli import program
 from zlaunch.cli.usage_errors import as_wrong_usage
+from zlaunch.errors import WrongUsage
 
 PARSER_ERROR: Any = typer.BadParameter.__base__
+
+
+ITS = "`--stage sft` is an argument of LLaMA-Factory:"
 
 
 @pytest.mark.parametrize(
@@ -18,7 +22,36 @@ PARSER_ERROR: Any = typer.BadParameter.__base__
         ("train --on-stall sotp", "`--on-stall sotp`: expected report or stop", "did you mean `stop`?"),
         ("train --max-restarts x", "`--max-restarts`: expected a whole number", "see `zlaunch train --help`"),
         ("estimate m --nodes 0", "`--nodes`: expected at least 1", "see `zlaunch estimate --help`"),
-        ("train --stage", "`--stage` needs a value", None),
+        (
+            "train --stage",
+            "`--stage` needs a value",
+            "ZeRO stage (default: from --ds-config, else 2); auto: the first that fits.",
+        ),
+        (
+            "train t.py --resume",
+            "`--resume` needs a value: DIR|latest|RUN",
+            "Resume from a checkpoint: a directory, `latest` (newest of this job), or a run.",
+        ),
+        (
+            "runs list --runs-dir",
+            "`--runs-dir` needs a value: DIR",
+            "Directory of the runs (default: runs).",
+        ),
+        ("runs compare latest", "`zlaunch runs compare` needs 2 runs", "see `zlaunch runs compare --help`"),
+        ("runs top", "zlaunch runs has no command `top`", "did you mean `zlaunch runs watch`?"),
+        ("tune", "zlaunch has no command `tune`", "did you mean `zlaunch plan SCRIPT --measure`?"),
+        ("train --num_gpus 2 t.py", "zlaunch train has no option `--num_gpus`", "did you mean `--gpus 2`?"),
+        ("train --zero=2 t.py", "zlaunch train has no option `--zero`", "did you mean `--stage 2`?"),
+        (
+            "train --lora 16 causal_lm",
+            "zlaunch train has no option `--lora`",
+            "it is an argument of the script: `zlaunch train causal_lm -- --lora_rank 16`",
+        ),
+        (
+            "train --stage sft --finetuning_type lora",
+            "`--stage sft`: expected 0, 1, 2, 3 or auto",
+            f"{ITS} `zlaunch train -m llamafactory.launcher -- --stage sft …`",
+        ),
         ("runs rerun", "`zlaunch runs rerun` needs ID", "see `zlaunch runs rerun --help`"),
         (
             "runs show a b",
@@ -45,7 +78,9 @@ PARSER_ERROR: Any = typer.BadParameter.__base__
     ],
 )
 def test_a_usage_error_says_what_is_expected(words: str, message: str, hint: str | None) -> None:
-    with pytest.raises(PARSER_ERROR) as caught:
+    with pytest.raises((PARSER_ERROR, WrongUsage)) as caught:
         program(words.split(), prog_name="zlaunch", standalone_mode=False)
-    error = as_wrong_usage(caught.value)
+    error = caught.value
+    if not isinstance(error, WrongUsage):
+        error = as_wrong_usage(error, words.split())
     assert (error.message, error.hint) == (message, hint)

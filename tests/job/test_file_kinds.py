@@ -8,6 +8,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import InputMissing, WrongUsage
+from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.script_reader import read_script
 
 SHELL_SCRIPT = """#!/bin/bash
@@ -152,3 +153,18 @@ def test_a_program_that_pip_installed_is_python_though_it_begins_like_a_shell_sc
     ]
     (folder / "trl").write_text("\n".join(lines))
     assert not read_script(Path("trl")).is_sure
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "hint"),
+    [
+        ("acc.yaml", "distributed_type: NO\n", "`zlaunch config translate acc.yaml -- SCRIPT`"),
+        ("acc.json", '{"distributed_type": "NO"}', "`zlaunch config translate acc.json -- SCRIPT`"),
+        ("lf.yaml", "finetuning_type: lora\nfp16: true\n", "`zlaunch train -m llamafactory.launcher"),
+    ],
+)
+def test_a_config_of_another_program_is_no_ds_config(folder: Path, file: str, text: str, hint: str) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(WrongUsage, match="not a ds_config") as error:
+        read_ds_config(Path(file))
+    assert (error.value.hint or "").startswith(hint)

@@ -6,7 +6,14 @@ from typing import Any
 from tests.each import each
 from tools.write_models import PAGE, page
 from zlaunch.job.model import HUB_ID
-from zlaunch.job.public_models import PublicModel, find_public, nearest_public, public_models, public_names
+from zlaunch.job.public_models import (
+    PublicModel,
+    find_public,
+    nearest_public,
+    public_models,
+    public_names,
+    public_of_size,
+)
 from zlaunch.job.transformer import read_transformer
 
 NOT_ARCHITECTURE = {"auto_map", "quantization_config", "bos_token_id", "eos_token_id", "_name_or_path"}
@@ -77,6 +84,14 @@ def test_a_bundled_model_is_found_in_any_case_and_by_all_its_names() -> None:
 )
 def test_a_name_that_is_close_to_a_bundled_one_is_recognized(typed: str, meant: str | None) -> None:
     assert nearest_public(typed) == meant
+
+
+@each(
+    "size, name",
+    [("7B", "mistralai/Mistral-7B-Instruct-v0.2"), ("70b", "meta-llama/Llama-3.1-70B"), ("model", None)],
+)
+def test_a_size_is_answered_with_bundled_models_of_that_size(size: str, name: str | None) -> None:
+    assert next(iter(public_of_size(size)), None) == name
 
 
 def test_the_page_about_bundled_models_is_the_one_that_the_data_write() -> None:

@@ -27,7 +27,7 @@ def test_a_flag_of_a_launcher_among_the_scripts_own_is_refused(name: str) -> Non
 def test_a_misplaced_flag_is_answered_with_the_right_one() -> None:
     with pytest.raises(WrongUsage) as caught:
         check_script_args(script(PARSER), ScriptArgs.of(["--nproc-per-node=4"]))
-    assert caught.value.hint == "put `--gpus N` before the script"
+    assert caught.value.hint == "put `--gpus 4` before the script"
 
 
 def test_a_flag_in_an_example_of_the_docstring_is_not_defined() -> None:
@@ -117,7 +117,7 @@ def test_an_option_of_an_estimate_is_a_key_of_the_ds_config_for_a_script_without
     loop = script(PARSER, ConfigInterface.DEEPSPEED)
     with pytest.raises(WrongUsage) as caught:
         check_script_args(loop, ScriptArgs.of(["--micro-batch", "8"]))
-    assert caught.value.hint == "put `--set train_micro_batch_size_per_gpu=N` before the script"
+    assert caught.value.hint == "put `--set train_micro_batch_size_per_gpu=8` before the script"
 
 
 @each("name", DEFAULTS)

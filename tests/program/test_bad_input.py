@@ -138,7 +138,7 @@ CASES: dict[str, Case] = {
         65,
         "`--learning_rate` needs a number",
     ),
-    "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus N"),
+    "a launcher flag after the script": (["script.py", "--", "--nproc_per_node", "2"], 2, "--gpus 2"),
     "a run directory that is in use": (["--run-dir", "empty/.."], 69, "not empty"),
 }
 

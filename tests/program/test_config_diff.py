@@ -33,8 +33,8 @@ def test_two_presets_are_compared_in_80_columns(tmp_path: Path) -> None:
         "  memory  bytes per parameter on each GPU: 14 and the gradients at stage 0; 2 +",
         "          12/N and the gradients at 1; 2 + 14/N at 2; 16/N at 3; in addition",
         "          buckets, and temporary memory of the step",
-        "  speed   stages 1 and 2 send as much as plain data parallelism, stage 3 50 %",
-        "          more",
+        "  speed   by the ZeRO paper, stages 1 and 2 send as much as plain data",
+        "          parallelism, and stage 3 50 % more; DeepSpeed sends 50 % more at",
     ]
 
 

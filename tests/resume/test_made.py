@@ -1,5 +1,6 @@
 """Jobs that resume from checkpoints that were made without training."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from tests.checkpoint.made import T, safetensors, trainers
 from tests.making import script
 from tests.resume.resuming import PASSES, TRAINER, findings, inputs, planned
+from zlaunch.cli.checkpoint.show import show
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.errors import Finding, InputMissing, Severity
 from zlaunch.files import shown
@@ -130,3 +132,20 @@ def test_the_end_of_a_run_names_a_model_that_holds_nothing_and_what_has_its_numb
     empty = "its tensors are empty: saved at stage 3 without gathering"
     assert rows["model"] == f"it cannot be loaded: out/model.safetensors: {empty}"
     assert "`zlaunch checkpoint export out/checkpoint-3 DIR` exports its model" in rows["checkpoint"]
+
+
+def test_show_takes_the_newest_checkpoint_of_a_directory_and_names_those_beside_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for step in (2, 3):
+        trainers(tmp_path / "out" / f"checkpoint-{step}", SHAPES, 2)
+    os.utime(tmp_path / "out" / "checkpoint-2", (0, 0))
+    show(Path("out"))
+    shown = capsys.readouterr()
+    assert "using out/checkpoint-3, the newest complete checkpoint in out" in shown.err
+    assert "checkpoint  out/checkpoint-3\n" in shown.out
+    safetensors({name: T((1,)) for name in SHAPES}, tmp_path / "out" / "model.safetensors")
+    show(Path("out"))
+    beside = " ".join(capsys.readouterr().err.split())
+    assert "out has checkpoints, too: `zlaunch checkpoint show out/checkpoint-3`" in beside

@@ -15,11 +15,11 @@ from zlaunch.config.resolve.resolve import resolve_values
 from zlaunch.config.rules.rule import Context
 from zlaunch.config.validate import validate_document
 from zlaunch.dsconfig.native_ops import needed_ops
-from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage
 from zlaunch.files import shown
+from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.stack import SoftwareStack
 
@@ -60,7 +60,7 @@ def find_at_hand(
     config, document = _config_at_hand(named, job_file), None
     try:
         if named is not None:
-            document = read(named)
+            document = read_ds_config(Path(named))
         context = Context(packages=stack.versions, release=stack.deepspeed)
         written = compose(job or _NO_JOB, document)
         if document is None or decides:

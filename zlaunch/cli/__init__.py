@@ -141,7 +141,7 @@ def main() -> None:
             error.show()
             sys.exit(error.exit_code)
         error.message = hide_in_text(error.message)
-        _end_with(as_wrong_usage(error))
+        _end_with(as_wrong_usage(error, sys.argv[1:]))
     except ZlaunchError as error:
         _end_with(error)
     except BrokenPipeError:

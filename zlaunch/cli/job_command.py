@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from zlaunch import console
+from zlaunch.cli.defaults import errors_of
 from zlaunch.cli.option_table import PanelCommand
 from zlaunch.cli.passthrough import ScriptCommand
 from zlaunch.job.args import ScriptArgs
@@ -26,7 +27,8 @@ class JobCommand(PanelCommand, ScriptCommand):
         before, after = args[:cut], args[cut + 1 :]
         if ctx.resilient_parsing or "--help" in before:
             return super().parse_args(ctx, args)
-        given, rest, _ = self.make_parser(ctx).parse_args(args=[*before])
+        with errors_of(ctx):
+            given, rest, _ = self.make_parser(ctx).parse_args(args=[*before])
         file = find_job_file()
         if given.get("job") is not None:
             file = Path(given["job"])

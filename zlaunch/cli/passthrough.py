@@ -46,7 +46,7 @@ class ScriptCommand(DeclaredDefaults, TyperCommand):
             hint = (
                 f"options of the script go after `--`: `{ctx.command_path} -- {shlex.quote(str(script))} …`"
             )
-            raise no_such_option(ctx.command_path, name, meant, of_other_programs(ctx, name), hint)
+            raise no_such_option(ctx.command_path, name, meant, of_other_programs(ctx, name, args), hint)
         ctx.args = [*ctx.args, *after]
         return result
 

@@ -1,5 +1,6 @@
 """`zlaunch init --recipe`: a recipe and a `zlaunch.yaml` with the fastest configuration that fits."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,20 +12,22 @@ from zlaunch.cli.recipes.copy import copy_recipe
 from zlaunch.cli.recipes.name import find_recipe
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
-from zlaunch.cli.views.plan_report import plan_rows, show_nothing
+from zlaunch.cli.views.plan_report import MOST_MISSES, plan_rows, show_nothing
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options, offload_text
 from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
-from zlaunch.estimate.strategies import Strategy
+from zlaunch.estimate.strategies import STRATEGIES, Strategy
 from zlaunch.estimate.workload import Lora
 from zlaunch.files import write_whole
 from zlaunch.job.model import SEQ_LEN_FLAGS
 from zlaunch.job.recipes import Recipe, recipe_names
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
+from zlaunch.units import brief, memory
 
 SAVE: Final = "out"
 LORA_FLAG: Final = "lora_rank"
@@ -57,6 +60,8 @@ def planned_job(asked: PlannedJob, target: Path) -> None:
         )
     if asked.lora is not None and LORA_FLAG not in flags:
         raise WrongUsage(f"`--lora`: the recipe `{recipe.name}` trains no adapters", "leave it out")
+    begin = f"planning for {asked.model}: rehearsing the fastest configurations may take minutes"
+    console.say(*console.paragraph(begin))
     query, result = search(asked)
     if isinstance(result, NothingFits):
         show_nothing(result, query)
@@ -125,8 +130,32 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
         lora=lora,
         overrides=chosen.query.job.overrides,
         args=tuple(args),
-        remarks=("The fastest that fits, by `zlaunch init`:", *console.table(estimate)),
+        remarks=(
+            "The fastest that fits, by `zlaunch init`:",
+            *console.table(estimate),
+            *_considered(result),
+            "To try the program on a CPU, with the small model that comes with it:",
+            f"  zlaunch train --job none {asked.recipe}.py -- --max_steps 2 --output_dir try",
+        ),
     )
+
+
+def _considered(result: SearchResult) -> Iterator[str]:
+    """List what would be preferred to the choice, or is as large, and why it was not taken."""
+    rows = []
+    for candidate, estimate in [*result.misses()][:MOST_MISSES]:
+        why = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}.get(estimate.fit, "cannot tell whether it fits")
+        rows.append((f"`{candidate.options}`", f"{memory(estimate.need.process[1])} on each GPU: {why}"))
+    chosen = result.estimate.seconds
+    if result.other is not None and chosen is not None and result.other[1] > chosen:
+        other, seconds = result.other
+        rows.append((f"`{other.options}`", f"slower: about {brief(seconds)} a step"))
+    preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
+    hopeless = [strategy for strategy in preferred if strategy in result.hopeless]
+    rows += [(f"`{strategy.options}`", "too large") for strategy in hopeless]
+    if rows:
+        yield "Not taken:"
+        yield from console.table(rows)
 
 
 def stage_and_offload(strategy: Strategy) -> str:

@@ -6,14 +6,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from zlaunch.errors import WrongUsage
+from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
-def as_wrong_usage(error: Any) -> WrongUsage:
-    """Write what Typer's parser refuses as an error of zlaunch, with what to type."""
+def as_wrong_usage(error: Any, words: Sequence[str] = ()) -> WrongUsage:
+    """Write what Typer's parser refuses as an error of zlaunch, with what to type.
+
+    `words` are the command line.
+    """
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     command, hint = "zlaunch", None
     if context is not None:
@@ -24,16 +28,16 @@ def as_wrong_usage(error: Any) -> WrongUsage:
     if parameter is not None:
         name = _name(parameter)
     if hasattr(error, "possibilities"):
-        elsewhere = _of_others(context, error.option_name)
+        elsewhere = _of_others(context, error.option_name, words)
         return no_such_option(command, error.option_name, error.possibilities, elsewhere)
     if said.startswith("Missing"):
-        return WrongUsage(f"`{command}` needs {name}", hint)
+        return WrongUsage(f"`{command}` needs {_several(context, parameter) or name}", hint)
     if name:
         return _wrong_value(name, error.message.removeprefix("Value error, "), hint)  # as pydantic begins
     if (extra := _EXTRA.search(said)) is not None:
         return WrongUsage(f"`{command}` takes no further argument: {extra[1]}", hint)
     if (flag := getattr(error, "option_name", None)) and said.endswith("requires an argument"):
-        return WrongUsage(f"`{flag}` needs a value", hint)
+        return _without_value(context, flag, hint)
     return WrongUsage(said[:1].lower() + said[1:], hint)
 
 
@@ -49,16 +53,53 @@ def no_such_option(
     return WrongUsage(f"{command} has no option `{name}`", hint)
 
 
-def of_other_programs(context: Any, name: str) -> str | None:
-    """Say what to type here for an option of another program, or slang; None if it is neither."""
+def _several(context: Any, parameter: Any) -> str | None:
+    """Count the arguments of one kind that a command needs; None if it needs one."""
+    if context is None or parameter is None:
+        return None
+    alike = [other for other in context.command.params if other.metavar == parameter.metavar]
+    if parameter.param_type_name != "argument" or len(alike) == 1:
+        return None
+    name = _name(parameter)
+    return f"{len(alike)} {_NOUNS.get(name, name)}s"
+
+
+_NOUNS = {"ID": "run"}
+"""Metavar of an argument → what it names."""
+
+
+def _without_value(context: Any, flag: str, hint: str | None) -> WrongUsage:
+    """Say which value an option needs, by its help."""
+    options = [] if context is None else context.command.params
+    option = next((option for option in options if flag in (*option.opts, *option.secondary_opts)), None)
+    if option is None:
+        return WrongUsage(f"`{flag}` needs a value", hint)
+    message = f"`{flag}` needs a value"
+    if option.metavar:
+        message += f": {option.metavar}"
+    return WrongUsage(message, option.help or hint)
+
+
+def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str | None:
+    """Say what to type here for an option of another program, or slang; None if it is neither.
+
+    `words` are the command line.
+    """
     from zlaunch.config.translate.other_options import (  # only for a wrong option
+        LORA_RANKS,
+        of_adapters,
         other_option,
         trainer_argument,
     )
 
     if (argument := trainer_argument(name)) is not None:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
-    other = other_option(name)
+    value = ScriptArgs.of(words).value(flag_name(name))
+    if flag_name(name) in LORA_RANKS and context.command.name == "train":
+        return of_adapters(words, value)
+    if its := _of_llama_factory(name, value):
+        return its
+    other = other_option(name, value)
     if other is not None and other.option is None:
         return f"leave it out: {other.why}"
     if other is None or not _has_option(context.command, str(other.option).split()[0]):
@@ -66,18 +107,31 @@ def of_other_programs(context: Any, name: str) -> str | None:
     return f"did you mean `{other.option}`?"
 
 
+_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
+_LLAMA_FACTORY = "-m llamafactory.launcher"
+
+
+def _of_llama_factory(name: str, value: str | None) -> str | None:
+    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other options."""
+    is_its_stage = name == "--stage" and value in _LLAMA_FACTORY_STAGES
+    if not is_its_stage and flag_name(name) != "finetuning_type":
+        return None
+    typed = f"{name} {value or '…'}"
+    return f"`{typed}` is an argument of LLaMA-Factory: `zlaunch train {_LLAMA_FACTORY} -- {typed} …`"
+
+
 def _has_option(command: Any, name: str) -> bool:
     return any(name in (*option.opts, *option.secondary_opts) for option in command.params)
 
 
-def _of_others(context: Any, name: str) -> str | None:
+def _of_others(context: Any, name: str, words: Sequence[str]) -> str | None:
     """Say whose option it is, if it is one of another command about jobs, or of scripts."""
     if context.command.name not in _ABOUT_JOBS:
         return None
     argument = name.lstrip("-").replace("-", "_")
     if argument in {*DEFAULTS, *ADDED, *REMOVED}:
         return f"arguments of the script go after `--`: `{context.command_path} … -- --{argument} …`"
-    if meant := of_other_programs(context, name):
+    if meant := of_other_programs(context, name, words):
         return meant
     root = context.find_root()
     jobs = (job for job in _ABOUT_JOBS if _has_option(root.command.commands[job].load(), name))
@@ -99,6 +153,8 @@ def _wrong_value(name: str, said: str, hint: str | None) -> WrongUsage:
     if not choices and not said.startswith("Input should be "):
         return WrongUsage(f"`{name}`: {said}", hint)
     if choices:
+        if its := _of_llama_factory(name, value):
+            hint = its
         name = f"{name} {value}"
         if close := get_close_matches(value, choices, 1):
             hint = f"did you mean `{close[0]}`?"

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -192,9 +193,8 @@ def load_config(name: str) -> LoadedConfig:
         document = read(name)
         if not _is_for_accelerate(document.value):
             return LoadedConfig(document)
-        findings = [Finding("accelerate-config", _IN_JSON, severity=Severity.ADVICE)]
-        return _of_accelerate(name, document, [*map(document.locate, findings)])
-    return _of_accelerate(name, None, [])
+        return _of_accelerate(name, document)
+    return _of_accelerate(name, None)
 
 
 def _is_for_accelerate(value: Mapping[str, object]) -> bool:
@@ -207,17 +207,21 @@ def _is_for_accelerate(value: Mapping[str, object]) -> bool:
     return has_fields or not value.keys().isdisjoint(("distributed_type", "compute_environment"))
 
 
-_IN_JSON = "this is a config of accelerate in JSON: its fields are read as accelerate reads them"
-
-
-def _of_accelerate(name: str, document: Document | None, findings: list[Finding]) -> LoadedConfig:
+def _of_accelerate(name: str, document: Document | None) -> LoadedConfig:
     from zlaunch.config import accelerate  # most ds_configs are JSON
 
     if document is None:
         config = accelerate.read(Path(name))
     else:
         config = accelerate.interpret(document)
-    findings += config.findings
+    kind = Finding(
+        "accelerate-config",
+        "this is a config of accelerate: its fields are read as accelerate reads them",
+        f"`zlaunch config translate {shlex.quote(name)} -- SCRIPT` writes the command of zlaunch",
+        place=config.source.place(()),
+        severity=Severity.ADVICE,
+    )
+    findings = [kind, *config.findings]
     match config.ds_config:
         case str(file):
             return LoadedConfig(read(file), tuple(findings))

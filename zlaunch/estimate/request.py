@@ -11,7 +11,6 @@ from pathlib import Path
 from zlaunch.config.resolve.job import ResolveContext
 from zlaunch.config.resolve.trainer_agreement import fsdp_conflict
 from zlaunch.config.resolve.values import AUTO, Sourced
-from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.schema_errors import OWN_NAMES
 from zlaunch.errors import FATAL, InputMissing, Refused, Severity, WrongUsage
 from zlaunch.estimate.changes import Options
@@ -31,7 +30,7 @@ from zlaunch.hosts.machine.interpreter import (
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.hosts.machine.transformers_source import model_types, trainer_optimizers
-from zlaunch.job.file_kinds import similar_scripts
+from zlaunch.job.file_kinds import read_ds_config, similar_scripts
 from zlaunch.job.hub import fetch_code, fetch_model
 from zlaunch.job.model import HUB_ID, SEQ_LEN_FLAGS, ModelConfig, read_model
 from zlaunch.job.model_checks import check_model
@@ -90,7 +89,7 @@ def resolve_request(request: EstimateRequest) -> EstimateQuery:
         raise Refused(fatal)  # its job cannot be checked any further
     base = None
     if job.ds_config is not None:
-        base = read(job.ds_config)
+        base = read_ds_config(job.ds_config)
     given = ResolveContext(base, args, model, machine, cluster.world_size, stack=stack)
     query = EstimateQuery(
         job,

@@ -4,12 +4,14 @@ import json
 import re
 import shlex
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from zlaunch.dsconfig.read import read
+from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import WrongUsage
 from zlaunch.job.recipes import recipe_path, similar_recipe
 
@@ -34,6 +36,7 @@ _CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("finetuning_type",): ("a config of LLaMA-Factory", "`zlaunch train -m llamafactory.launcher -- {}`"),
 }
 """Keys, one of which each such file has → what it is, and what to type."""
+_OF_OTHERS = ("an accelerate config", "a config of axolotl", "a config of LLaMA-Factory")
 _ANY_CONFIG = ("a config", "pass the program that reads it: `zlaunch train SCRIPT -- {}`")
 
 
@@ -106,6 +109,27 @@ def _config(path: Path) -> WrongUsage:
     keys = _top_level_keys(path)
     what, hint = next((texts for some, texts in _CONFIGS.items() if keys & {*some}), _ANY_CONFIG)
     return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
+
+
+def config_of_other_program(file: str, keys: Collection[str]) -> tuple[str, str] | None:
+    """Say of which program a config is, by its keys, and what to type; None for a ds_config and others."""
+    for some, (what, hint) in _CONFIGS.items():
+        if what in _OF_OTHERS and not {*some}.isdisjoint(keys):
+            return what, hint.format(shlex.quote(file))
+    return None
+
+
+def read_ds_config(name: Path) -> Document:
+    """Read a ds_config as `dsconfig.read` does; raise WrongUsage for a config of another program."""
+    document: Document | None = None
+    if name.suffix in (".yaml", ".yml"):
+        keys = _top_level_keys(name)
+    else:
+        document = read(name)
+        keys = {*document.value}
+    if (other := config_of_other_program(str(name), keys)) is not None:
+        raise WrongUsage(f"`{name}` is {other[0]}, not a ds_config", other[1])
+    return document or read(name)
 
 
 def _top_level_keys(path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from threading import Thread
 
 from zlaunch.errors import InputMissing, Unavailable, ZlaunchError
 from zlaunch.job.model import ModelConfig, parse_model
-from zlaunch.job.public_models import find_public, nearest_public
+from zlaunch.job.public_models import find_public, nearest_public, public_of_size
 
 _SIGN_IN = "set HF_TOKEN, or run `hf auth login`"
 _DIRECTORY = "use a directory with the model's config.json"
@@ -29,6 +29,12 @@ def fetch_model(model_id: str) -> ModelConfig:
     If the hub does not give it, take the one that is bundled with zlaunch. Without one, raise InputMissing if
     the user can see no such model, Unavailable if the hub cannot be reached.
     """
+    if names := public_of_size(model_id):
+        listed = ", ".join(f"`{name}`" for name in names)
+        raise InputMissing(
+            f"`{model_id}` is the size of a model, and there is no such directory",
+            f"name a model, such as {listed}, whose config.json is bundled with zlaunch",
+        )
     try:
         file = _fetch(model_id)
     except ZlaunchError as error:

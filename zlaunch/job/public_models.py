@@ -4,11 +4,13 @@ They contain what transformers' config classes read to build a model, without to
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from itertools import chain
+from math import log
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,6 +65,33 @@ def find_public(model_id: str) -> PublicModel | None:
     """Find the model of a hub id, in upper or lower case; None if it is not bundled."""
     wanted = model_id.lower()
     return next((model for model in public_models() if wanted in map(str.lower, model.names)), None)
+
+
+def public_of_size(text: str) -> list[str]:
+    """Name a bundled model of each of a few organizations by a size, such as `7B`; none if it is not one."""
+    size = _SIZE.fullmatch(text)
+    if size is None or not float(size[1]):
+        return []
+    named = re.compile(rf"-{re.escape(text)}\b", re.IGNORECASE)
+
+    def distance(model: PublicModel) -> tuple[bool, float]:
+        return named.search(model.name) is None, abs(log(_parameters(model) / (float(size[1]) * 1e9)))
+
+    of_each: dict[str, str] = {}
+    for model in sorted(public_models(), key=distance):
+        of_each.setdefault(model.name.partition("/")[0], model.name)
+    return list(of_each.values())[:_MOST_OF_A_SIZE]
+
+
+_SIZE: Final = re.compile(r"(\d{1,4}(?:\.\d{1,3})?)[bB]")
+_MOST_OF_A_SIZE: Final = 3
+
+
+def _parameters(model: PublicModel) -> float:
+    if isinstance(model.parameters, int):
+        return model.parameters
+    units = {"M": 1e6, "B": 1e9, "T": 1e12}
+    return float(model.parameters[:-1]) * units[model.parameters[-1]]
 
 
 def nearest_public(model_id: str) -> str | None:

@@ -6,7 +6,12 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 
-from zlaunch.config.translate.other_options import USUAL_IN_SCRIPTS, other_option, trainer_argument
+from zlaunch.config.translate.other_options import (
+    LORA_RANKS,
+    USUAL_IN_SCRIPTS,
+    other_option,
+    trainer_argument,
+)
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS
@@ -42,6 +47,7 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
         _refuse_misspelled(script, unknown)
     if not (script.is_sure and has_parser):
         return
+    values = {flag.name: flag.value for flag in args.flags}
     for name in _unknown(_without_docstring(script), args):
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
         if whole and script.interface is ConfigInterface.TRAINER:  # other programs tell their own values
@@ -49,7 +55,9 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
                 f"`--{name}` is an abbreviation of `--{whole[0]}`",
                 "write the full name: zlaunch does not read abbreviations",
             )
-        if name not in {*DEFAULTS, *USUAL_IN_SCRIPTS} and (hint := _hint_for(script, name)) is not None:
+        if name in {*DEFAULTS, *USUAL_IN_SCRIPTS}:
+            continue
+        if (hint := _hint_for(script, name, values.get(name))) is not None:
             message = f"unrecognized argument `--{name}`: {script.path.name} does not define it"
             raise WrongUsage(message, hint)
 
@@ -69,14 +77,16 @@ def _without_docstring(script: Script) -> Script:
     return replace(script, source=script.source.replace(docstring, "", 1))
 
 
-def _hint_for(script: Script, name: str) -> str | None:
+def _hint_for(script: Script, name: str, value: str | None) -> str | None:
     key = _OF_ESTIMATES.get(trainer_argument(name) or "")
     if key is not None and script.interface is not ConfigInterface.TRAINER:
-        return f"put `--set {key}=N` before the script"
-    return hint_for(name, _OF_ESTIMATES)
+        number = value if value is not None and value.isdecimal() else "N"
+        return f"put `--set {key}={number}` before the script"
+    return hint_for(name, _OF_ESTIMATES, value)
 
 
 _ALIKE = (
+    LORA_RANKS,
     MODEL_FLAGS,
     SEQ_LEN_FLAGS,
     (
@@ -87,9 +97,10 @@ _ALIKE = (
 """Names that scripts have for the same argument."""
 
 
-def hint_for(name: str, trainer_names: Collection[str]) -> str | None:
+def hint_for(name: str, trainer_names: Collection[str], value: str | None = None) -> str | None:
     """Say what to type for an argument of another program, or slang, that a script does not define.
 
+    `value` is the one that was typed for it.
     Of the Trainer's and the script's own arguments, only those are proposed that are given here.
     """
     name = flag_name(name)
@@ -99,7 +110,7 @@ def hint_for(name: str, trainer_names: Collection[str]) -> str | None:
     for alike in (alike for alike in _ALIKE if name in alike):
         if own := [known for known in alike if known in trainer_names]:
             return f"did you mean `--{own[0]}`?"
-    if (other := other_option(name)) is None:
+    if (other := other_option(name, value)) is None:
         return None
     if other.option is None:
         return f"leave it out: {other.why}"

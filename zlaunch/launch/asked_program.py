@@ -265,7 +265,7 @@ def _rejected(
     options: Sequence[str] = (),
 ) -> WrongUsage:
     hint = "see its `--help`"
-    if known := hint_for(word, {option.lstrip("-") for option in options}):
+    if known := hint_for(word, {option.lstrip("-") for option in options}, job.args.value(word)):
         hint = known
     elif trainer_argument(word) is None and (meant := get_close_matches(word, options, 1, _SIMILAR)):
         hint = f"did you mean `{meant[0]}`?"

@@ -10,6 +10,7 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import WrongUsage, ZlaunchError
 from zlaunch.hosts.cluster.placement import choose_slots, uncounted_hosts
 from zlaunch.hosts.cluster.topology import HostLine, Topology, read_hosts
+from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.launching_source import starts_ranks_itself
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
@@ -43,7 +44,7 @@ def read_sources(job: JobSpec) -> Sources:
     is_its_own = script.handover is Handover.NOT and bool(job.config_flags)
     ds_config: Document | None = None
     if job.ds_config is not None and not is_its_own:
-        ds_config = read(job.ds_config)
+        ds_config = read_ds_config(job.ds_config)
     lines: tuple[HostLine, ...] = ()
     topology: Topology | None = None
     if job.names_hosts:

@@ -50,6 +50,29 @@ def test_dashes_make_no_difference(written: str) -> None:
     assert other_option(written) == OtherOption("--stage 3")
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "option"),
+    [
+        ("num_gpus", "2", "--gpus 2"),
+        ("zero_stage", "1", "--stage 1"),
+        ("zero3", "true", "--stage 3"),
+        ("offload_optimizer_device", "nvme", "--offload optimizer:nvme"),
+        ("offload_param", "cpu", "--offload param:cpu"),
+        ("mixed_precision", "fp8", "--precision bf16"),
+        ("deepspeed_config_file", "my ds.json", "--ds-config 'my ds.json'"),
+        ("num_nodes", "2", "--hostfile FILE"),
+        ("nodes", "2", "--hosts NODE1,NODE2"),
+        ("max_restarts", "3", "--max-restarts 3"),
+        ("gradient_clipping", "0.5", "--set gradient_clipping=0.5"),
+        ("launcher", "pdsh", "--launcher deepspeed"),
+    ],
+)
+def test_the_value_that_was_typed_is_kept_where_the_option_takes_it(
+    name: str, value: str, option: str
+) -> None:
+    assert other_option(name, value) == OtherOption(option)
+
+
 def test_an_option_of_nobody_is_not_answered() -> None:
     assert other_option("--colour") is None
     assert trainer_argument("--colour") is None

@@ -5,7 +5,7 @@ import pytest
 
 from tests.each import each
 from zlaunch.errors import WrongUsage
-from zlaunch.hosts.machine.gpu_catalog import GpuModel, gpu_from_nvml, known_gpus, parse_gpus
+from zlaunch.hosts.machine.gpu_catalog import GpuModel, gpu_from_nvml, known_gpus, nominal_size, parse_gpus
 
 GIB = 1 << 30
 
@@ -114,6 +114,12 @@ def test_no_gpu_of_another_maker_is_proposed(text: str) -> None:
         parse_gpus(text)
     assert caught.value.hint is not None
     assert caught.value.hint.startswith("give its memory: ")
+
+
+def test_a_size_in_gb_comes_with_what_torch_sees_of_such_gpus() -> None:
+    assert nominal_size(parse_gpus("48GB")[1]) == "48 GB; known GPUs of 48 GB have 44.3 to 47.5 GiB"
+    assert nominal_size(parse_gpus("100GB")[1]) == "100 GB"
+    assert nominal_size(parse_gpus("48GiB")[1]) == nominal_size(parse_gpus("A40")[1]) == ""
 
 
 @pytest.mark.parametrize(

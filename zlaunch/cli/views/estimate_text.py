@@ -15,6 +15,7 @@ from zlaunch.estimate.memory.communication import Collective, paper_volume
 from zlaunch.estimate.memory.roofline import Speed
 from zlaunch.estimate.memory.settings import read_settings
 from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.hosts.machine.gpu_catalog import nominal_size
 from zlaunch.job.script import Handover
 from zlaunch.units import brief, count, decimal, gib, in_gib, memory, plural
 
@@ -198,6 +199,8 @@ def _ranks_text(cluster: Cluster) -> str:
     if cluster.gpu is None:
         return f"{text}; no GPU named or found"
     gpu = f"{cluster.gpu.name}, {gib(cluster.gpu.total_bytes)} GiB each"
+    if size := nominal_size(cluster.gpu):
+        gpu += f" ({size})"
     return f"{text} of {cluster.ranks_per_host} x {gpu}"
 
 

@@ -23,6 +23,7 @@ from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
+from zlaunch.job.file_kinds import config_of_other_program
 
 
 def refuse_another_kind(source: Document) -> None:
@@ -32,6 +33,8 @@ def refuse_another_kind(source: Document) -> None:
         message, hint = "this config is for SageMaker, not for your own machines", None
     elif keys & {"compute_environment", "distributed_type", SECTION}:
         return
+    elif (other := config_of_other_program(source.file, keys)) is not None:
+        message, hint = f"this is {other[0]}", other[1]
     elif not keys & DsConfig.model_fields.keys():
         message, hint = "not an accelerate config", "create one with `accelerate config`"
     elif source.text.lstrip().startswith("{"):

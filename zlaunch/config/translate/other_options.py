@@ -1,7 +1,10 @@
 """The option of zlaunch, or the Trainer's argument, that is meant by an option of another program."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from zlaunch.config.translate.flags import (
     BecomesOption,
@@ -13,6 +16,8 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
+from zlaunch.job.recipes import recipe_named
+from zlaunch.job.script import num_mentions
 
 _OF_ROLES: Mapping[Role, str] = {
     **dict.fromkeys((Role.RANKS, Role.ALL_RANKS), "--gpus N"),
@@ -25,7 +30,8 @@ _OF_ROLES: Mapping[Role, str] = {
     Role.NODE_RANK: "--node-rank N",
     Role.DS_CONFIG: "--ds-config FILE",
     Role.STAGE: "--stage 3",
-    **dict.fromkeys((Role.OPTIMIZER_DEVICE, Role.PARAM_DEVICE), "--offload cpu"),
+    Role.OPTIMIZER_DEVICE: "--offload optimizer:cpu",
+    Role.PARAM_DEVICE: "--offload param:cpu",
     **dict.fromkeys((Role.OPTIMIZER_PATH, Role.PARAM_PATH), "--nvme DIR"),
     Role.PRECISION: "--precision bf16",
     Role.ACCUMULATION: "--set gradient_accumulation_steps=N",
@@ -51,7 +57,9 @@ USUAL_IN_SCRIPTS = frozenset((*_CHECKPOINTS, "device", "cuda", "fp32"))
 SLANG: Mapping[str, str] = {
     **dict.fromkeys(("zero", "zero3", "stage"), "--stage 3"),
     "zero2": "--stage 2",
-    **dict.fromkeys(("offload", "offload_optimizer", "offload_param", "cpu_offload"), "--offload cpu"),
+    **dict.fromkeys(("offload", "cpu_offload"), "--offload cpu"),
+    "offload_optimizer": "--offload optimizer:cpu",
+    "offload_param": "--offload param:cpu",
     **dict.fromkeys(("nvme", "nvme_path", "offload_nvme"), "--nvme DIR"),
     **dict.fromkeys(("gpu", "ngpus", "n_gpus", "devices", "nproc", "world_size"), "--gpus N"),
     **dict.fromkeys(("deepspeed", "config", "ds", "ds_config", "deepspeed_config"), "--ds-config FILE"),
@@ -89,6 +97,26 @@ TRAINER_SLANG: Mapping[str, str] = {
 """What people call an argument of the Trainer."""
 
 
+LORA_RANKS = ("lora_rank", "lora_r", "lora_dim", "lora")
+"""Names that scripts have for the rank of adapters: the first is that of the recipes, the second peft's."""
+
+
+def of_adapters(words: Sequence[str], value: str | None) -> str:
+    """Say how the script of a command line, or else a recipe, is told the rank of adapters."""
+    rank = value or "16"
+    for word in words:
+        program = recipe_named(word) or Path(word)
+        if not program.is_file():
+            continue
+        source = program.read_text("utf-8", "replace")
+        if names := [name for name in LORA_RANKS if num_mentions(name, source)]:
+            return f"it is an argument of the script: `zlaunch train {word} -- --{names[0]} {rank}`"
+    return (
+        f"adapters are up to the script: `zlaunch train causal_lm -- --lora_rank {rank}` trains some; "
+        f"for scripts of TRL, it is `--use_peft --lora_r {rank}` after `--`"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OtherOption:
     """What an option of another program is here."""
@@ -99,9 +127,36 @@ class OtherOption:
     """Why there is none."""
 
 
-def other_option(name: str) -> OtherOption | None:
-    """Find what an option is here, by its name without dashes; None for one of no launcher, or slang."""
+_STANDS_FOR_ITSELF = ("zero2", "zero3", "fp32", "ddp", "num_nodes", "nnodes", "num_machines")
+"""Options whose value is not that of the option here."""
+_VALUES: Mapping[str, str] = {
+    "--gpus": r"[1-9]\d*|\d+(,\d+)*,?",
+    "--stage": "[0-3]",
+    "--offload": "cpu|nvme|none",
+    "--precision": "bf16|fp16|fp32",
+    "--node-rank": r"\d+",
+    "--max-restarts": r"\d+",
+}
+"""What an option here takes; others take anything but a number."""
+_ANY_VALUE = r"(?!\d+$|true$|false$)[^-].*"
+_OPEN_VALUES = ("N", "1.0", "…")
+"""Values that stand for another one, behind the name of a key or a variable."""
+
+
+def other_option(name: str, value: str | None = None) -> OtherOption | None:
+    """Find what an option is here, by its name without dashes; None for one of no launcher, or slang.
+
+    `value` is the one that was typed for it, which is kept if the option takes it here.
+    """
     name = _plain(name)
+    if (other := _other_option(name)) is None:
+        return None
+    if other.option is None or value is None or name in _STANDS_FOR_ITSELF:
+        return other
+    return replace(other, option=_with_value(other.option, value))
+
+
+def _other_option(name: str) -> OtherOption | None:
     for launcher in (DEEPSPEED, TORCHRUN, ACCELERATE):
         for flag in syntax_of(launcher).flags:
             if name in map(_plain, flag.names) and len(name) > 1:
@@ -111,6 +166,23 @@ def other_option(name: str) -> OtherOption | None:
     if name in _LEFT_OUT:
         return OtherOption(None, _LEFT_OUT[name])
     return None
+
+
+def _with_value(option: str, value: str) -> str:
+    name, _, example = option.partition(" ")
+    if not example or name == "--launcher":
+        return option
+    before = ""
+    if name in ("--set", "--env"):
+        key, _, example = example.partition("=")
+        before = f"{key}="
+        if example not in _OPEN_VALUES:
+            return option
+    elif not re.fullmatch(_VALUES.get(name, _ANY_VALUE), value):
+        return option
+    elif name == "--offload" and ":" in example:
+        before = f"{example.partition(':')[0]}:"
+    return f"{name} {before}{shlex.quote(value)}"
 
 
 def trainer_argument(name: str) -> str | None:

@@ -207,6 +207,23 @@ def _of_memory(text: str) -> GpuModel | None:
     return None
 
 
+def nominal_size(gpu: GpuModel) -> str:
+    """Say what torch sees of known GPUs of the same size, if only a size in GB is known of this one."""
+    gigabytes, rest = divmod(gpu.total_bytes, _UNITS["gb"])
+    if gpu.name != _ANY or rest:
+        return ""
+    seen = [known.total_bytes / _GIB for known in known_gpus().values()]
+    alike = [size for size in seen if min(filter(size.__le__, _NOMINAL_GB), default=0) == gigabytes]
+    text = f"{gigabytes} GB"
+    if alike:
+        text += f"; known GPUs of {gigabytes} GB have {min(alike):.1f} to {max(alike):.1f} GiB"
+    return text
+
+
+_NOMINAL_GB: Final = (11, 12, 16, 20, 24, 32, 40, 48, 64, 80, 94, 96, 141, 144, 180, 192)
+"""GB in the names of GPUs, of which torch sees fewer GiB."""
+
+
 def _hint_for(name: str, counted: str) -> str:
     """Say what to write for an unknown name, with the count that was written.
 

@@ -33,7 +33,7 @@ from xml.etree import ElementTree as ET
 from tools.report import LAST_RELEASE, MINUTES, ROOT, formatted
 
 WORKERS = len(os.sched_getaffinity(0)) + 1
-"""One more than there are cores: a fifth of the time of tests is waiting, for Slurm, for ssh, for a grace period."""
+"""One more than there are cores: tests wait a fifth of their time, for Slurm, for ssh, for grace periods."""
 ARGUMENTS = ("-n", str(WORKERS), "--dist", "loadfile", "--continue-on-collection-errors", "--durations=20")
 """What pytest is told."""
 

@@ -41,14 +41,14 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
     named = [flag.value for flag in args.flags if flag.name == "deepspeed" and flag.value is not None]
     if named and script.takes_trainer_args:
         raise InputMissing(f"cannot read the ds_config `{named[0]}`: No such file or directory")
-    unknown = _unknown(script, args)
+    unknown = _unknown_names(script, args)
     has_parser = any(map(script.mentions, ("ArgumentParser", "HfArgumentParser", "TrlParser")))
     if has_parser or not script.mentions("argv"):
         _refuse_misspelled(script, unknown)
     if not (script.is_sure and has_parser):
         return
     values = {flag.name: flag.value for flag in args.flags}
-    for name in _unknown(_without_docstring(script), args):
+    for name in _unknown_names(_without_docstring(script), args):
         whole = [known for known in DEFAULTS if _is_short_for(name, known)]
         if whole and script.interface is ConfigInterface.TRAINER:  # other programs tell their own values
             raise WrongUsage(
@@ -62,7 +62,7 @@ def check_script_args(script: Script, args: ScriptArgs) -> None:
             raise WrongUsage(message, hint)
 
 
-def _unknown(script: Script, args: ScriptArgs) -> list[str]:
+def _unknown_names(script: Script, args: ScriptArgs) -> list[str]:
     names = (flag.name for flag in args.flags)
     return [name for name in names if not (script.mentions(name) or script.may_define(f"--{name}"))]
 

@@ -15,7 +15,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.resume.newest import by_age, checkpoint_of
 
 
-def _below(folder: Path, itself: CheckpointFolder) -> Iterator[str]:
+def _newest_below(folder: Path, itself: CheckpointFolder) -> Iterator[str]:
     """Name the newest checkpoint below a model."""
     if itself.saved_by is SavedBy.WEIGHTS and (below := by_age(folder)):
         text = f"{shown(folder)} has checkpoints, too: `zlaunch checkpoint show {typed(below[0].folder)}`"
@@ -39,7 +39,7 @@ def show(
         console.say(*taken(folder, saved))
     else:
         saved = summarize(itself)
-        console.say(*_below(folder, itself))
+        console.say(*_newest_below(folder, itself))
     if as_json:
         console.data(to_json(members(saved)))
         return

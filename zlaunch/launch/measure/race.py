@@ -6,6 +6,7 @@ They alternate, so that a machine that becomes slower decides nothing.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Final
 
@@ -160,9 +161,12 @@ class Race:
         passed += [(name, f"it ran, but not again: {why}") for name, why in self._failed_again.items()]
         return Measurement(measured, passed, why, is_interrupted, self._num_kept, left, self._limits)
 
+    def _all_samples(self) -> list[Sample]:
+        return [*chain.from_iterable(self._samples.values())]
+
     def _fails_anyway(self) -> bool:
         """Whether the script seems to fail with every configuration."""
-        samples = [sample for samples in self._samples.values() for sample in samples]
+        samples = self._all_samples()
         failed = [sample for sample in samples if sample.failure is not None and not sample.ran_out_of_memory]
         return len(failed) >= MOST_FAILURES and len(failed) == len(samples)
 
@@ -192,7 +196,7 @@ class Race:
     def _judge(self, trial: TrialJob) -> None:
         """Pass over a configuration that failed, or trained something else than the others."""
         samples = self._samples[trial.name]
-        batches = [sample.batch for known in self._samples.values() for sample in known if sample.batch]
+        batches = [sample.batch for sample in self._all_samples() if sample.batch]
         own = [sample.batch for sample in samples if sample.batch]
         is_too_large = any(sample.ran_out_of_memory for sample in samples)
         if is_too_large or (samples and not self._succeeded(trial)):
@@ -262,7 +266,7 @@ class Race:
         return True
 
     def _is_too_late(self, trial: TrialJob) -> bool:
-        took = [sample.took for samples in self._samples.values() for sample in samples]
+        took = [sample.took for sample in self._all_samples()]
         own = [sample.took for sample in self._samples[trial.name]]
         expected = max(own or took, default=0.0)
         return self._clock() - self._began + expected > self._limits.seconds

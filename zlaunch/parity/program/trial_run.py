@@ -41,7 +41,7 @@ def compare(trial: Trial, directory: Path) -> dict[str, Any]:
     except NotRehearsed as error:
         return {"failure": str(error)}
     except Exception as error:  # noqa: BLE001 - a narrow model may be wrong in any way
-        return {"failure": f"transformers cannot build a narrow model of this type: {_one_line(error)}"}
+        return {"failure": f"transformers cannot build a narrow model of this type: {_error_line(error)}"}
     if (failure := _load_ops(trial.ops)) is not None:
         return {"failure": failure}
     wanted = DTYPES[trial.precision]
@@ -84,7 +84,7 @@ def _load_ops(names: Sequence[str]) -> str | None:
         for name in names:
             get_accelerator().create_op_builder(OPS[name].builder).load()
     except Exception as error:  # noqa: BLE001 - a compiler may fail in any way
-        return _one_line(error)
+        return _error_line(error)
     return None
 
 
@@ -173,7 +173,7 @@ def _fork(work: Callable[[], object], file: Path) -> int:
             status = 0
         except BaseException as error:  # noqa: BLE001 - any exception ends only this process
             traceback.print_exc()
-            file.write_text(_one_line(error).removeprefix("RuntimeError: "))
+            file.write_text(_error_line(error).removeprefix("RuntimeError: "))
     finally:
         os._exit(status)
 
@@ -186,5 +186,5 @@ def _why_failed(name: str, status: int, directory: Path) -> str:
     return f"{name} ended with status {status}"
 
 
-def _one_line(error: BaseException) -> str:
+def _error_line(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip().splitlines()[-1]

@@ -183,7 +183,7 @@ class EngineFacts:
         ids = cast("Tensor | None", inputs)
         if ids is not None and not ids.is_floating_point() and ids.dim() == 2:
             key = id(args[0])
-            self._tokens[key] = self._tokens.get(key, 0) + ids.numel() // _sharing(args[0])
+            self._tokens[key] = self._tokens.get(key, 0) + ids.numel() // _ranks_of_a_sequence(args[0])
 
     def evaluates(self, engine: object) -> bool:
         """Whether a forward pass of an engine is part of an evaluation: not that of a reference model."""
@@ -285,7 +285,7 @@ def trains(engine: object) -> bool:
     return bool(getattr(getattr(engine, "module", None), "training", True))
 
 
-def _sharing(engine: object) -> int:
+def _ranks_of_a_sequence(engine: object) -> int:
     """Count the ranks that train on the same sequences (AutoTP): each has its share of their tokens."""
     size = getattr(engine, "autotp_size", None)
     return max(1, size() or 1) if callable(size) else 1

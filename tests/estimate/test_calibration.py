@@ -9,6 +9,7 @@ from tests.asking import question
 from zlaunch.estimate.calibration import CALIBRATED, MeasuredRecord, keep, measured_record
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery
+from zlaunch.files import typed
 from zlaunch.units import brief
 
 TIMES = 1.25
@@ -90,7 +91,7 @@ def test_a_calibration_is_told_with_the_run_and_how_to_leave_it_out(cache: Path)
         f"calibrated by 1-measure/run-1, which took {brief(record['seconds'] or 0.0)} a step where "
         f"{brief(record['predicted_seconds'] or 0.0)} were predicted"
     )
-    assert finding.hint == f"`rm {cache / 'measured.jsonl'}` leaves out what was measured here"
+    assert finding.hint == f"`rm {typed(cache / 'measured.jsonl')}` leaves out what was measured here"
 
 
 def test_without_the_file_nothing_is_corrected(cache: Path) -> None:

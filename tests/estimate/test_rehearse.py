@@ -38,7 +38,7 @@ def test_one_program_answers_question_after_question_and_what_is_known_at_once(t
     with Rehearser(cache) as rehearser:
         assert rehearser([known]) == [told]
         assert program_of(rehearser) is None
-        first = rehearser([others[0], known], lambda *far: progress.append(far))
+        first = rehearser([others[0], known], lambda done, total: progress.append((len(done), total)))
         program = program_of(rehearser)
         second = rehearser(others[1:])
         assert program_of(rehearser) is program is not None

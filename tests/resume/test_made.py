@@ -110,7 +110,7 @@ def test_the_directory_above_a_checkpoint_is_refused_with_the_option_that_search
 ) -> None:
     with pytest.raises(InputMissing, match="not a checkpoint") as raised:
         resumption_by_argument(TRAINER, ScriptArgs.of((RESUME, str(checkpoint.parent))))
-    assert f"`--resume {checkpoint.parent}`, before the script" in (raised.value.hint or "")
+    assert f"`--resume {shown(checkpoint.parent)}`, before the script" in (raised.value.hint or "")
 
 
 def test_a_path_that_is_not_there_is_refused_with_one_that_is(checkpoint: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_command_that_a_plan_ends_with_can_be_pasted(
     written = (tmp_path / "my $plan's.json").exists()
     command = capsys.readouterr().err.splitlines()[-1]
     assert written
-    assert shlex.split(command)[4] == str(tmp_path / "my $plan's.json")
+    assert Path(shlex.split(command)[4]).resolve() == tmp_path / "my $plan's.json"
 
 
 def test_the_command_that_a_plan_ends_with_trains_in_the_environment_that_was_planned(

@@ -100,8 +100,8 @@ class EngineFacts:
         """Those of each engine."""
         self._leading: Callable[[], object] = _no_engine
         """Returns the engine whose steps count; None before the first, or once it is gone."""
-        self._followed: set[int] = set()
-        """Other engines that have stepped since it did."""
+        self._followed: dict[int, _Accumulation] = {}
+        """Other engines that have stepped since it did, and what they had accumulated."""
         self._num_discarded = self._num_taken = self._num_skipped = self._num_idle = 0
         self._has_learned = False
         self._tokens: dict[int, int] = {}
@@ -190,17 +190,28 @@ class EngineFacts:
         leading = self._leading()
         return not trains(engine) and (leading in (None, engine) or not trains(leading))
 
-    def _leads(self, engine: object) -> bool:
+    def _leads(self, engine: "DeepSpeedEngine", accumulation: _Accumulation) -> bool:
         """Whether a step of this engine ends a step of the program."""
         leading = self._leading()
         if leading is not None and leading is not engine and id(engine) not in self._followed:
-            self._followed.add(id(engine))
+            self._followed[id(engine)] = accumulation
             return False
         if leading is not engine:  # it is the first, or has stepped twice since the other did
             self._leading = weakref.ref(engine)
+            if (missed := self._followed.get(id(engine))) is not None:
+                self._note_missed(engine, missed)
             self._tokens = {id(engine): self._tokens.get(id(engine), max(self._tokens.values(), default=0))}
         self._followed.clear()
         return True
+
+    def _note_missed(self, engine: "DeepSpeedEngine", accumulation: _Accumulation) -> None:
+        """Note the loss of the step before, which was taken for a part of another engine's step."""
+        loss, step = accumulation.loss(engine.gradient_accumulation_steps()), engine.global_steps - 1
+        if loss is not None and loss.device.type == "cpu":  # nothing waits for a GPU
+            facts: dict[str, object] = {"step": step, "step_loss": float(loss), "seen_loss_step": step}
+            if self._heartbeat.counts_steps:
+                facts["loss"] = facts["step_loss"]
+            self._heartbeat.note(**facts)
 
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
         accumulation = self._accumulation(engine)
@@ -217,7 +228,7 @@ class EngineFacts:
             self._num_taken += 1
             self._num_skipped += skipped > accumulation.skipped
             facts |= {"taken_steps": self._num_taken, "skipped_steps": self._num_skipped}
-        if self._leads(engine):
+        if self._leads(engine, accumulation):
             facts |= self._program_stepped(engine, accumulation)
         return facts
 

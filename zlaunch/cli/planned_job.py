@@ -12,22 +12,21 @@ from zlaunch.cli.recipes.copy import copy_recipe
 from zlaunch.cli.recipes.name import find_recipe
 from zlaunch.cli.views.estimate_report import RehearsalLine
 from zlaunch.cli.views.job_file_text import Answers, job_file_text, next_lines
-from zlaunch.cli.views.plan_report import MOST_MISSES, plan_rows, show_nothing
+from zlaunch.cli.views.plan_report import UNFIT, not_taken, plan_rows, show_nothing
 from zlaunch.errors import WrongUsage
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options, offload_text
 from zlaunch.estimate.estimator import Estimator
-from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import EstimateQuery
 from zlaunch.estimate.request import EstimateRequest, resolve_request
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
-from zlaunch.estimate.strategies import STRATEGIES, Strategy
+from zlaunch.estimate.strategies import Strategy
 from zlaunch.estimate.workload import Lora
 from zlaunch.files import write_whole
 from zlaunch.job.model import SEQ_LEN_FLAGS
 from zlaunch.job.recipes import Recipe, recipe_names
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec
-from zlaunch.units import brief, memory
+from zlaunch.units import brief
 
 SAVE: Final = "out"
 LORA_FLAG: Final = "lora_rank"
@@ -143,16 +142,14 @@ def answers_of(asked: PlannedJob, result: SearchResult, length: str) -> Answers:
 def _considered(result: SearchResult) -> Iterator[str]:
     """List what would be preferred to the choice, or is as large, and why it was not taken."""
     rows = []
-    for candidate, estimate in [*result.misses()][:MOST_MISSES]:
-        why = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}.get(estimate.fit, "cannot tell whether it fits")
-        rows.append((f"`{candidate.options}`", f"{memory(estimate.need.process[1])} on each GPU: {why}"))
-    chosen = result.estimate.seconds
-    if result.other is not None and chosen is not None and result.other[1] > chosen:
-        other, seconds = result.other
-        rows.append((f"`{other.options}`", f"slower: about {brief(seconds)} a step"))
-    preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
-    hopeless = [strategy for strategy in preferred if strategy in result.hopeless]
-    rows += [(f"`{strategy.options}`", "too large") for strategy in hopeless]
+    for other in not_taken(result):
+        if other.fit is None:
+            why = f"slower: about {brief(other.seconds or 0.0)} a step"
+        else:
+            why = UNFIT.get(other.fit, "cannot tell whether it fits")
+        if other.memory:
+            why = f"{other.memory} on each GPU: {why}"
+        rows.append((f"`{other.options}`", why))
     if rows:
         yield "Not taken:"
         yield from console.table(rows)

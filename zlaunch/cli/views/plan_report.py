@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from zlaunch import console
 from zlaunch.cli.views.dump import to_json
@@ -128,20 +128,47 @@ def _considered(result: SearchResult) -> Iterator[tuple[str, ...]]:
     """List the choice, and why others were not taken."""
     chosen, best = result.estimate.seconds, result.estimate
     yield _gpu_text(best), _step_text(chosen), "chosen", str(result.candidate.options)
+    for other in not_taken(result):
+        if other.fit is not None:
+            why = UNFIT.get(other.fit, "cannot tell")
+        else:
+            why = _how_much_slower(other.seconds or 0.0, chosen or 0.0)
+        yield other.memory or _NOT_REHEARSED, _step_text(other.seconds), why, other.options
+
+
+def _how_much_slower(seconds: float, chosen: float) -> str:
+    if is_as_fast(seconds, chosen):
+        return "no faster"
+    return f"{seconds / chosen - 1:.0%} slower"
+
+
+UNFIT: Final = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}
+
+
+class NotTaken(NamedTuple):
+    """A configuration that was considered."""
+
+    options: str
+    fit: Fit | None
+    """None for one that is only slower."""
+    memory: str = ""
+    """Of each GPU; empty if it was not rehearsed."""
+    seconds: float | None = None
+    """The time of a step."""
+
+
+def not_taken(result: SearchResult) -> Iterator[NotTaken]:
+    """List what is larger than the choice, the fastest other, and what no closed form lets fit."""
     for candidate, estimate in list(result.misses())[:MOST_MISSES]:
-        why = {Fit.TIGHT: "may not fit", Fit.NO: "too large"}.get(estimate.fit, "cannot tell")
-        yield _gpu_text(estimate), _step_text(estimate.seconds), why, str(candidate.options)
-    if result.other is not None and chosen:
+        yield NotTaken(str(candidate.options), estimate.fit, _gpu_text(estimate), estimate.seconds)
+    chosen = result.estimate.seconds
+    if result.other is not None and chosen and result.other[1] > chosen:
         other, seconds = result.other
-        slower = "no faster"
-        if not is_as_fast(seconds, chosen):
-            slower = f"{seconds / chosen - 1:.0%} slower"
-        if seconds > chosen:
-            yield _NOT_REHEARSED, _step_text(seconds), slower, str(other.options)
+        yield NotTaken(str(other.options), None, seconds=seconds)
     preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
     for strategy in preferred:
         if strategy in result.hopeless:
-            yield _NOT_REHEARSED, "", "too large", str(strategy.options)
+            yield NotTaken(str(strategy.options), Fit.NO)
 
 
 def _gpu_text(estimate: Estimate) -> str:

@@ -88,7 +88,7 @@ def read_script(path: Path) -> Script:
         own_optimizer=_own_optimizer(code),
         without_deepspeed=next((name for name in _PARALLEL if name in code.names), ""),
         own_output_dir=output_dir,
-        has_other_modules=not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE},
+        has_other_modules=_has_other_modules(code),
         loads=frozenset(_loaded(code)),
         trusts_code=any(map(_trusts_code, code.nodes)),
         launcher=launcher_of(code.nodes),
@@ -218,6 +218,11 @@ def _is_plain(code: _Code) -> bool:
     """Whether a script certainly does not use DeepSpeed: it imports nothing that could."""
     known = {*sys.stdlib_module_names, *_PLAIN_PACKAGES}
     return _imported(code) <= known and code.names.isdisjoint(_RUNS_OTHERS)
+
+
+def _has_other_modules(code: _Code) -> bool:
+    """Whether a script imports anything that may define arguments."""
+    return not _imported(code) <= {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE}
 
 
 def _imported(code: _Code) -> set[str]:
@@ -391,8 +396,7 @@ def _wants_optimizer(code: _Code) -> Place | None:
 
 
 def _ignores_arguments(code: _Code) -> bool:
-    imports = {*sys.stdlib_module_names, *_PLAIN_PACKAGES, *_HUGGING_FACE}
-    if not _imported(code) <= imports or not code.names.isdisjoint(_RUNS_OTHERS):
+    if _has_other_modules(code) or not code.names.isdisjoint(_RUNS_OTHERS):
         return False
     return _READS_ARGUMENTS.search(code.source) is None
 

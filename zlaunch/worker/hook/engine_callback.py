@@ -208,10 +208,14 @@ class EngineFacts:
         """Note the loss of the step before, which was taken for a part of another engine's step."""
         loss, step = accumulation.loss(engine.gradient_accumulation_steps()), engine.global_steps - 1
         if loss is not None and loss.device.type == "cpu":  # nothing waits for a GPU
-            facts: dict[str, object] = {"step": step, "step_loss": float(loss), "seen_loss_step": step}
-            if self._heartbeat.counts_steps:
-                facts["loss"] = facts["step_loss"]
-            self._heartbeat.note(**facts)
+            self._heartbeat.note(step=step, **self._loss_facts(loss, step))
+
+    def _loss_facts(self, loss: "Tensor", step: int) -> dict[str, object]:
+        """Read a loss; a Trainer leaves losses that are NaN out of its logs."""
+        facts: dict[str, object] = {"step_loss": float(loss), "seen_loss_step": step}
+        if self._heartbeat.counts_steps:
+            facts["loss"] = facts["step_loss"]
+        return facts
 
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
         accumulation = self._accumulation(engine)
@@ -257,10 +261,7 @@ class EngineFacts:
         if self._heartbeat.counts_steps:
             facts["step"] = step
         if loss is not None and (asks or loss.device.type == "cpu"):
-            # A Trainer leaves losses that are NaN out of its logs.
-            facts |= {"step_loss": float(loss), "seen_loss_step": step}
-            if self._heartbeat.counts_steps:
-                facts["loss"] = facts["step_loss"]
+            facts |= self._loss_facts(loss, step)
         if asks:
             self._asked, self._num_asked = now, self._num_asked + 1
             facts |= self._gpu_peaks()

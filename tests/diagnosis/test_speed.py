@@ -166,7 +166,8 @@ def test_weights_of_stage_3_are_gathered_in_each_pass_whatever_is_accumulated() 
 
 
 def test_a_script_that_has_workers_is_not_told_to_have_some() -> None:
-    given = replace(slow(DATA=0.1), names_workers=True, job=JobEvidence(interface=ConfigInterface.DEEPSPEED))
+    job = JobEvidence(interface=ConfigInterface.DEEPSPEED, names_workers=True)
+    given = replace(slow(DATA=0.1), job=job)
     assert "more `num_workers`" in only(speed_losses(given)).verdict.advice[0]
 
 

@@ -218,6 +218,9 @@ def tail(file: Path, num_bytes: int = LOG_BYTES, after: int = 0) -> str:
         return ""
 
 
+_NAMES_WORKERS = re.compile(r"\bnum_workers\s*=\s*(?!0\b|None\b)")
+
+
 def job_evidence(run: RunFiles) -> JobEvidence:
     """Describe the job of a run: as its engine trained, or else as it was planned."""
     job, engine = run.job, run.program.get("engine", {})
@@ -239,6 +242,7 @@ def job_evidence(run: RunFiles) -> JobEvidence:
         interface=_recorded(ConfigInterface, job.get("interface")) or interface,
         handover=_recorded(Handover, job.get("handover")) or Handover.ARGUMENTS,
         gradient_checkpointing=_recomputed(run, ScriptArgs.of(words), source),
+        names_workers=source is not None and _NAMES_WORKERS.search(source.source) is not None,
         forecast=run.forecast or None,
         config=engine.get("ds_config") or run.config,
         forced=tuple(job.get("forced", ())),

@@ -167,6 +167,8 @@ class JobEvidence:
     forecast: ForecastRecord | None = None
     gradient_checkpointing: bool | None = None
     """Whether activations are recomputed; None if unknown."""
+    names_workers: bool = False
+    """Whether the script gives a `DataLoader` processes that load data."""
     config: Mapping[str, object] = field(default_factory=dict)
     """The ds_config."""
     forced: tuple[str, ...] = ()

@@ -86,8 +86,6 @@ class SpeedEvidence:
     """Saving and evaluating → seconds per step of the first rank."""
     workers: int | None = None
     """Processes that load data, as a Trainer was told; None if unknown."""
-    names_workers: bool = False
-    """Whether the script sets their number itself."""
     threads: int | None = None
     """`OMP_NUM_THREADS` of a rank; None if it is not set."""
     cores: int | None = None
@@ -209,7 +207,7 @@ def _more_workers(evidence: SpeedEvidence) -> str:
         return "more workers, or prepare the data once before training: `Dataset.map`, a faster disk"
     if evidence.job.setting == "argument" and workers == 0:
         return "`-- --dataloader_num_workers 2`: prepare batches while the step before is computed"
-    if evidence.names_workers:
+    if evidence.job.names_workers:
         return "more `num_workers` in its `DataLoader`, or prepare the data once before training"
     return "`num_workers=2` in its `DataLoader`: prepare batches while the step before is computed"
 

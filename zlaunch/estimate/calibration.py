@@ -7,13 +7,14 @@ was measured, so that a job that may not fit is not said to fit.
 import contextlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypedDict
 
 from zlaunch.config.resolve.compose import OFFLOADS
+from zlaunch.dsconfig.precision import precision_of
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import value_at
 from zlaunch.errors import Finding, Severity
@@ -108,9 +109,21 @@ def keep(records: Iterable[MeasuredRecord]) -> None:
                 lines.writelines(f"{json.dumps(record)}\n" for record in records)
 
 
-def calibrated(estimate: Estimate) -> Estimate:
+def kept_records() -> list[MeasuredRecord]:
+    """Read what was measured, the oldest first; nothing if there is no file, or it cannot be read."""
+    file = calibration_file()
+    if file is None:
+        return []
+    try:
+        lines = read_regular(file).splitlines()
+    except OSError:
+        return []
+    return [parse_record(line, MeasuredRecord) for line in lines]
+
+
+def calibrated(estimate: Estimate, records: Sequence[MeasuredRecord]) -> Estimate:
     """Correct an estimate by what was measured on its machine, and have it say so."""
-    calibration, speed = _calibration_of(estimate.query, estimate.workload), estimate.speed
+    calibration, speed = _calibration_of(estimate.query, estimate.workload, records), estimate.speed
     if calibration is None:
         return estimate
     if speed is not None:
@@ -120,18 +133,16 @@ def calibrated(estimate: Estimate) -> Estimate:
     return replace(estimate, forecast=forecast, speed=speed, remarks=(*estimate.remarks, calibration.finding))
 
 
-def _calibration_of(query: EstimateQuery, workload: Workload) -> Calibration | None:
+def _calibration_of(
+    query: EstimateQuery, workload: Workload, records: Sequence[MeasuredRecord]
+) -> Calibration | None:
     """Choose the newest measurement of this model here on as many ranks, at best of its strategy."""
-    file, wanted = calibration_file(), _place(query, workload)
-    try:
-        lines = [] if file is None else read_regular(file).splitlines()
-    except OSError:
+    if not records:
         return None
-    here: list[MeasuredRecord] = []
-    for line in lines:
-        record = parse_record(line, MeasuredRecord)
-        if {**record, "strategy": wanted["strategy"]}.items() >= wanted.items():
-            here.append(record)
+    wanted = _place(query, workload)
+    here = [
+        record for record in records if {**record, "strategy": wanted["strategy"]}.items() >= wanted.items()
+    ]
     if not here:
         return None
     same = [record for record in here if record.get("strategy") == wanted["strategy"]]
@@ -142,13 +153,12 @@ def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
     """Say where a job runs, and how it is partitioned."""
     gpu, config = query.cluster.gpu, workload.ds_config
     model = json.dumps(workload.model, sort_keys=True, default=str)
-    precisions = [name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True]
     devices = [value_at(config, (ZERO, offload, "device")) or "none" for offload in OFFLOADS]
     return {
         "host": query.given.machine.hostname,
         "device": "CPU" if gpu is None else gpu.name,
         "ranks": query.cluster.world_size,
-        "precision": next(iter(precisions), "fp32"),
+        "precision": precision_of(config),
         "model": sha256(model.encode()).hexdigest()[:16],
         "strategy": f"stage {value_at(config, (ZERO, 'stage')) or 0}, offload {' '.join(map(str, devices))}",
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from zlaunch.config.resolve.job import ResolvedConfig
 from zlaunch.dsconfig.text.document import Document, located
 from zlaunch.errors import Finding, Refused, Severity, Unavailable
-from zlaunch.estimate.calibration import calibrated
+from zlaunch.estimate.calibration import calibrated, kept_records
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast
 from zlaunch.estimate.forecast_cache import ForecastCache
@@ -165,9 +165,14 @@ def _estimates(
         for number, (query, resolved, workload) in jobs.items():
             jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
 
+    numbers, records = [*jobs], kept_records()
+
     def estimated(place: int, forecast: Rehearsed) -> tuple[int, Estimate | Rejected]:
-        number = [*jobs][place]
-        return number, _estimate(*jobs[number], forecast)
+        number = numbers[place]
+        estimate = _estimate(*jobs[number], forecast)
+        if isinstance(estimate, Estimate):
+            estimate = calibrated(estimate, records)
+        return number, estimate
 
     if jobs:
         rehearsed = forecasts([workload for *_, workload in jobs.values()], estimated)
@@ -196,7 +201,7 @@ def _estimate(
     if forecast.late_error is not None:
         return Rejected(Refused([_deepspeed_gives_up(forecast.late_error, query.given.base)]))
     speed = speed_of(workload, query.cluster, forecast)
-    return calibrated(Estimate(query, resolved, workload, forecast, speed, remarks))
+    return Estimate(query, resolved, workload, forecast, speed, remarks)
 
 
 def _of_whole_step(forecast: Rehearsed, workload: Workload, rehearsed: Workload) -> Rehearsed:

@@ -17,7 +17,7 @@ from zlaunch.dsconfig.batch import RankGroups, rank_groups
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.errors import Refused
-from zlaunch.estimate.calibration import calibrated
+from zlaunch.estimate.calibration import calibrated, kept_records
 from zlaunch.estimate.estimator import speed_of
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
@@ -164,7 +164,8 @@ def estimate_of(plan: LaunchPlan, cluster: Cluster, result: RehearsedProgram, fo
     if length is not None:  # the formulas know language models alone
         speed = speed_of(workload, cluster, forecast)
     remarks = tuple(remarks_on(forecast, query))
-    return calibrated(Estimate(query, resolved, workload, forecast, speed, remarks))
+    estimate = Estimate(query, resolved, workload, forecast, speed, remarks)
+    return calibrated(estimate, kept_records())
 
 
 def _with_own_settings(values: Values, result: RehearsedProgram) -> Values:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from zlaunch import __version__
 from zlaunch.diagnosis.collect import tail
+from zlaunch.dsconfig.precision import precision_of
 from zlaunch.dsconfig.text.document import dotted, leaves, value_at
 from zlaunch.rundir.record import (
     EngineRecord,
@@ -25,7 +26,7 @@ from zlaunch.rundir.record import (
 from zlaunch.runs.history import RunHistory, memory_of_ranks, num_not_finite, span_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run, State
-from zlaunch.runs.what_ran import differences, precision_of, unused
+from zlaunch.runs.what_ran import differences, unused
 from zlaunch.runs.why import headline, verdict_of
 from zlaunch.secrets import hide_in, hide_in_text
 from zlaunch.worker.hook.step_history import NUMBERS
@@ -359,7 +360,7 @@ def _plan_rows(run: Run) -> list[dict[str, object]]:
     rows = (
         ("ranks", run.world_size, len(run.heartbeats) or None),
         ("ZeRO stage", job.get("stage"), real.get("stage")),
-        ("precision", job.get("precision"), precision_of(engine) if engine else None),
+        ("precision", job.get("precision"), precision_of(engine.get("ds_config", {})) if engine else None),
         ("batch of one rank", job.get("micro_batch"), real.get("micro_batch")),
         ("accumulated batches", job.get("grad_accum"), real.get("grad_accum")),
         ("global batch", job.get("train_batch_size"), real.get("train_batch_size")),

@@ -1,12 +1,11 @@
 """The time of a step of a run, by part and rank, its throughput, and what limits it."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from zlaunch.diagnosis.collect import job_evidence
+from zlaunch.diagnosis.evidence import JobEvidence
 from zlaunch.diagnosis.speed import (
     LEAST_STEPS,
     OUTSIDE,
@@ -16,17 +15,16 @@ from zlaunch.diagnosis.speed import (
     TimedLine,
     speed_losses,
 )
+from zlaunch.dsconfig.precision import precision_of
 from zlaunch.errors import ZlaunchError
 from zlaunch.estimate.memory.activations import Batch, saved_activations, step_flops
 from zlaunch.estimate.memory.roofline import geometric_mean
-from zlaunch.files import read_regular
 from zlaunch.hosts.machine.gpu_catalog import gpu_from_nvml
 from zlaunch.job.transformer import Transformer, read_transformer
 from zlaunch.rundir import phases
 from zlaunch.rundir.record import HeartbeatRecord, StepRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.run import Run
-from zlaunch.runs.what_ran import precision_of
 from zlaunch.units import brief, decimal, rate, whole
 from zlaunch.worker.hook.step_clock import WARM_UP
 
@@ -125,8 +123,10 @@ def step_time(run: Run) -> StepTime | None:
     seconds, step = _per_step(first, on_gpu=False), _mean_step(first)
     if step <= 0:
         return None
-    model = _model(run, first)
+    job = job_evidence(run)
+    model = _model(run, first, recomputes=bool(job.gradient_checkpointing))
     throughput = _throughput(run, first, model, step)
+    evidence = _evidence(run, job, ranks, seconds, model)
     return StepTime(
         num_steps=num_steps,
         on_gpu=on_gpu,
@@ -136,7 +136,7 @@ def step_time(run: Run) -> StepTime | None:
         throughput=throughput,
         predicted=_predicted(run),
         predicted_parts=_predicted_parts(run),
-        losses=speed_losses(_evidence(run, ranks, seconds, model, throughput.mfu)),
+        losses=speed_losses(replace(evidence, flops_share=throughput.mfu)),
     )
 
 
@@ -234,7 +234,7 @@ def _mean_parts(ranks: Sequence[RankTime]) -> dict[str, float]:
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
-def _model(run: Run, beat: HeartbeatRecord) -> _Model | None:
+def _model(run: Run, beat: HeartbeatRecord, *, recomputes: bool) -> _Model | None:
     """Count the operations of a micro-batch from the model's config and the tokens that were fed."""
     engine = run.program.get("engine", {})
     config, tokens, steps = engine.get("model_config"), beat.get("tokens"), _steps_taken(beat)
@@ -247,14 +247,13 @@ def _model(run: Run, beat: HeartbeatRecord) -> _Model | None:
     sequences = max(1, engine.get("micro_batch") or 1)
     micro = tokens // (steps * (engine.get("grad_accum") or 1))
     item = 2
-    if precision_of(engine) == "fp32":
+    if precision_of(engine.get("ds_config", {})) == "fp32":
         item = 4
     batch = Batch(sequences, max(1, micro // sequences), item)
     trainable = whole(engine.get("trainable"))
     flops = step_flops(model, batch, recomputed=False, trainable=trainable)
     kept = saved_activations(model, batch, checkpointing=True)
     unsaved = saved_activations(model, batch, checkpointing=False).activations - kept.activations
-    recomputes = bool(job_evidence(run).gradient_checkpointing)
     executed = step_flops(model, batch, recomputed=recomputes, trainable=trainable)
     return _Model(flops, executed, unsaved, batch.tokens)
 
@@ -264,32 +263,30 @@ def _peak(run: Run, beat: HeartbeatRecord) -> float | None:
     gpu = gpu_from_nvml(beat.get("device", ""))
     if gpu is None:
         return None
-    if precision_of(run.program.get("engine", {})) == "fp32":
+    if precision_of(run.program.get("engine", {}).get("ds_config", {})) == "fp32":
         return gpu.fp32_flops or None
     return gpu.half_flops or None
 
 
 def _evidence(
     run: Run,
+    job: JobEvidence,
     ranks: Sequence[RankTime],
     seconds: Mapping[str, float],
     model: _Model | None,
-    flops_share: float | None,
 ) -> SpeedEvidence:
     arguments = run.program.get("trainer_args", {})
     threads = run.job.get("environment", {}).get("OMP_NUM_THREADS", "")
     retries = [beat.get("allocator_retries", 0) for beat in run.heartbeats.values()]
     steps = [beat.get("timed_steps", 0) for beat in run.heartbeats.values()]
     evidence = SpeedEvidence(
-        job=job_evidence(run),
+        job=job,
         ranks=ranks,
         lines=timed_lines(run),
         outside={phase: seconds[phase] for phase in OUTSIDE if seconds.get(phase)},
         workers=whole(arguments.get("dataloader_num_workers")),
-        names_workers=_names_workers(Path(next(iter(run.job.get("script", [])), ""))),
         threads=int(threads) if threads.isdecimal() else None,
         cores=run.environment.get("machine", {}).get("num_cores"),
-        flops_share=flops_share,
         room=_room(run),
         allocator_retries=max(retries, default=0),
         num_steps=max(steps, default=0),
@@ -297,15 +294,6 @@ def _evidence(
     if model is None:
         return evidence
     return replace(evidence, tokens=model.tokens, unsaved=model.unsaved)
-
-
-def _names_workers(script: Path) -> bool:
-    """Whether a script, as it is now, gives a `DataLoader` processes that load data."""
-    try:
-        source = read_regular(script).decode("utf-8", "replace")
-    except OSError:
-        return False
-    return re.search(r"\bnum_workers\s*=\s*(?!0\b|None\b)", source) is not None
 
 
 def _room(run: Run) -> int | None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from zlaunch.dsconfig.precision import precision_of
 from zlaunch.dsconfig.text.document import KeyPath, dotted, leaves, value_at
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.unused_arguments import unused_in_training
@@ -29,19 +30,10 @@ def engine_line(run: RunFiles) -> str | None:
     return None
 
 
-def precision_of(engine: EngineRecord) -> str:
-    """Return the precision that is enabled in the ds_config of an engine: `bf16`, `fp16` or `fp32`."""
-    config = engine.get("ds_config", {})
-    enabled = [name for name in ("bf16", "fp16") if value_at(config, (name, "enabled")) is True]
-    if enabled:
-        return enabled[0]
-    return "fp32"
-
-
 def _described(engine: EngineRecord) -> str:
     parts = [
         f"ZeRO stage {engine.get('stage')}",
-        precision_of(engine),
+        precision_of(engine.get("ds_config", {})),
         f"batch {engine.get('train_batch_size')}",
     ]
     if optimizer := engine.get("optimizer"):

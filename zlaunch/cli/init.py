@@ -200,10 +200,8 @@ def _check_memory(text: str) -> None:
     if Path(text).is_file():
         return
     if stage not in (*STAGES, "auto"):
-        raise WrongUsage(
-            f"`{text}` is neither a stage nor a file",
-            "write `auto`, `2`, `3 cpu`, or the name of a ds_config",
-        )
+        hint = "write `auto`, `2`, `3 cpu`, or the name of a ds_config"
+        raise WrongUsage(f"`{text}` is neither a stage nor a file", hint)
     if offload:
         parse_offload(offload.strip())
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from zlaunch.config.translate.other_options import (
     LORA_RANKS,
     USUAL_IN_SCRIPTS,
+    of_llama_factory,
     other_option,
     trainer_argument,
 )
@@ -110,6 +111,8 @@ def hint_for(name: str, trainer_names: Collection[str], value: str | None = None
     for alike in (alike for alike in _ALIKE if name in alike):
         if own := [known for known in alike if known in trainer_names]:
             return f"did you mean `--{own[0]}`?"
+    if its := of_llama_factory(name, value):
+        return its
     if (other := other_option(name, value)) is None:
         return None
     if other.option is None:

@@ -182,7 +182,7 @@ def _parser_options(tree: ast.Module) -> Iterator[RecipeOption]:
 
 
 def trainer_defaults_in(tree: ast.Module) -> Mapping[str, str] | None:
-    """Read the Trainer's arguments to which a script gives other defaults; None if it has no class for them."""
+    """Read the arguments of the Trainer to which a script gives other defaults; None without such a class."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any("Arguments" in ast.unparse(base) for base in node.bases):
             fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
-from zlaunch.job.other_values import hint_for_value
+from zlaunch.job.other_values import hint_for_value, of_llama_factory
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
@@ -89,7 +89,6 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
     from zlaunch.config.translate.other_options import (  # only for a wrong option
         LORA_RANKS,
         of_adapters,
-        of_llama_factory,
         other_option,
         trainer_argument,
     )
@@ -142,8 +141,6 @@ def _wrong_value(name: str, said: str, hint: str | None) -> WrongUsage:
     if not choices and not said.startswith("Input should be "):
         return WrongUsage(f"`{name}`: {said}", hint)
     if choices:
-        from zlaunch.config.translate.other_options import of_llama_factory  # only for a wrong value
-
         if its := of_llama_factory(flag_name(name), value):
             hint = its
         elif meant := hint_for_value(name.lstrip("-"), value, choices):

@@ -13,6 +13,7 @@ from typing import Any
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, WrongUsage
+from zlaunch.job.other_values import LLAMA_FACTORY
 from zlaunch.job.recipes import recipe_path, similar_recipe
 
 _SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
@@ -23,8 +24,6 @@ _STARTS_RANKS = re.compile(
 )
 _STARTS_ZLAUNCH = re.compile(r"(?<![\w.-])zlaunch (train|runs)\b")
 _STARTS_PYTHON = re.compile(r"(?<![\w.-])python[\d.]* (?P<program>(-m )?[\w./-]+)")
-LLAMA_FACTORY = "zlaunch train -m llamafactory.launcher --"
-"""The command that trains with it, before its arguments."""
 _CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
     ("zero_optimization", "train_batch_size", "train_micro_batch_size_per_gpu"): (
         "a ds_config",

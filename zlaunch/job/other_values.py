@@ -4,6 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+LLAMA_FACTORY: Final = "zlaunch train -m llamafactory.launcher --"
+"""The command that trains with it, before its arguments."""
+
 _STAGE: Final = re.compile(
     r"(?:deepspeed|ds)?(?:zero|z)?(?:stage)?(?P<stage>[0-3])(?:offload)?(?P<device>cpu|nvme)?(?P<offload>offload)?"
 )
@@ -55,6 +58,18 @@ _OF_SCRIPTS: Final[Mapping[str, str]] = {
     ),
 }
 """A precision that no option sets → what to type."""
+
+
+_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
+
+
+def of_llama_factory(name: str, value: str | None) -> str | None:
+    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other names without dashes."""
+    is_its_stage = name == "stage" and value in _LLAMA_FACTORY_STAGES
+    if not is_its_stage and name != "finetuning_type":
+        return None
+    typed = f"--{name} {value or '…'}"
+    return f"`{typed}` is an argument of LLaMA-Factory: `{LLAMA_FACTORY} {typed} …`"
 
 
 def hint_for_value(option: str, value: str, choices: Sequence[str] = ()) -> str | None:

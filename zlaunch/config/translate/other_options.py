@@ -16,7 +16,6 @@ from zlaunch.config.translate.flags import (
     Untranslatable,
 )
 from zlaunch.config.translate.launchers import ACCELERATE, DEEPSPEED, TORCHRUN, syntax_of
-from zlaunch.job.file_kinds import LLAMA_FACTORY
 from zlaunch.job.recipes import recipe_named
 from zlaunch.job.script import num_mentions
 
@@ -116,18 +115,6 @@ def of_adapters(words: Sequence[str], value: str | None) -> str:
         f"adapters are up to the script: `zlaunch train causal_lm -- --lora_rank {rank}` trains some; "
         f"for scripts of TRL, it is `--use_peft --lora_r {rank}` after `--`"
     )
-
-
-_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
-
-
-def of_llama_factory(name: str, value: str | None) -> str | None:
-    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other names without dashes."""
-    is_its_stage = name == "stage" and value in _LLAMA_FACTORY_STAGES
-    if not is_its_stage and name != "finetuning_type":
-        return None
-    typed = f"--{name} {value or '…'}"
-    return f"`{typed}` is an argument of LLaMA-Factory: `{LLAMA_FACTORY} {typed} …`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
         gpus="" if planned else gpus,
         planned=planned,
         memory=memory,
+        has_gpus=bool(project.num_gpus or planned),
         save=save,
     )
 
@@ -200,8 +201,10 @@ def _check_memory(text: str) -> None:
     if Path(text).is_file():
         return
     if stage not in (*STAGES, "auto"):
-        hint = "write `auto`, `2`, `3 cpu`, or the name of a ds_config"
-        raise WrongUsage(f"`{text}` is neither a stage nor a file", hint)
+        raise WrongUsage(
+            f"`{text}` is neither a stage nor a file",
+            "write `auto`, `2`, `3 cpu`, or the name of a ds_config",
+        )
     if offload:
         parse_offload(offload.strip())
 

@@ -127,6 +127,14 @@ def decimal(amount: float, unit: str) -> str:
     return f"{amount / 1e3:.1f} k{unit}"
 
 
+def signed_percent(value: float, digits: int = 0) -> str:
+    """Format a difference in percent with its sign: `+3 %`, `-0.4 %`, `0 %`."""
+    text = f"{value:+.{digits}f}"
+    if not float(text):
+        text = text[1:]
+    return f"{text} %"
+
+
 def brief(seconds: float) -> str:
     """Format a short time with two significant digits: `64 ms`, `0.34 s`, `8.1 s`, `142 s`."""
     if 0 < seconds < 0.000095:

@@ -123,19 +123,22 @@ class Estimator(AbstractContextManager["Estimator"]):
 
         def forecasts(workloads: Sequence[Workload], estimated: _Estimated) -> list[Rehearsed]:
             short = [_shortened(workload) for workload in workloads]
-            known: dict[int, tuple[int, Estimate | Rejected]] = {}
+            whole: dict[int, Rehearsed] = {}
+
+            def complete(done: Mapping[int, Rehearsed]) -> None:
+                for place in done.keys() - whole.keys():
+                    whole[place] = _of_whole_step(done[place], workloads[place], short[place])
 
             def report(done: Mapping[int, Rehearsed], total: int) -> None:
-                if len(workloads) > 1:
-                    for place in done.keys() - known.keys():
-                        forecast = _of_whole_step(done[place], workloads[place], short[place])
-                        known[place] = estimated(place, forecast)
-                progress = RehearsalProgress(len(queries), len(done), total, dict(known.values()))
-                self._on_progress(progress)
+                if len(workloads) > 1:  # of a single job, two ranks may be rehearsed
+                    complete(done)
+                known = dict(starmap(estimated, whole.items()))
+                self._on_progress(RehearsalProgress(len(queries), len(done), total, known))
 
-            rehearsed = _by_ranks(short, lambda batch: self._rehearse(batch, report))
-            report(dict(enumerate(rehearsed)), len(rehearsed))
-            return [_of_whole_step(*job) for job in zip(rehearsed, workloads, short, strict=True)]
+            rehearsed = dict(enumerate(_by_ranks(short, lambda batch: self._rehearse(batch, report))))
+            report(rehearsed, len(rehearsed))
+            complete(rehearsed)
+            return [whole[place] for place in range(len(workloads))]
 
         return _estimates(queries, forecasts, resumes=resumes)
 
@@ -173,12 +176,16 @@ def _estimates(
             jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
 
     numbers, records = [*jobs], kept_records()
+    made: dict[int, Estimate | Rejected] = {}
 
     def estimated(place: int, forecast: Rehearsed) -> tuple[int, Estimate | Rejected]:
         number = numbers[place]
+        if number in made:  # which was shown while others were rehearsed
+            return number, made[number]
         estimate = _estimate(*jobs[number], forecast)
         if isinstance(estimate, Estimate):
             estimate = calibrated(estimate, records)
+        made[number] = estimate
         return number, estimate
 
     if jobs:

@@ -520,6 +520,7 @@ class VerdictRecord(TypedDict, total=False):
     phase: str | None
     facts: list[str]
     advice: list[str]
+    when: str | None
 
 
 class StallRecord(TypedDict, total=False):

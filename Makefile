@@ -61,6 +61,7 @@ check: .venv/installed-for-tests site
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	if command -v actionlint > /dev/null; then actionlint; fi
 	$(BIN)/python -m tools.report
 
 # Plans usual jobs on GPUs that are not here, which takes half an hour.

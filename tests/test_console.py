@@ -208,6 +208,16 @@ def test_a_line_that_a_narrower_terminal_has_wrapped_leaves_nothing_behind() -> 
     assert drawn(90, [40, 100]) == "\r\033[K" + "x" * 39 + "\r\033[K" + "x" * 90
 
 
+@pytest.mark.parametrize(("columns", "shown"), [(40, "\033[36mstep 5\033[0m of 9"), (9, "step 5 o")])
+def test_colours_take_no_room_in_a_line(columns: int, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, its = os.openpty()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with os.fdopen(its, "w", encoding="utf-8") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        console.ProgressLine().show("\033[36mstep 5\033[0m of 9")
+    assert "".join(shown_on(ours)).endswith(f"\033[K{shown}")
+
+
 def test_a_terminal_that_wraps_no_line_keeps_what_stands_above(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STY", "1.pts-0")
     assert "A" not in drawn(90, [100, 40])

@@ -2,7 +2,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zlaunch.units import brief, count, decimal, duration, gib, in_gib, memory, plural, whole
+from zlaunch.units import (
+    brief,
+    count,
+    decimal,
+    duration,
+    gib,
+    in_gib,
+    memory,
+    plural,
+    signed_percent,
+    whole,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +37,14 @@ def test_no_part_of_a_time_reaches_sixty(seconds: float) -> None:
     units = {"s": 60, "min": 60, "h": 1000}
     words = duration(seconds).split()
     assert all(int(amount) < units[unit] for amount, unit in zip(words[::2], words[1::2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(-0.3, 0, "0 %"), (0.04, 1, "0.0 %"), (-0.06, 1, "-0.1 %"), (3.4, 0, "+3 %"), (-120.0, 0, "-120 %")],
+)
+def test_a_difference_of_nothing_has_no_sign(value: float, digits: int, text: str) -> None:
+    assert signed_percent(value, digits) == text
 
 
 @pytest.mark.parametrize("value", ["auto", "8", 8.0, True, None])

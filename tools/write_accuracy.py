@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Literal
 
+from zlaunch.units import signed_percent
+
 ROOT = Path(__file__).parent.parent
 FILE, PAGE = ROOT / "tests" / "published.json", ROOT / "docs" / "accuracy.md"
 GIB: Final = 2**30
@@ -264,7 +266,7 @@ def _summary(some: Sequence[Figure]) -> Iterator[str]:
                 goal = f"{GOALS[quantity]:g} %"
             means = [f"{mean_error(kept):.1f} %" for kept in (errors, best)]
             cells = [title.lower(), quantity, str(len(errors)), *means, goal]
-            yield f"| {' | '.join([*cells, f'{min(best):+.1f} %', f'{max(best):+.1f} %'])} |"
+            yield f"| {' | '.join([*cells, signed_percent(min(best), 1), signed_percent(max(best), 1)])} |"
 
 
 def errors_of(some: Iterable[Figure], group: str, kind: str) -> list[float]:
@@ -300,7 +302,7 @@ def _row(one: Figure, sources: Sequence[str]) -> str:
         if predicted is None or error is None:
             cells += ["", ""]
             continue
-        shown = f"{error:+.1f} %"
+        shown = signed_percent(error, 1)
         if abs(error) > EXPLAINED:
             shown = f"**{shown}**"
         if abs(error) > NEGLIGIBLE:

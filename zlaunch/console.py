@@ -30,6 +30,7 @@ _COLOURS = {
     "dim": "2",
 }
 _PAINTED = re.compile(rf"(\033\[(?:{'|'.join(sorted(set(_COLOURS.values())))})m)([^\033]*)(\033\[0m)")
+_COLOUR = re.compile(r"\033\[\d+m")
 
 _COMMAND = re.compile(r"`(?:[a-z]|--)[^`\s]* [^`]+`")
 _SPACE = "\ue000"
@@ -74,6 +75,14 @@ def data(*lines: str) -> None:
             if is_terminal:
                 text = _without_escapes(text)
             print(text, flush=True)
+
+
+def _cut(line: str, room: int) -> str:
+    """Cut a line to a width; one that is too long loses its colours."""
+    plain = _COLOUR.sub("", line)
+    if len(plain) <= room:
+        return line
+    return plain[:room]
 
 
 def _without_escapes(text: str) -> str:
@@ -273,9 +282,9 @@ class ProgressLine:
         """Show lines instead of those before, cut to the width; nothing in a pipe."""
         if self._live:
             room = width() - 1
-            shown = [_without_escapes(hide_in_text(line))[:room] for line in lines]
+            shown = [_cut(_without_escapes(hide_in_text(line)), room) for line in lines]
             _write_to_stderr(f"{self._erasure()}{chr(10).join(shown)}")
-            self._rows = [len(line) for line in shown]
+            self._rows = [len(_COLOUR.sub("", line)) for line in shown]
 
     def clear(self) -> None:
         """Remove the line."""
@@ -338,9 +347,12 @@ def _outliving(stream: TextIO) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def painted(kind: str, text: str) -> str:
-    """Colour a text of a result by its kind, if it goes to a terminal: `done`, `error`, `warning`, `hint`."""
-    return _paint(kind, text, sys.stdout)
+def painted(kind: str, text: str, stream: TextIO | None = None) -> str:
+    """Colour a text by its kind, if it goes to a terminal: `done`, `error`, `warning`, `hint`.
+
+    `stream` is where it goes, by default stdout.
+    """
+    return _paint(kind, text, stream or sys.stdout)
 
 
 def _paint(kind: str, text: str, stream: TextIO) -> str:

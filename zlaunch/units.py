@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def narrowed(value: "float | Fraction") -> int | float:
     return float(value)
 
 
+@cache
 def numbers_of(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version; no numbers for a text without any."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])
@@ -123,6 +125,14 @@ def decimal(amount: float, unit: str) -> str:
         if amount >= size:
             return f"{amount / size:.1f} {letter}{unit}"
     return f"{amount / 1e3:.1f} k{unit}"
+
+
+def signed_percent(value: float, digits: int = 0) -> str:
+    """Format a difference in percent with its sign: `+3 %`, `-0.4 %`, `0 %`."""
+    text = f"{value:+.{digits}f}"
+    if not float(text):
+        text = text[1:]
+    return f"{text} %"
 
 
 def brief(seconds: float) -> str:

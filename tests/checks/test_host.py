@@ -14,6 +14,7 @@ from zlaunch.errors import Finding
 from zlaunch.hosts.machine.facts import GpuLinks, MachineFacts
 from zlaunch.hosts.machine.op_states import OpState
 from zlaunch.hosts.machine.resources import Cgroup, Disk, Driver
+from zlaunch.job.file_kinds import OF_ANOTHER_PROGRAM
 
 ANY = replace(ANY_JOB, directories={HERE: Path("/home/me"), TEMPORARY: Path("/tmp")})
 OK, NOTE, WARNING, ERROR = Status.OK, Status.NOTE, Status.WARNING, Status.ERROR
@@ -164,6 +165,12 @@ def test_a_ds_config_that_deepspeed_refuses_is_an_error_that_names_the_command()
     )
     assert (found.status, found.value) == (ERROR, "ds.json: stage is 7, and 1 more")
     assert found.hint == "`zlaunch config validate ds.json`"
+
+
+def test_a_config_of_another_program_is_named_with_what_to_type() -> None:
+    finding = Finding(OF_ANOTHER_PROGRAM, "`lf.yaml` is a config of LLaMA-Factory", "type this")
+    found = row(cpu_host(), "ds_config", Requirements(config=ConfigAtHand("lf.yaml", (finding,))))
+    assert (found.value, found.hint) == (finding.message, finding.hint)
 
 
 def test_nvme_offload_needs_locked_memory() -> None:

@@ -68,6 +68,14 @@ def test_the_file_that_is_written_is_the_job_of_the_answers(tmp_path: Path, answ
     assert parsed("train", "--job", file) == parsed("train", "--job", "none", *words, "--", *args)
 
 
+@pytest.mark.parametrize(
+    ("memory", "has_gpus", "is_said"), [("2", False, True), ("2", True, False), ("auto", False, False)]
+)
+def test_a_stage_from_a_machine_without_a_gpu_says_so(memory: str, has_gpus: bool, is_said: bool) -> None:
+    text = job_file_text(Answers("a.py", memory=memory, has_gpus=has_gpus))
+    assert ("# Chosen on a machine without a GPU" in text) == is_said
+
+
 def test_scripts_that_train_are_found_and_others_are_not(tmp_path: Path) -> None:
     files = {"a.py": TRAINER, "scripts/pretrain.py": TRAINER, "test_a.py": TRAINER, "setup.py": "import sys"}
     for name, text in {**files, "broken.py": "from transformers import ("}.items():

@@ -265,6 +265,11 @@ WRONG = {
         "unknown-option",
         "keys of the ds_config go below `set:`",
     ),
+    "a stage as another tool spells it": (
+        "stage: 3-offload",
+        "bad-option",
+        "did you mean `stage: 3` and `offload: cpu`?",
+    ),
     "a word that is none of them": ("on_oom: retri", "bad-option", "did you mean `retry`?"),
     "a word for a switch": ("force: maybe", "bad-option", None),
     "a number that is too small": ("max_restarts: -1", "bad-option", None),
@@ -299,6 +304,20 @@ def test_what_is_wrong_is_refused_at_its_place(
     (finding,) = refused(tmp_path, f"{text}\n")
     assert finding.place is not None
     assert (finding.code, finding.hint, finding.place.line) == (code, hint, len(text.splitlines()))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("finetuning_type: lora\nstage: sft\nmodel_name_or_path: m\n", "of-another-program"),
+        ("script: a.py\nstage: 2\nbase_model: m\n", "unknown-option"),
+    ],
+)
+def test_a_whole_file_of_another_program_is_named_and_a_key_of_it_is_unknown(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    (finding,) = refused(tmp_path, text)
+    assert finding.code == code
 
 
 def test_all_mistakes_are_refused_at_once(tmp_path: Path) -> None:

@@ -111,11 +111,20 @@ def test_a_command_under_another_name_or_without_its_group_is_named(words: str, 
     assert caught.value.hint == f"did you mean `zlaunch {meant}`?"
 
 
+@pytest.mark.parametrize("word", ["rm", "delete", "clean"])
+def test_a_run_is_deleted_by_the_shell(word: str) -> None:
+    with pytest.raises(WrongUsage) as caught:
+        program(["runs", word, "latest"], prog_name="zlaunch", standalone_mode=False)
+    assert caught.value.hint == "delete the directory of the run: `rm -r runs/ID`"
+
+
 def test_other_names_are_those_of_commands_that_exist() -> None:
     groups = json.loads(OTHER_NAMES.read_text("utf-8"))
     paths = {f"{group} {name}".strip() for group, commands in GROUPS.items() for name in commands}
     for group, names in groups.items():
         for meant, words in names.items():
+            if "`" in meant:  # a command of the shell
+                continue
             command = re.split(" (?=-|[A-Z])", meant)[0]
             assert command in paths
             assert not {*words.split()} & {*GROUPS[group]}

@@ -12,7 +12,9 @@ from zlaunch.errors import WrongUsage
 PARSER_ERROR: Any = typer.BadParameter.__base__
 
 
-ITS = "`--stage sft` is an argument of LLaMA-Factory:"
+ITS = (
+    "`--stage sft` is an argument of LLaMA-Factory: `zlaunch train -m llamafactory.launcher -- --stage sft …`"
+)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,27 @@ ITS = "`--stage sft` is an argument of LLaMA-Factory:"
         (
             "train --stage sft --finetuning_type lora",
             "`--stage sft`: expected 0, 1, 2, 3 or auto",
-            f"{ITS} `zlaunch train -m llamafactory.launcher -- --stage sft …`",
+            ITS,
+        ),
+        (
+            "train --finetuning_type lora t.py",
+            "zlaunch train has no option `--finetuning_type`",
+            ITS.replace("--stage sft", "--finetuning_type lora"),
+        ),
+        (
+            "train --stage zero_3",
+            "`--stage zero_3`: expected 0, 1, 2, 3 or auto",
+            "did you mean `--stage 3`?",
+        ),
+        (
+            "train --offload gpu",
+            "`--offload gpu`: `gpu` is not valid",
+            "did you mean `--offload none`?",
+        ),
+        (
+            "train --precision fp8",
+            "`--precision fp8`: expected bf16, fp16 or fp32",
+            "FP8 layers are up to the script: train them with `--precision bf16`",
         ),
         ("runs rerun", "`zlaunch runs rerun` needs ID", "see `zlaunch runs rerun --help`"),
         (

@@ -147,7 +147,16 @@ Trainer(model=torch.nn.Linear(1, 1), args=args)
 
 
 @pytest.mark.job
-def test_the_trainer_refuses_fsdp_together_with_a_ds_config(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--use_cpu", "--deepspeed", "ds.json"], "Using --fsdp xxx together with --deepspeed"),
+        ([], "Using fsdp only works in distributed training"),
+    ],
+)
+def test_the_trainer_refuses_fsdp_together_with_a_ds_config_and_without_a_gpu(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "zero_optimization": {}}')
     alone = {
         "RANK": "0",
@@ -156,15 +165,12 @@ def test_the_trainer_refuses_fsdp_together_with_a_ds_config(tmp_path: Path) -> N
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "0",
     }
-    words = ["--use_cpu", "--output_dir", "o", "--deepspeed", "ds.json"]
     done = subprocess.run(
-        [sys.executable, "-c", FSDP, *words, "--fsdp", "full_shard"],
-        env={**os.environ, **alone, "DS_ACCELERATOR": "cpu"},
+        [sys.executable, "-c", FSDP, "--output_dir", "o", *words, "--fsdp", "full_shard"],
+        env={**os.environ, **alone, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, "Using --fsdp xxx together with --deepspeed" in done.stderr) == (1, True), (
-        done.stderr
-    )
+    assert (done.returncode, message in done.stderr) == (1, True), done.stderr

@@ -1,10 +1,15 @@
 from zlaunch.diagnosis.log_text import compiler_error
-from zlaunch.diagnosis.render import LINES, ROW, height, shorten
+from zlaunch.diagnosis.render import LINES, ROW, height, shorten, verdict_lines
 from zlaunch.diagnosis.verdict import Verdict
 
 LONG = "word " * 200
 FACT = "a fact of several words that is too long for a row of a terminal, and so takes two"
 ADVICE = "`--set some.long.key=value --set some.other.key=value`: because of several good reasons"
+
+
+def test_a_verdict_names_the_step_of_the_rank_that_failed() -> None:
+    verdict = Verdict("code", "a cause", 1, "w1", "backward", when="in step 3")
+    assert "  began     rank 1 on w1, backward, in step 3" in verdict_lines(verdict, "failed", 80)
 
 
 def test_what_fits_is_left_as_it_is() -> None:

@@ -186,3 +186,20 @@ def test_a_rank_that_fails_while_its_killed_launcher_takes_the_others_down_is_to
     told = replace(stopped(1), stopped_at=10.0)
     failed = at(FAILED["its own exception"], 0, 10.1)
     assert culprit(run(failed, told, launcher_returncode=-signal.SIGKILL)) == 0
+
+
+@each(
+    ("rank", "when"),
+    [
+        (raised("ValueError", "x", rank=1, phase="backward", step=2), "in step 3"),
+        (raised("ValueError", "x", rank=1, phase="forward", step=2), "in step 3"),
+        (raised("ValueError", "x", rank=1, phase="training", step=2), "after step 2"),
+        (raised("ValueError", "x", rank=1, phase="loading the model", step=0), None),
+        (printed("", -signal.SIGKILL, rank=1, phase="optimizer step", step=2), "in step 3"),
+        (printed("", -signal.SIGKILL, rank=1, phase="forward", step=2), "after step 2"),
+    ],
+)
+def test_the_verdict_has_the_step_of_the_rank_that_failed(rank: RankEvidence, when: str | None) -> None:
+    other = raised("RuntimeError", GLOO_CLOSED, rank=0, step=7)
+    verdict = diagnose(run(other, rank))
+    assert (verdict.rank, verdict.when) == (1, when)

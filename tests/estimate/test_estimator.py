@@ -8,7 +8,7 @@ import pytest
 from tests.asking import GIB, SITE, forecast, question
 from tests.making import CPU_MACHINE
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.host_memory import SHARED_BYTES
@@ -68,6 +68,20 @@ def by_ranks(first: Forecast, last: Forecast) -> Estimate | Rejected:
 
     (one,) = Estimator(rehearse=rehearse).rehearse([question(stage=2)])
     return one
+
+
+def test_an_estimate_that_was_shown_while_others_were_rehearsed_is_the_one_that_is_returned() -> None:
+    shown: list[RehearsalProgress] = []
+
+    def rehearse(workloads: Sequence[Workload], done: Done) -> list[Rehearsed]:
+        done({0: forecast(2.0)}, 2)
+        return [forecast(2.0), forecast(3.0)]
+
+    estimator = Estimator(shown.append, rehearse=rehearse)
+    results = estimator.rehearse([question(stage=2), question(stage=3)])
+    assert [len(progress.known) for progress in shown] == [1, 2]
+    assert all(progress.known[0] is results[0] for progress in shown)
+    assert shown[-1].known[1] is results[1]
 
 
 def test_the_fuller_of_two_ranks_counts() -> None:

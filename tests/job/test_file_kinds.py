@@ -161,6 +161,7 @@ def test_a_program_that_pip_installed_is_python_though_it_begins_like_a_shell_sc
         ("acc.yaml", "distributed_type: NO\n", "`zlaunch config translate acc.yaml -- SCRIPT`"),
         ("acc.json", '{"distributed_type": "NO"}', "`zlaunch config translate acc.json -- SCRIPT`"),
         ("lf.yaml", "finetuning_type: lora\nfp16: true\n", "`zlaunch train -m llamafactory.launcher"),
+        ("ax.json", '{"base_model": "m"}', "`zlaunch train -m axolotl.cli.train -- ax.json`"),
     ],
 )
 def test_a_config_of_another_program_is_no_ds_config(folder: Path, file: str, text: str, hint: str) -> None:
@@ -168,3 +169,8 @@ def test_a_config_of_another_program_is_no_ds_config(folder: Path, file: str, te
     with pytest.raises(WrongUsage, match="not a ds_config") as error:
         read_ds_config(Path(file))
     assert (error.value.hint or "").startswith(hint)
+
+
+def test_a_ds_config_with_a_key_of_another_program_stays_one(folder: Path) -> None:
+    (folder / "ds.json").write_text('{"train_batch_size": 8, "base_model": "m"}')
+    assert read_ds_config(Path("ds.json")).value["train_batch_size"] == 8

@@ -13,6 +13,7 @@ from zlaunch.job.spec import (
     GpuChoice,
     Offload,
     Profile,
+    override_text,
     parse_duration,
     parse_gpus,
     parse_offload,
@@ -117,6 +118,16 @@ def test_an_override_is_json_or_a_word(text: str, value: Any) -> None:
 
 def test_a_number_inside_an_override_is_whole_where_one_alone_would_be() -> None:
     assert repr(parse_override('a={"b": 2e8}')[1]) == "{'b': 200000000}"
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_an_override_that_is_written_is_read_as_the_same(value: Any) -> None:
+    assert parse_override(override_text("a.b", value)) == ("a.b", value)
 
 
 @pytest.mark.parametrize("text", ["", "a", "=3", ".a=3", "a.=3", "a..b=3"])

@@ -16,12 +16,12 @@ from zlaunch.dsconfig.text.parser import parse
 from zlaunch.errors import Finding, Refused
 from zlaunch.hosts.cluster.topology import Host
 from zlaunch.hosts.machine.facts import MachineFacts
-from zlaunch.hosts.machine.interpreter import Interpreter
+from zlaunch.hosts.machine.interpreter import Interpreter, Package
 from zlaunch.hosts.machine.op_cache import OpCache
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.model import ModelConfig
-from zlaunch.job.script import ConfigInterface
+from zlaunch.job.script import FSDP, ConfigInterface
 from zlaunch.job.spec import JobSpec, Launcher, Offload
 from zlaunch.job.trainer_args import ONE_RATE
 from zlaunch.launch.facts import JobFacts
@@ -61,6 +61,31 @@ def _findings(inputs: JobFacts) -> tuple[Finding, ...]:
 
 def _codes(inputs: JobFacts) -> list[str]:
     return [finding.code for finding in _findings(inputs)]
+
+
+def _with_fsdp(facts: JobFacts, source: str, *argv: str) -> JobFacts:
+    trainer = replace(script(source), interface=ConfigInterface.NONE, without_deepspeed=FSDP)
+    newest = replace(PYTHON, packages={**PYTHON.packages, "accelerate": Package("/venv", "1.15.0")})
+    facts = replace(facts, here=replace(facts.here, python=newest))
+    return replace(_asked(facts, "--fsdp", "full_shard", *argv), script=trainer)
+
+
+def test_fsdp_on_a_machine_without_a_gpu_is_refused_where_the_trainer_certainly_does() -> None:
+    assert _codes(_with_fsdp(ON_CPU, "Trainer(model)")) == ["fsdp-without-gpu"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "source", "argv", "codes"),
+    [
+        (DEFAULTS, "Trainer(model)", (), []),
+        (ON_CPU, "Trainer(model)", ("--use_cpu",), ["fsdp-without-gpu"]),
+        (ON_CPU, "Trainer(model)", ("--fsdp_config", "xla.json"), []),
+        (ON_CPU, "train(model)", (), ["fsdp-without-gpu"]),
+    ],
+)
+def test_fsdp_elsewhere_starts(facts: JobFacts, source: str, argv: tuple[str, ...], codes: list[str]) -> None:
+    plan = make_plan(_with_fsdp(facts, source, *argv))
+    assert [finding.code for finding in plan.warnings if finding.where == "--fsdp"] == codes
 
 
 def test_a_plan_is_a_function_of_its_inputs() -> None:

@@ -10,9 +10,10 @@ from tests.each import each
 from tests.making import script
 from tests.resume.resuming import TRAINER, planned
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.recipes import default_recipe
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.script_reader import read_script
-from zlaunch.resume.save_plan import SavePlan, plan_saves
+from zlaunch.resume.save_plan import SavePlan, plan_saves, save_arguments
 
 
 def saves(argv: str, source: str = "") -> SavePlan:
@@ -41,6 +42,23 @@ def test_arguments_say_when_a_trainer_saves(
 ) -> None:
     found = saves(argv)
     assert (found.strategy, found.every, found.count, found.most) == (strategy, every, count, most)
+
+
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [
+        ("", ("--save_strategy", "epoch", "--save_total_limit", "2")),
+        ('save_strategy: str = "steps"', ()),
+    ],
+)
+def test_a_copy_of_the_recipe_saves_checkpoints_as_the_recipe_does(
+    changed: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    copy = tmp_path / "mine.py"
+    written = 'save_strategy: str = "no"'
+    copy.write_text(default_recipe().read_text().replace(written, changed or written))
+    words = save_arguments(str(tmp_path / "out"), ScriptArgs(()), read_script(copy))
+    assert words == ("--output_dir", str(tmp_path / "out"), *more)
 
 
 @each(

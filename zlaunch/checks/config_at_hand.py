@@ -75,7 +75,8 @@ def find_at_hand(
     except Refused as error:
         return with_mistakes(replace(config, findings=tuple(error.findings)))
     except WrongUsage as error:
-        return with_mistakes(replace(config, findings=(Finding("bad-option", error.message),)))
+        finding = Finding("bad-option", error.message, error.hint)
+        return with_mistakes(replace(config, findings=(finding,)))
     ops, nvme = _ops_and_nvme(value)
     needs = replace(_any_job(), config=config)
     if nvme:

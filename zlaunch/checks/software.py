@@ -9,6 +9,7 @@ from zlaunch.errors import Finding, Severity
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import TRAINING, Interpreter, stack_of
 from zlaunch.hosts.machine.op_states import OpState
+from zlaunch.job.file_kinds import OF_ANOTHER_PROGRAM
 from zlaunch.job.stack import TESTED
 from zlaunch.units import duration, numbers_of
 
@@ -88,8 +89,17 @@ def ds_config(_: MachineFacts, needs: Requirements) -> Iterator[CheckResult]:
         return
     first, *rest = config.findings
     more = f", and {len(rest)} more" if rest else ""
-    hint = f"`{config.shown_by or f'zlaunch config validate {config.name}'}`"
-    yield judged("ds_config", f"{config.name}: {first.message}{more}", first, hint)
+    hint: str | None = f"`{config.shown_by or f'zlaunch config validate {config.name}'}`"
+    if not rest and first.code in _WHOLE_FILE:
+        hint = first.hint or hint
+    text = first.message
+    if config.name not in text:
+        text = f"{config.name}: {text}"
+    yield judged("ds_config", f"{text}{more}", first, hint)
+
+
+_WHOLE_FILE = (OF_ANOTHER_PROGRAM, "bad-option")
+"""Codes of mistakes whose hint says all that there is to type."""
 
 
 def ops(facts: MachineFacts, _: Requirements) -> Iterator[CheckResult]:

@@ -153,6 +153,7 @@ def _answers(project: Project, ask: Callable[[str, str, Callable[[str], object]]
         gpus="" if planned else gpus,
         planned=planned,
         memory=memory,
+        has_gpus=bool(project.num_gpus or planned),
         save=save,
     )
 

@@ -27,8 +27,10 @@ from zlaunch.dsconfig.keys.lookup import known_keys
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
 from zlaunch.job.args import ScriptArgs, ds_config_of
+from zlaunch.job.file_kinds import config_of_other_program
 from zlaunch.job.model import model_flag
 from zlaunch.job.model_of_script import model_argument
+from zlaunch.job.other_values import line_for_value
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
@@ -100,6 +102,11 @@ def read_job_file(file: Path) -> Document:
     twice = [remark for remark in document.remarks if remark.code == "duplicate-key"]
     if twice:
         raise Refused([replace(remark, severity=Severity.ERROR) for remark in twice])
+    other = config_of_other_program(os.path.relpath(document.file), document.value, "one of zlaunch")
+    if other is not None:
+        known = document.value.keys() & {ARGS}.union(*_all_keys())
+        if len(known) < len(document.value) - len(known):
+            raise Refused([replace(other, place=document.place(()))])
     return document
 
 
@@ -324,8 +331,9 @@ class _Translation:
         try:
             _parse_as_option(partial(option.process_value, self.context), text)
         except typer.BadParameter as error:
-            choices, hint = choices_in(error.message), None
-            if close := get_close_matches(str(text), choices, 1):
+            choices = choices_in(error.message)
+            hint = line_for_value(_key(option.opts), str(text), choices)
+            if hint is None and (close := get_close_matches(str(text), choices, 1)):
                 hint = f"did you mean `{close[0]}`?"
             raise _Wrong(f"expected {expected(choices, error.message)}, not `{text}`", hint) from None
 

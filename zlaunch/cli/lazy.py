@@ -45,7 +45,7 @@ class LazyCommand(TyperCommand):
 
 
 OTHER_NAMES = Path(__file__).with_name("other_names.json")
-"""Group, empty at the top → command → what people and other programs call it."""
+"""Group, empty at the top → command, or a sentence with one of the shell → what others call it."""
 
 
 class LazyGroup(DeclaredDefaults, TyperGroup):
@@ -55,10 +55,10 @@ class LazyGroup(DeclaredDefaults, TyperGroup):
         """Find the command that the arguments name, and import it."""
         is_unknown = args and args[0] not in self.commands and not ctx.resilient_parsing
         if is_unknown and (meant := self._meant(args, is_top=ctx.parent is None)):
-            raise WrongUsage(
-                f"{ctx.command_path} has no command `{args[0]}`",
-                f"did you mean `{ctx.find_root().command_path} {meant}`?",
-            )
+            hint = f"did you mean `{ctx.find_root().command_path} {meant}`?"
+            if "`" in meant:  # no command of zlaunch
+                hint = meant
+            raise WrongUsage(f"{ctx.command_path} has no command `{args[0]}`", hint)
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, LazyCommand):
             command = command.load()

@@ -7,6 +7,7 @@ from typing import Any
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
+from zlaunch.job.other_values import hint_for_value, of_llama_factory
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
@@ -97,7 +98,7 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
     value = ScriptArgs.of(words).value(flag_name(name))
     if flag_name(name) in LORA_RANKS and context.command.name == "train":
         return of_adapters(words, value)
-    if its := _of_llama_factory(name, value):
+    if its := of_llama_factory(flag_name(name), value):
         return its
     other = other_option(name, value)
     if other is not None and other.option is None:
@@ -105,19 +106,6 @@ def of_other_programs(context: Any, name: str, words: Sequence[str] = ()) -> str
     if other is None or not _has_option(context.command, str(other.option).split()[0]):
         return None
     return f"did you mean `{other.option}`?"
-
-
-_LLAMA_FACTORY_STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
-_LLAMA_FACTORY = "-m llamafactory.launcher"
-
-
-def _of_llama_factory(name: str, value: str | None) -> str | None:
-    """Say what to type for `--stage sft` or `--finetuning_type lora`; None for other options."""
-    is_its_stage = name == "--stage" and value in _LLAMA_FACTORY_STAGES
-    if not is_its_stage and flag_name(name) != "finetuning_type":
-        return None
-    typed = f"{name} {value or '…'}"
-    return f"`{typed}` is an argument of LLaMA-Factory: `zlaunch train {_LLAMA_FACTORY} -- {typed} …`"
 
 
 def _has_option(command: Any, name: str) -> bool:
@@ -153,11 +141,13 @@ def _wrong_value(name: str, said: str, hint: str | None) -> WrongUsage:
     if not choices and not said.startswith("Input should be "):
         return WrongUsage(f"`{name}`: {said}", hint)
     if choices:
-        if its := _of_llama_factory(name, value):
+        if its := of_llama_factory(flag_name(name), value):
             hint = its
-        name = f"{name} {value}"
-        if close := get_close_matches(value, choices, 1):
+        elif meant := hint_for_value(name.lstrip("-"), value, choices):
+            hint = meant
+        elif close := get_close_matches(value, choices, 1):
             hint = f"did you mean `{close[0]}`?"
+        name = f"{name} {value}"
     return WrongUsage(f"`{name}`: expected {expected(choices, said)}", hint)
 
 

@@ -33,6 +33,7 @@ from zlaunch.files import write_back
 from zlaunch.hosts.machine.interpreter import inspect_python, stack_of
 from zlaunch.hosts.machine.torch_optim import constructors_in
 from zlaunch.job.args import ScriptArgs
+from zlaunch.job.file_kinds import config_of_other_program
 from zlaunch.job.model import model_flag, read_model
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.stack import SoftwareStack
@@ -192,6 +193,8 @@ def load_config(name: str) -> LoadedConfig:
     if not name.endswith((".yaml", ".yml")):
         document = read(name)
         if not _is_for_accelerate(document.value):
+            if (other := config_of_other_program(name, document.value)) is not None:
+                raise Refused([replace(other, place=document.place(()))])
             return LoadedConfig(document)
         return _of_accelerate(name, document)
     return _of_accelerate(name, None)

@@ -70,4 +70,5 @@ def _verdict(code: str, reading: Reading, case: Case) -> Verdict:
     phase = case.phase if rank is case.rank else rank.phase
     if phase == phases.EXITING and (rank.returncode or 0) >= 0:
         phase = None  # it exited by itself, so the phase adds nothing
-    return Verdict(code, cause, rank.rank, rank.host or None, phase or None, facts, advice)
+    host = rank.host or None
+    return Verdict(code, cause, rank.rank, host, phase or None, facts, advice, rank.when)

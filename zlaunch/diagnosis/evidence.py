@@ -80,6 +80,20 @@ class RankEvidence:
         return self.phase
 
     @property
+    def when(self) -> str | None:
+        """The step in which, or after which, it ended; None if it completed none, or does not count them.
+
+        Without an exception, a forward pass may also be one of an evaluation.
+        """
+        phase = self.last_phase
+        is_training = phase == phases.FORWARD and self.error is not None
+        if is_training or phase in (phases.BACKWARD, phases.STEPPING):
+            return f"in step {self.step + 1}"
+        if self.step:
+            return f"after step {self.step}"
+        return None
+
+    @property
     def never_started(self) -> bool:
         """Whether it left no sign of itself."""
         has_begun = self.has_started or self.log or self.phase or self.heartbeat or self.stopped_by

@@ -62,7 +62,8 @@ _COLUMN = 10
 def verdict_lines(verdict: Verdict, head: str, width: int) -> list[str]:
     """Write the cause after `head`, then the rank that failed first, the evidence and the advice."""
     lines = _wrapped(f"{head}: {verdict.cause}", width)[:3]
-    lines += _labelled("began", _beginning(verdict), width)
+    if (beginning := verdict.beginning) is not None:
+        lines += _labelled("began", (beginning,), width)
     lines += _labelled("evidence", verdict.facts, width)
     lines += _labelled("change", verdict.advice, width)
     return lines[:LINES]
@@ -82,17 +83,6 @@ def loss_lines(loss: "SpeedLoss", width: int) -> list[str]:
 def _wrapped(text: str, width: int) -> list[str]:
     """Wrap a text; a secret in it is hidden before it is broken, and no longer recognized."""
     return textwrap.wrap(hide_in_text(text), width)
-
-
-def _beginning(verdict: Verdict) -> list[str]:
-    if verdict.rank is None:
-        return []
-    text = f"rank {verdict.rank}"
-    if verdict.host:
-        text += f" on {verdict.host}"
-    if verdict.phase:
-        text += f", {verdict.phase}"
-    return [text]
 
 
 def _labelled(label: str, texts: Sequence[str], width: int) -> Iterator[str]:

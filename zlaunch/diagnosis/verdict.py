@@ -20,3 +20,15 @@ class Verdict:
     """At most three numbers, log lines or counters."""
     advice: tuple[str, ...] = ()
     """What to change, computed for this job; empty if it might be wrong."""
+    when: str | None = None
+    """The step of that rank: `in step 3`, or `after step 2` if it was between two; None if unknown."""
+
+    @property
+    def beginning(self) -> str | None:
+        """The rank that failed first, its host, its phase and its step; None if there is none."""
+        if self.rank is None:
+            return None
+        who = f"rank {self.rank}"
+        if self.host:
+            who += f" on {self.host}"
+        return ", ".join(filter(None, (who, self.phase, self.when)))

@@ -4,6 +4,7 @@
 least intrusive changes come first, those that change the trained model last.
 """
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Final, Literal
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.estimate.workload import Attention, Lora
 from zlaunch.job.script import Setting
-from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage
+from zlaunch.job.spec import STAGES, Device, JobSpec, Offload, Precision, Stage, override_text
 from zlaunch.units import largest_piece
 
 BUCKET: Final = f"{ZERO}.reduce_bucket_size"
@@ -124,7 +125,7 @@ class Options:
 
 
 def _sets(overrides: Iterable[tuple[str, object]]) -> list[str]:
-    return [f"--set {key}={value}" for key, value in overrides]
+    return [f"--set {shlex.quote(override_text(key, value))}" for key, value in overrides]
 
 
 def _spelled(flag: str, value: object) -> str:

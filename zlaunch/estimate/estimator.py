@@ -113,26 +113,34 @@ class Estimator(AbstractContextManager["Estimator"]):
         """Estimate jobs in closed form: at once, with a known error."""
         return _estimates(queries, lambda workloads, _: [by_formula(workload) for workload in workloads])
 
-    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks."""
+    def rehearse(
+        self, queries: Sequence[EstimateQuery], *, resumes: bool = True
+    ) -> list[Estimate | Rejected]:
+        """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks.
+
+        `resumes` tells whether resuming from the checkpoint of a single job is rehearsed, too.
+        """
 
         def forecasts(workloads: Sequence[Workload], estimated: _Estimated) -> list[Rehearsed]:
             short = [_shortened(workload) for workload in workloads]
-            known: dict[int, tuple[int, Estimate | Rejected]] = {}
+            whole: dict[int, Rehearsed] = {}
+
+            def complete(done: Mapping[int, Rehearsed]) -> None:
+                for place in done.keys() - whole.keys():
+                    whole[place] = _of_whole_step(done[place], workloads[place], short[place])
 
             def report(done: Mapping[int, Rehearsed], total: int) -> None:
-                if len(workloads) > 1:
-                    for place in done.keys() - known.keys():
-                        forecast = _of_whole_step(done[place], workloads[place], short[place])
-                        known[place] = estimated(place, forecast)
-                progress = RehearsalProgress(len(queries), len(done), total, dict(known.values()))
-                self._on_progress(progress)
+                if len(workloads) > 1:  # of a single job, two ranks may be rehearsed
+                    complete(done)
+                known = dict(starmap(estimated, whole.items()))
+                self._on_progress(RehearsalProgress(len(queries), len(done), total, known))
 
-            rehearsed = _by_ranks(short, lambda batch: self._rehearse(batch, report))
-            report(dict(enumerate(rehearsed)), len(rehearsed))
-            return [_of_whole_step(*job) for job in zip(rehearsed, workloads, short, strict=True)]
+            rehearsed = dict(enumerate(_by_ranks(short, lambda batch: self._rehearse(batch, report))))
+            report(rehearsed, len(rehearsed))
+            complete(rehearsed)
+            return [whole[place] for place in range(len(workloads))]
 
-        return _estimates(queries, forecasts)
+        return _estimates(queries, forecasts, resumes=resumes)
 
     def revise(self, estimate: Estimate, forecast: Forecast) -> Estimate:
         """Estimate the same job from another forecast."""
@@ -152,6 +160,8 @@ _Estimated = Callable[[int, Rehearsed], tuple[int, Estimate | Rejected]]
 def _estimates(
     queries: Sequence[EstimateQuery],
     forecasts: Callable[[Sequence[Workload], _Estimated], Sequence[Rehearsed]],
+    *,
+    resumes: bool = True,
 ) -> list[Estimate | Rejected]:
     results: dict[int, Estimate | Rejected] = {}
     jobs: dict[int, tuple[EstimateQuery, ResolvedConfig, Workload]] = {}
@@ -161,17 +171,21 @@ def _estimates(
             results[number] = resolved
         else:
             jobs[number] = (query, resolved, workload_of(query, resolved))
-    if len(jobs) > 1:  # resuming decides nothing then, unless these jobs do resume
+    if len(jobs) > 1 or not resumes:  # resuming decides nothing then, unless these jobs do resume
         for number, (query, resolved, workload) in jobs.items():
             jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
 
     numbers, records = [*jobs], kept_records()
+    made: dict[int, Estimate | Rejected] = {}
 
     def estimated(place: int, forecast: Rehearsed) -> tuple[int, Estimate | Rejected]:
         number = numbers[place]
+        if number in made:  # which was shown while others were rehearsed
+            return number, made[number]
         estimate = _estimate(*jobs[number], forecast)
         if isinstance(estimate, Estimate):
             estimate = calibrated(estimate, records)
+        made[number] = estimate
         return number, estimate
 
     if jobs:
@@ -226,7 +240,8 @@ def _by_ranks(
     """
     if len(workloads) != 1 or workloads[0].world_size == 1:
         return rehearse(workloads)
-    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
+    # The first rank saves.
+    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False, resume=False)
     first, other = rehearse([workloads[0], last])
     if not isinstance(first, Forecast) or not isinstance(other, Forecast) or other.method != first.method:
         return [first]
@@ -234,7 +249,8 @@ def _by_ranks(
         return [other]
     if first.late_error is not None or _bytes_of_tensors(other) <= _bytes_of_tensors(first):
         return [first]
-    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
+    phases = (*other.phases, *first.phases[len(other.phases) :])
+    return [replace(other, phases=phases, resume=first.resume, kept=first.kept)]
 
 
 def _bytes_of_tensors(forecast: Forecast) -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
-from zlaunch.errors import WrongUsage
+from zlaunch.errors import Finding, WrongUsage
+from zlaunch.job.other_values import LLAMA_FACTORY
 from zlaunch.job.recipes import recipe_path, similar_recipe
 
 _SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
@@ -33,10 +34,12 @@ _CONFIGS: Mapping[tuple[str, ...], tuple[str, str]] = {
         "`zlaunch config translate {} -- SCRIPT` writes the command of zlaunch",
     ),
     ("base_model",): ("a config of axolotl", "`zlaunch train -m axolotl.cli.train -- {}`"),
-    ("finetuning_type",): ("a config of LLaMA-Factory", "`zlaunch train -m llamafactory.launcher -- {}`"),
+    ("finetuning_type",): ("a config of LLaMA-Factory", f"`{LLAMA_FACTORY} {{}}`"),
 }
 """Keys, one of which each such file has → what it is, and what to type."""
 _OF_OTHERS = ("an accelerate config", "a config of axolotl", "a config of LLaMA-Factory")
+OF_ANOTHER_PROGRAM = "of-another-program"
+"""The code of a finding about one of these."""
 _ANY_CONFIG = ("a config", "pass the program that reads it: `zlaunch train SCRIPT -- {}`")
 
 
@@ -111,11 +114,19 @@ def _config(path: Path) -> WrongUsage:
     return WrongUsage(f"`{path}` is {what}, not a training script", hint.format(shlex.quote(str(path))))
 
 
-def config_of_other_program(file: str, keys: Collection[str]) -> tuple[str, str] | None:
-    """Say of which program a config is, by its keys, and what to type; None for a ds_config and others."""
+def config_of_other_program(
+    file: str, keys: Collection[str], expected: str = "a ds_config"
+) -> Finding | None:
+    """Find that a config is of another program, by its keys, with what to type; None for any other.
+
+    `expected` is what it was taken for.
+    """
     for some, (what, hint) in _CONFIGS.items():
-        if what in _OF_OTHERS and not {*some}.isdisjoint(keys):
-            return what, hint.format(shlex.quote(file))
+        if not {*some}.isdisjoint(keys):
+            if what not in _OF_OTHERS:
+                return None
+            message = f"`{file}` is {what}, not {expected}"
+            return Finding(OF_ANOTHER_PROGRAM, message, hint.format(shlex.quote(file)))
     return None
 
 
@@ -128,7 +139,7 @@ def read_ds_config(name: Path) -> Document:
         document = read(name)
         keys = {*document.value}
     if (other := config_of_other_program(str(name), keys)) is not None:
-        raise WrongUsage(f"`{name}` is {other[0]}, not a ds_config", other[1])
+        raise WrongUsage(other.message, other.hint)
     return document or read(name)
 
 

@@ -59,7 +59,7 @@ class Recipe:
     @property
     def saves_model_only(self) -> bool:
         """Whether its Trainer saves the model at the end, and checkpoints only if it is told."""
-        return (self.trainer_defaults or {}).get("save_strategy") == "no"
+        return saves_model_only(self.trainer_defaults)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -68,6 +68,11 @@ class Recipe:
         for folder in self.folders:
             files += (file for file in sorted(folder.rglob("*")) if file.is_file())
         return tuple(files)
+
+
+def saves_model_only(trainer_defaults: Mapping[str, str] | None) -> bool:
+    """Whether a Trainer with these defaults saves checkpoints only if it is told."""
+    return (trainer_defaults or {}).get("save_strategy") == "no"
 
 
 def recipe_names() -> list[str]:
@@ -122,7 +127,7 @@ def read_recipe(path: Path) -> Recipe:
         zero=_paragraph(_ZERO, paragraphs).removesuffix("."),
         on_gpus=_paragraph(_ON_GPUS, paragraphs),
         options=(*_dataclass_options(tree), *_parser_options(tree)),
-        trainer_defaults=_trainer_defaults(tree),
+        trainer_defaults=trainer_defaults_in(tree),
         packages=_packages(tree),
         folders=tuple(folder for folder in folders if folder.name in literals),
     )
@@ -176,7 +181,8 @@ def _parser_options(tree: ast.Module) -> Iterator[RecipeOption]:
             yield RecipeOption(str(_literal(node.args[0])), kind, _as_typed(words.get("default")), text)
 
 
-def _trainer_defaults(tree: ast.Module) -> Mapping[str, str] | None:
+def trainer_defaults_in(tree: ast.Module) -> Mapping[str, str] | None:
+    """Read the arguments of the Trainer to which a script gives other defaults; None without such a class."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any("Arguments" in ast.unparse(base) for base in node.bases):
             fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]

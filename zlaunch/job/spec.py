@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import NO_ARGS, ScriptArgs
+from zlaunch.job.other_values import hint_for_value
 from zlaunch.job.source import Source
 from zlaunch.units import narrowed
 
@@ -306,6 +307,7 @@ def parse_offload(text: str) -> Offload:
             hint = "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`"
             if device_name in _DEVICES and (similar := get_close_matches(part, devices, 1)):
                 hint = f"did you mean `{similar[0]}:{device_name}`?"
+            hint = hint_for_value("offload", text) or hint
             raise WrongUsage(f"`--offload {text}`: `{term.strip()}` is not valid", hint)
         devices[part] = _DEVICES[device_name]
     return Offload(**devices)
@@ -422,6 +424,17 @@ def parse_override(text: str) -> tuple[str, Any]:
     except RecursionError:
         raise WrongUsage(f"the value of `--set {key}` is nested too deeply") from None
     return key, value
+
+
+def override_text(key: str, value: object) -> str:
+    """Write `a.b.c=value` so that `parse_override` reads the same; a number may be written in another way."""
+    text = json.dumps(value)
+    if isinstance(value, str):
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError):
+            text = value
+    return f"{key}={text}"
 
 
 def _ds_config_number(text: str) -> int | float:

@@ -15,6 +15,7 @@ from zlaunch.config.translate.other_options import (
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS
+from zlaunch.job.other_values import of_llama_factory
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_releases import DEFAULTS
 
@@ -110,6 +111,8 @@ def hint_for(name: str, trainer_names: Collection[str], value: str | None = None
     for alike in (alike for alike in _ALIKE if name in alike):
         if own := [known for known in alike if known in trainer_names]:
             return f"did you mean `--{own[0]}`?"
+    if its := of_llama_factory(name, value):
+        return its
     if (other := other_option(name, value)) is None:
         return None
     if other.option is None:

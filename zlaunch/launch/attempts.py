@@ -63,7 +63,7 @@ def _start(facts: JobFacts, preflight: Preflight, reporter: Reporter) -> _Attemp
     )
     plan = _reserve(facts, preflight)
     _clear_drives(plan, reporter)
-    reporter.starting(plan, shows_output=bool(monitor.show_ranks))
+    reporter.starting(plan, monitor.show_ranks)
     return _Attempt(plan, execute(plan, monitor, reporter, facts.surroundings.rendezvous))
 
 

@@ -1,12 +1,13 @@
 """Estimate a training script: as it is, or by its model if it cannot be rehearsed."""
 
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from zlaunch.console import shell_line, shell_word
+from zlaunch.console import shell_line
 from zlaunch.errors import Finding, Severity, Unavailable
 from zlaunch.estimate.changes import Options
 from zlaunch.estimate.estimator import Estimator
@@ -14,8 +15,10 @@ from zlaunch.estimate.fit import Cluster
 from zlaunch.estimate.program import ENDED_EARLY, RehearsedProgram
 from zlaunch.estimate.query import USUAL_SEQ_LEN, Estimate, Rejected
 from zlaunch.estimate.uncounted import Effect, Uncounted
+from zlaunch.files import argument
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.train_command import train_words
 from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.make_plan import refuse_without_deepspeed
 from zlaunch.launch.memory import query_for
@@ -59,16 +62,14 @@ def estimate_program(
 
 def train_command(facts: JobFacts) -> str:
     """Write the command that starts the same program, with the same ds_config."""
-    job = facts.job
-    command = ["zlaunch train", shell_line(job.program)]
-    for option, file in (("--python", job.python), ("--ds-config", job.ds_config)):
-        if file is not None:
-            command += [option, shell_word(str(file))]
-    if options := Options(job.stage, job.offload, job.precision, job.overrides).for_train():
-        command.append(options.replace("--nvme DIR", f"--nvme {shell_word(str(job.nvme_dir))}"))
-    if job.args.words:
-        command += ["--", shell_line(job.args.words)]
-    return " ".join(command)
+    job, options = facts.job, []
+    if job.ds_config is not None:
+        options += ["--ds-config", argument(job.ds_config)]
+    chosen = Options(job.stage, job.offload, job.precision, job.overrides)
+    options += shlex.split(chosen.for_train() or "")
+    if "--nvme" in options:
+        options[options.index("--nvme") + 1] = str(job.nvme_dir)
+    return shell_line(train_words(job, job.program, options, job.args.words))
 
 
 def _by_model(facts: JobFacts, cluster: Cluster, result: RehearsedProgram) -> ProgramEstimate:

@@ -25,6 +25,7 @@ from zlaunch.hosts.machine import op_cache
 from zlaunch.job.script import DS_CONFIG_VARIABLE, FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.spec import JobSpec
 from zlaunch.job.trainer_args import TrainerArgs, absent_arguments
+from zlaunch.job.trainer_releases import is_before
 from zlaunch.job.unused_arguments import unused_settings
 from zlaunch.launch.backends import launcher_of
 from zlaunch.launch.facts import JobFacts
@@ -60,7 +61,7 @@ def make_plan(facts: JobFacts) -> LaunchPlan:
 def _plan(facts: JobFacts) -> LaunchPlan:
     job, script, topology = facts.job, facts.script, facts.topology
     args, findings = facts.read_args()
-    fsdp = [*_fsdp(job, script)]
+    fsdp = [*_fsdp(job, script)] or [*_fsdp_without_gpu(facts)]
     refuse_fatal(fsdp)
     findings += [
         *_absent(facts),
@@ -355,6 +356,24 @@ def _fsdp(job: JobSpec, script: Script) -> Iterator[Finding]:
             hint=f"leave out `{job.args.fsdp}` to train with DeepSpeed, or `{zero[0]}` to train with FSDP",
             where="--fsdp",
         )
+
+
+def _fsdp_without_gpu(facts: JobFacts) -> Iterator[Finding]:
+    """Find FSDP on the command line of a Trainer that has no GPU, where accelerate has DDP at most."""
+    script, argument = facts.script, facts.job.args.fsdp
+    if script.without_deepspeed != FSDP or argument is None or facts.job.args.value("fsdp_config"):
+        return
+    if facts.machine.accelerator != "cpu" or facts.machine.gpus:
+        return
+    hint = f"leave out `{argument}` to train with DeepSpeed"
+    asks_for_cpu = facts.trainer_flags.is_on("use_cpu") or "ACCELERATE_USE_CPU" in facts.environ
+    is_certain = script.is_sure and "Trainer(" in script.source and not asks_for_cpu
+    if not is_certain or is_before(facts.stack.versions.get("accelerate"), "1.13"):
+        message = "accelerate uses FSDP on GPUs only: on this CPU, ranks fail, or train with DDP"
+        yield Finding("fsdp-without-gpu", message, hint, where="--fsdp", severity=Severity.IGNORED)
+        return
+    message = "the Trainer refuses FSDP on this machine, which has no GPU"
+    yield Finding("fsdp-without-gpu", message, hint, where="--fsdp", severity=Severity.FAILS_LATER)
 
 
 def _unused_settings(facts: JobFacts, config: ResolvedConfig) -> Iterator[Finding]:

@@ -30,8 +30,8 @@ class PlanReporter(StepReporter, Protocol):
 class Reporter(PlanReporter, Protocol):
     """Shows a launch, or records it."""
 
-    def starting(self, plan: "LaunchPlan", shows_output: bool) -> None:
-        """The run directory is written; the job starts next, and the output of ranks is shown or not."""
+    def starting(self, plan: "LaunchPlan", shown_ranks: Sequence[int]) -> None:
+        """The run directory is written; the job starts next, and the output of these ranks is shown."""
 
     def job_output(self, chunk: bytes) -> None:
         """New output of the ranks that are shown."""

@@ -1,5 +1,6 @@
 """What a Trainer will save, when, and where, as far as its arguments and its source show; `--save`."""
 
+import ast
 import math
 import re
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from zlaunch.errors import WrongUsage
 from zlaunch.files import check_writable
 from zlaunch.job.args import ScriptArgs
-from zlaunch.job.recipes import recipe_of
+from zlaunch.job.recipes import recipe_of, saves_model_only, trainer_defaults_in
 from zlaunch.job.script import ConfigInterface, Script
 
 if TYPE_CHECKING:  # a training that starts at step 0 has no checkpoint to read
@@ -17,8 +18,8 @@ if TYPE_CHECKING:  # a training that starts at step 0 has no checkpoint to read
 
 OUTPUT = "--output_dir"
 
-_OF_A_RECIPE = ("--save_strategy", "epoch", "--save_total_limit", "2")
-"""By default, recipes save the model alone; a checkpoint has seven times its bytes."""
+_IF_TOLD = ("--save_strategy", "epoch", "--save_total_limit", "2")
+"""By default, recipes and their copies save the model alone; a checkpoint has seven times its bytes."""
 
 SAVE_STEPS = 500
 """The Trainer's default of `--save_steps`."""
@@ -103,6 +104,19 @@ def plan_saves(script: Script, args: ScriptArgs, resume: "DataPosition | None") 
     return replace(plan, every=kept or every, total=total, is_kept=kept not in (None, every))
 
 
+def saves_if_told(script: Script) -> bool:
+    """Whether its Trainer saves no checkpoints by default, as that of a recipe and of its copies."""
+    recipe = recipe_of(script.path)
+    if recipe is not None:
+        return recipe.saves_model_only
+    if not script.takes_trainer_args or "save_strategy" not in script.source:
+        return False
+    try:
+        return saves_model_only(trainer_defaults_in(ast.parse(script.source)))
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+
+
 def _saves_none(script: Script, args: ScriptArgs) -> bool:
     given = script.trainer_flags(args).value("save_strategy")
     if given is None:
@@ -151,15 +165,14 @@ def save_arguments(directory: str, typed: ScriptArgs, script: Script) -> tuple[s
         raise WrongUsage(
             f"`--save {directory}` and `{OUTPUT} {given}` both name a directory", "keep one of them"
         )
-    recipe = recipe_of(script.path)
-    saves_model_only = recipe is not None and recipe.saves_model_only
+    is_told = saves_if_told(script)
     flag = script.save_flag
-    if saves_model_only or (script.takes_trainer_args and not flag):
+    if is_told or (script.takes_trainer_args and not flag):
         flag = OUTPUT
     if flag == OUTPUT:  # what a script does with another argument is unknown
         check_writable(Path(directory), "--save")
-    if saves_model_only:
-        return (OUTPUT, directory, *_OF_A_RECIPE)
+    if is_told:
+        return (OUTPUT, directory, *_IF_TOLD)
     if flag:
         return (flag, directory)
     raise WrongUsage(

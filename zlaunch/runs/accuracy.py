@@ -13,7 +13,7 @@ from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite
 from zlaunch.runs.memory import MemoryComparison
 from zlaunch.runs.run import Run
-from zlaunch.units import plural
+from zlaunch.units import plural, signed_percent
 
 
 class AccuracyRecord(TypedDict, total=False):
@@ -78,4 +78,5 @@ def forecast_errors(runs: Sequence[AccuracyRecord]) -> list[tuple[str, str]]:
 
 def _spread(percents: Sequence[float]) -> str:
     mean, worst = statistics.fmean(percents), max(percents, key=abs)
-    return f"{mean:+.1f} % on average, {worst:+.1f} % at worst, {plural(len(percents), 'run')}"
+    spread = f"{signed_percent(mean, 1)} on average, {signed_percent(worst, 1)} at worst"
+    return f"{spread}, {plural(len(percents), 'run')}"

@@ -199,4 +199,5 @@ def recorded_verdict(ending: EndingRecord) -> Verdict | None:
         phase=verdict.get("phase"),
         facts=tuple(verdict.get("facts", ())),
         advice=tuple(verdict.get("advice", ())),
+        when=verdict.get("when"),
     )

@@ -1,7 +1,10 @@
 """The progress of a job in one line."""
 
 import math
+import re
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -9,10 +12,12 @@ from hypothesis import strategies as st
 
 from tests.launch.monitoring.test_progress import heartbeat, progress_of, snapshots, stepping
 from zlaunch.cli.views.progress import plain_line, progress_line
+from zlaunch.cli.views.run import STATE_COLOURS
 from zlaunch.launch.monitoring.progress import Snapshot, no_progress
 from zlaunch.rundir import phases
 from zlaunch.rundir.read import conform
 from zlaunch.rundir.record import HeartbeatRecord, SampleRecord
+from zlaunch.runs.run import State
 
 sizes = st.integers(0, 10**13)
 samples = st.builds(
@@ -41,6 +46,24 @@ def test_the_time_in_a_phase_is_shown_before_the_first_step() -> None:
     waiting = progress_of([Snapshot(3.0, {0: heartbeat(1e9, phases.LOADING)})])
     line = progress_line(waiting.after(Snapshot(10.0, {0: heartbeat(1e9, phases.LOADING)})), 1, 80)
     assert "loading the model 0:07" in line
+
+
+def test_on_a_terminal_the_state_has_a_colour_and_the_text_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = stepping(1.0, 5, steps=10).after(Snapshot(99.0, {}))
+    plain = progress_line(quiet, 1, 80)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True))
+    coloured = progress_line(quiet, 1, 80)
+    assert "\033[36m[======>     ] 5/10\033[0m" in coloured
+    assert "\033[33mno progress for" in coloured
+    assert re.sub(r"\033\[\d+m", "", coloured) == plain
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert progress_line(quiet, 1, 80) == plain
+
+
+@pytest.mark.parametrize("state", State)
+def test_each_state_of_a_run_has_a_colour(state: State) -> None:
+    assert state in STATE_COLOURS
 
 
 def test_what_matters_most_comes_first_in_a_line() -> None:

@@ -19,8 +19,9 @@ from zlaunch.config.resolve.nvme_buffers import COUNT, SIZE
 from zlaunch.config.resolve.values import Values
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.parser import parse
-from zlaunch.errors import ExitStatus, Refused
+from zlaunch.errors import ExitStatus, Refused, WrongUsage
 from zlaunch.hosts.machine.resources import Machine
+from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.model import ModelConfig
 from zlaunch.job.script import ConfigInterface
 from zlaunch.job.spec import STAGES, JobSpec, Offload, Stage
@@ -316,6 +317,21 @@ def test_train_refuses_a_file_exactly_if_validate_and_doctor_do(file: dict[str, 
     assert config is not None
     assert (not config.findings) == trains
     assert (inspect_config(str(path), ReportOptions()).status(strict=False) == ExitStatus.OK) == trains
+
+
+@pytest.mark.parametrize("name", ["lf.yaml", "lf.json"])
+def test_a_config_of_another_program_is_one_sentence_in_train_validate_and_doctor(
+    name: str, tmp_path: Path
+) -> None:
+    (path := tmp_path / name).write_text('{"finetuning_type": "lora", "stage": "sft"}')
+    with pytest.raises(WrongUsage) as refused:
+        read_ds_config(path)
+    at_hand = find_at_hand(path, None, None).needs.config
+    assert at_hand is not None
+    for findings in (at_hand.findings, inspect_config(str(path), ReportOptions()).findings):
+        assert [(item.message, item.hint) for item in findings] == [
+            (refused.value.message, refused.value.hint)
+        ]
 
 
 OLD = SoftwareStack({"deepspeed": "0.18.2"})

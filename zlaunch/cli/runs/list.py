@@ -5,16 +5,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, RunsDir
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.run import members, moment, steps, zero
+from zlaunch.cli.views.run import STATE_COLOURS, members, moment, steps, zero
 from zlaunch.rundir.layout import RUNS
-from zlaunch.runs.run import Run, State
+from zlaunch.runs.run import Run
 from zlaunch.runs.store import all_runs, closed_runs, load_run
 from zlaunch.units import clock, plural
 
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     from zlaunch.runs.step_time import Throughput
 
 HEADER = ("run", "when", "state", "ZeRO", "ranks", "step", "took")
-
-
-_KINDS: Final = {
-    State.RUNNING: "hint",
-    State.FINISHED: "done",
-    **dict.fromkeys((State.FAILED, State.STALLED, State.LOST, State.BROKEN), "error"),
-}
-"""State → the kind of message that has its colour; a warning for the others."""
 
 
 def list_runs(
@@ -90,7 +82,7 @@ def lines_about(
     yield header
     for row, run in zip(rows, runs, strict=True):
         state = run.state.value
-        yield row.replace(f"  {state}", f"  {console.painted(_KINDS.get(run.state, 'warning'), state)}", 1)
+        yield row.replace(f"  {state}", f"  {console.painted(STATE_COLOURS[run.state], state)}", 1)
         parts = [Path(run.script or "").name, str(speeds.get(run.id, "")), run.cause or ""]
         text = ": ".join(filter(None, parts))
         if below := "".join(character if character.isprintable() else " " for character in text):

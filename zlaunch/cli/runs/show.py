@@ -16,6 +16,7 @@ from zlaunch.runs.memory import MemoryComparison, compare_with_forecast
 from zlaunch.runs.run import Run
 from zlaunch.runs.store import find_run, load_run
 from zlaunch.runs.what_ran import differences, unused
+from zlaunch.units import signed_percent
 
 
 def show(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
@@ -44,7 +45,7 @@ def _memory_rows(memory: MemoryComparison) -> Iterator[str]:
     for pool in memory.pools:
         remark = pool.remark or "-"
         if pool.percent is not None:
-            remark = f"{pool.percent:+.0f} %"
+            remark = signed_percent(pool.percent)
         rows.append((pool.name, _amount(pool.predicted), _amount(pool.measured), remark))
     yield from console.figures(rows) if memory.pools else ["memory was neither measured nor predicted"]
     for text in memory.remarks:

@@ -1,12 +1,12 @@
 """`zlaunch runs why`: why a run ended, in at most ten lines, what made it slow, and what to resume from."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TextIO
 
 from zlaunch import console
 from zlaunch.cli.options import AsJson, LatestRun, RunsDir
 from zlaunch.cli.views.dump import to_json
-from zlaunch.cli.views.run import members, saved_rows
+from zlaunch.cli.views.run import headed, members, saved_rows
 from zlaunch.diagnosis.render import loss_lines, verdict_lines
 from zlaunch.diagnosis.speed import SpeedLoss
 from zlaunch.resume.saved_by_run import saved_by_run
@@ -41,9 +41,9 @@ def _losses(run: Run) -> Sequence[SpeedLoss]:
     return time.losses
 
 
-def explained(run: Run) -> list[str]:
-    """Say how a run ended, in at most ten lines."""
+def explained(run: Run, stream: TextIO | None = None) -> list[str]:
+    """Say how a run ended, in at most ten lines for a stream, by default stdout."""
     verdict, head = verdict_of(run), f"{run.id} {headline(run)}"
     if verdict is None:
-        return [head]
-    return verdict_lines(verdict, head, console.width())
+        return headed([head], head, run.state, stream)
+    return headed(verdict_lines(verdict, head, console.width()), head, run.state, stream)

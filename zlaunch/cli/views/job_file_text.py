@@ -22,6 +22,8 @@ class Answers:
     memory: str = "2"
     """A stage, a stage and an offload with a space between, or the file of a ds_config; empty where the
     script passes its own ds_config."""
+    has_gpus: bool = True
+    """Whether this machine has any, or planned ones are named."""
     save: str = ""
     lora: str = ""
     """The rank of adapters."""
@@ -61,7 +63,7 @@ def _job_file_lines(answers: Answers) -> Iterator[str]:
     if answers.takes_model:
         yield "\n# The model: a directory, or a name on the Hub."
         yield _option("model", answers.model, "Qwen/Qwen2.5-7B")
-    yield from _memory_lines(answers.memory)
+    yield from _memory_lines(answers.memory, has_gpus=answers.has_gpus)
     yield "\n# One rank for each GPU: a number, or a list such as [0, 2]; by default all of the machine."
     yield _option("gpus", answers.gpus, "2")
     yield "\n# The GPUs that `estimate` and `plan` count with, instead of those of this machine."
@@ -90,7 +92,7 @@ def _mapping(key: str, values: tuple[tuple[str, object], ...], example: str) -> 
             yield f"  {_pair(name, str(value))}"
 
 
-def _memory_lines(memory: str) -> Iterator[str]:
+def _memory_lines(memory: str, *, has_gpus: bool) -> Iterator[str]:
     if not memory:
         yield "\n# The script passes its own ds_config: `ds_config`, `stage` and `offload` have no effect."
         return
@@ -100,6 +102,8 @@ def _memory_lines(memory: str) -> Iterator[str]:
         yield _pair("ds_config", memory)
         return
     yield "\n# ZeRO stage: 0 to 3, or auto for the first that fits."
+    if not has_gpus and stage != "auto":
+        yield "# Chosen on a machine without a GPU; auto chooses for the GPUs of the one that trains."
     yield f"stage: {stage}"
     yield "# What does not fit on the GPUs: none, cpu, nvme, or per part: optimizer:cpu,param:none."
     yield _option("offload", offload.strip(), "cpu")

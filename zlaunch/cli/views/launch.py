@@ -1,6 +1,7 @@
 """Shows a launch on the terminal."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.launch_plan import attach_lines, plan_lines
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.cli.views.progress import milestone, plain_line, progress_line
-from zlaunch.cli.views.run import members, saved_rows, tracker_rows
+from zlaunch.cli.views.run import headed, members, saved_rows, tracker_rows
 from zlaunch.diagnosis.outcome import Outcome
 from zlaunch.diagnosis.render import verdict_lines
 from zlaunch.diagnosis.speed import SpeedLoss
@@ -19,6 +20,7 @@ from zlaunch.launch.monitoring.progress import Progress, phase_shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import Reporter
 from zlaunch.resume.saved_by_run import SavedByRun
+from zlaunch.rundir.record import ErrorRecord
 from zlaunch.runs.run import Run, State
 from zlaunch.runs.store import load_run
 from zlaunch.runs.why import HEADS
@@ -39,7 +41,7 @@ class LaunchView(PlanView, Reporter):
         self._outcome: Outcome | None = None
         self._is_within_line = False
         """Whether the job's output ended within a line."""
-        self._shows_output = False
+        self._shown_ranks: Sequence[int] = ()
         self._milestone = 0
         self._plain = 0.0
         """When the last plain line was written."""
@@ -52,8 +54,8 @@ class LaunchView(PlanView, Reporter):
             self._is_within_line = False
         console.say(*lines)
 
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
-        self.run, self._shows_output, self._milestone, self._plain = plan.layout.root, shows_output, 0, 0.0
+    def starting(self, plan: LaunchPlan, shown_ranks: Sequence[int]) -> None:
+        self.run, self._shown_ranks, self._milestone, self._plain = plan.layout.root, shown_ranks, 0, 0.0
         self._say(*plan_lines(plan, complete=False), *attach_lines(plan, str(Path.cwd())))
 
     def job_output(self, chunk: bytes) -> None:
@@ -63,7 +65,7 @@ class LaunchView(PlanView, Reporter):
     def progressed(self, progress: Progress, world_size: int) -> None:
         now = progress.last.time
         if console.is_interactive():
-            if not self._shows_output:
+            if not self._shown_ranks:
                 self._line.show(progress_line(progress, world_size, console.width() - 1))
         elif progress.step:
             if now - self._plain >= PLAIN_SECONDS:
@@ -105,24 +107,33 @@ class LaunchView(PlanView, Reporter):
 
     def ended(self, plan: LaunchPlan, outcome: Outcome, seconds: float, run: Run) -> None:
         self._outcome = outcome
-        took, verdict = duration(seconds), outcome.verdict
+        state, verdict = State(outcome.how), outcome.verdict
+        head = f"{HEADS[state]} {duration(seconds)}"
         about = f"details are in {os.path.relpath(plan.layout.root)}"
         if not plan.layout.job.exists():
             about = f"its run directory {os.path.relpath(plan.layout.root)} is gone"
         lines: list[str] = []
         if verdict is None:
-            what = f"finished in {took}"
+            what = head
             if summary := achieved(run):
                 what = f"{what}: {summary}"
-            lines += [*console.paragraph(what), *console.paragraph(about)]
-            if not self._shows_output:
+            lines += [*headed(console.paragraph(what), head, state, sys.stderr), *console.paragraph(about)]
+            if not self._shown_ranks:
                 lines.append(_log_note(plan, 0))
             self._say(*lines)
             return
-        lines += verdict_lines(verdict, f"{HEADS[State(outcome.how)]} {took}", console.width())
+        self._show_traceback(run, verdict.rank)
+        lines += headed(verdict_lines(verdict, head, console.width()), head, state, sys.stderr)
         if verdict.rank is not None and plan.layout.rank_log(verdict.rank).exists():
             lines += console.paragraph(_log_note(plan, verdict.rank))
         self._say(*lines, *console.paragraph(about))
+
+    def _show_traceback(self, run: Run, rank: int | None) -> None:
+        """Show the exception of the rank that failed first, where the output of another one was shown."""
+        if rank is None or not self._shown_ranks or rank in self._shown_ranks:
+            return
+        if traceback := run.errors.get(rank, ErrorRecord()).get("traceback"):
+            self._say(f"the exception of rank {rank}, which failed first:", traceback.rstrip())
 
     def print_json(self, **more: object) -> None:
         """With --json, print the record of the last run that was started."""

@@ -21,7 +21,7 @@ from zlaunch.job.script import DS_CONFIG_VARIABLE, ConfigInterface, Handover
 from zlaunch.job.trainer_args import TrainerArgs
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.time_limit import limit_words
-from zlaunch.resume.save_plan import SavePlan, total_steps
+from zlaunch.resume.save_plan import SavePlan, saves_if_told, total_steps
 from zlaunch.secrets import hide_arguments
 from zlaunch.units import duration, plural, size, steps_text
 from zlaunch.worker.hook.debug import PATIENT
@@ -135,6 +135,8 @@ def _saves(plan: LaunchPlan) -> str:
         recipe = recipe_of(plan.script.path)
         if recipe is not None and recipe.saves_model_only:
             return "the model at the end; `--save DIR` adds checkpoints"
+        if saves_if_told(plan.script) and not plan.facts.job.save:
+            return "no checkpoints; `--save DIR` adds them"
         return "no checkpoints"
     when = _WHEN.get(saves.strategy, "when the script says")
     if saves.every:

@@ -2,29 +2,41 @@
 
 import math
 
+from zlaunch import console
+from zlaunch.cli.views.run import STATE_COLOURS
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
+from zlaunch.runs.run import State
 from zlaunch.units import brief, clock, memory
 
 CELLS = 12
 """Width of the bar."""
 
+NO_PROGRESS = "no progress"
+
 
 def progress_line(progress: Progress, world_size: int, width: int) -> str:
     """Write one line with a bar, no wider than `width`."""
     last, total = progress.last, progress.total
+    colour = STATE_COLOURS[State.RUNNING]
     if progress.step == 0:
         doing = progress.doing if last.heartbeats else "starting the ranks"
-        return f"[{' ' * CELLS}] {doing} {clock(last.time - progress.phase_began)}"[:width]
+        line = f"[{' ' * CELLS}] {doing} {clock(last.time - progress.phase_began)}"
+        return console.painted(colour, line[:width])
     step = progress.step
-    line = f"step {step}"
+    head = f"step {step}"
     if total:
-        line = f"{_bar(min(1.0, step / total))}{step}/{total}"
+        head = f"{_bar(min(1.0, step / total))}{step}/{total}"
+    line, room = console.painted(colour, head[:width]), width - len(head)
     for part in (*_doing(progress), *_figures(progress, world_size)):
-        if len(line) + 2 + len(part) > width:
+        room -= 2 + len(part)
+        if room < 0:
             break
-        line += f"  {part}"
-    return line[:width]
+        shown = part
+        if part.startswith(NO_PROGRESS):
+            shown = console.painted("warning", part)
+        line += f"  {shown}"
+    return line
 
 
 def _doing(progress: Progress) -> list[str]:
@@ -34,7 +46,7 @@ def _doing(progress: Progress) -> list[str]:
     if progress.last.is_compiling:
         doing.append("compiling")
     if (quiet := progress.quiet_seconds) is not None:
-        doing.append(f"no progress for {clock(quiet)}")
+        doing.append(f"{NO_PROGRESS} for {clock(quiet)}")
     return doing
 
 

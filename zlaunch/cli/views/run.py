@@ -2,17 +2,34 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TextIO
 
 from zlaunch import console
 from zlaunch.files import shown, typed
-from zlaunch.runs.run import Run
+from zlaunch.runs.run import Run, State
 from zlaunch.secrets import hide_arguments
 
 if TYPE_CHECKING:  # most commands look for no checkpoints
     from zlaunch.resume.saved_by_run import SavedByRun
+
+STATE_COLOURS: Final[Mapping[State, str]] = {
+    State.RUNNING: "hint",
+    State.FINISHED: "done",
+    **dict.fromkeys((State.FAILED, State.STALLED, State.LOST, State.BROKEN), "error"),
+    **dict.fromkeys((State.STUMBLED, State.STOPPED, State.PREEMPTED, State.UNKNOWN), "warning"),
+}
+"""State → the kind of message that has its colour: in a list, while a run lasts, when it has ended."""
+
+
+def headed(lines: Sequence[str], head: str, state: State, stream: TextIO | None = None) -> list[str]:
+    """Colour the words at the start of wrapped lines that say how a run ended."""
+    first, *rest = lines
+    if first.startswith(head):
+        colour = STATE_COLOURS[state]
+        first = console.painted(colour, head, stream) + first.removeprefix(head)
+    return [first, *rest]
 
 
 def members(run: Run) -> dict[str, object]:

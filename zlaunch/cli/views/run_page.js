@@ -42,7 +42,7 @@ function twoDigits(value) {
   if (value < 1e-4) return String(+value.toPrecision(2));
   return String(+fixed(value, Math.max(0, 1 - value.toExponential().split("e")[1])));
 }
-// As `memory` and `brief` of zlaunch.units.
+// As `memory`, `signed_percent` and `brief` of zlaunch.units.
 function memory(bytes) {
   if (typeof bytes !== "number") return "–";
   const mib = 2 ** 20, size = bytes / GIB;
@@ -50,6 +50,10 @@ function memory(bytes) {
   if (bytes >= GIB / 10) return `${fixed(size, 2)} GiB`;
   if (bytes <= 0) return "0 GiB";
   return bytes < mib / 2 ? "<1 MiB" : `${fixed(bytes / mib, 0)} MiB`;
+}
+function signedPercent(value) {
+  const text = fixed(Math.abs(value), 0);
+  return +text ? `${value > 0 ? "+" : "-"}${text} %` : "0 %";
 }
 function brief(seconds) {
   if (0 < seconds && seconds < 0.000095) return `${twoDigits(1000000 * seconds)} µs`;
@@ -295,7 +299,7 @@ function why(run) {
   const add = (name, text) => rows.push([element("td", { class: "label" }, name), element("td", { class: "any" }, text instanceof Element ? text : prose(text))]);
   if (verdict) {
     add(run.is_over ? "cause" : "now", verdict.cause);
-    if (verdict.rank !== null) add("began", `rank ${verdict.rank}${verdict.host ? ` on ${verdict.host}` : ""}${verdict.phase ? `, ${verdict.phase}` : ""}`);
+    if (verdict.beginning) add("began", verdict.beginning);
     verdict.facts.forEach((fact, at) => add(at ? "" : "evidence", fact));
     verdict.advice.forEach((advice, at) => add(at ? "" : "change", advice));
   }
@@ -356,7 +360,7 @@ function memoryCharts(run) {
 }
 
 function memorySection(run) {
-  const pools = run.memory.pools.map((pool) => [pool.name.trim(), memory(pool.predicted), memory(pool.measured), pool.percent === null ? pool.remark || "–" : `${pool.percent > 0 ? "+" : ""}${pool.percent.toFixed(0)} %`]);
+  const pools = run.memory.pools.map((pool) => [pool.name.trim(), memory(pool.predicted), memory(pool.measured), pool.percent === null ? pool.remark || "–" : signedPercent(pool.percent)]);
   if (!pools.length) return null;
   const box = element("section", {}, element("h2", {}, "Memory ", element("small", {}, "of the largest rank; + means that the prediction was too high")));
   box.append(table(["", "predicted", "measured", "difference"], pools, [1, 2, 3]));

@@ -26,7 +26,7 @@ class SeriesView(LaunchView):
             self._shown.add(text)
             super().note(text, label)
 
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+    def starting(self, plan: LaunchPlan, shown_ranks: Sequence[int]) -> None:
         """Show no plan."""
 
     def busy(self, what: str, elapsed: str) -> None:

@@ -1,6 +1,7 @@
 """Show the progress of a submitted job."""
 
 import os
+import sys
 
 from zlaunch import console
 from zlaunch.cli.runs.why import explained
@@ -65,7 +66,7 @@ class SubmitView(SubmitReporter):
 
     def _verdict(self, root: str) -> None:
         try:
-            console.say(*explained(load_run(find_run(root, None))))
+            console.say(*explained(load_run(find_run(root, None)), sys.stderr))
         except ZlaunchError as error:
             self._say(error.message)
 

@@ -3,6 +3,7 @@
 import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ def refuse_another_kind(source: Document) -> None:
     elif keys & {"compute_environment", "distributed_type", SECTION}:
         return
     elif (other := config_of_other_program(source.file, keys)) is not None:
-        message, hint = f"this is {other[0]}", other[1]
+        raise Refused([replace(other, place=source.place(()))])
     elif not keys & DsConfig.model_fields.keys():
         message, hint = "not an accelerate config", "create one with `accelerate config`"
     elif source.text.lstrip().startswith("{"):

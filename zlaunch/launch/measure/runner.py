@@ -5,7 +5,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -72,9 +72,9 @@ class _StepLimit:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reporter, name)
 
-    def starting(self, plan: LaunchPlan, shows_output: bool) -> None:
+    def starting(self, plan: LaunchPlan, shown_ranks: Sequence[int]) -> None:
         self._layout = plan.layout
-        self._reporter.starting(plan, shows_output)
+        self._reporter.starting(plan, shown_ranks)
 
     def progressed(self, progress: Progress, world_size: int) -> None:
         self._reporter.progressed(progress, world_size)

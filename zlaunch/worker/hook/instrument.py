@@ -174,7 +174,7 @@ class Instrumentation:
     def _failed(self, outer: str | None, error: BaseException) -> None:
         if outer is None:
             return
-        vars(error).setdefault(RAISED_IN, self._heartbeat.phase)
+        vars(error).setdefault(RAISED_IN, self._heartbeat.clock.phase)  # knows a pass of an evaluation
         self._heartbeat.enter(outer)
 
 

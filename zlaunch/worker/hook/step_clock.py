@@ -85,6 +85,11 @@ class StepClock:
         """`spent` when steps began that do not count, while they last."""
         self._busy_before = 0.0
 
+    @property
+    def phase(self) -> str:
+        """The phase that is timed: of an evaluation in a loop of the script's own, not that of its engine."""
+        return self._phase
+
     def leave_out(self) -> None:
         """Do not count the steps from here on: something else than training makes them slow."""
         if self._left_out is None:

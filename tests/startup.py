@@ -25,7 +25,7 @@ class MuonIsNotCompiled:
 gc.set_threshold(100_000, 20, 100)
 atexit.register(gc.freeze)
 
-sys.meta_path.insert(0, MuonIsNotCompiled)  # type: ignore[arg-type]
+sys.meta_path.insert(0, MuonIsNotCompiled)
 
 # DeepSpeed asks py-cpuinfo about the CPU up to three times in each rank, in a program that computes for a second.
 if sys.orig_argv[-1:] == ["--json"] and sys.orig_argv[-2].endswith("/cpuinfo.py"):

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from zlaunch.dsconfig.other_values import hint_for_value, of_llama_factory
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
-from zlaunch.job.other_values import hint_for_value, of_llama_factory
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
 
 _ABOUT_JOBS = ("train", "estimate", "plan")

@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from zlaunch.dsconfig.other_values import LLAMA_FACTORY
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, WrongUsage
-from zlaunch.job.other_values import LLAMA_FACTORY
 from zlaunch.job.recipes import recipe_path, similar_recipe
 
 _SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")

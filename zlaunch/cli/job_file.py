@@ -24,7 +24,6 @@ from zlaunch.cli.lazy import LazyCommand
 from zlaunch.cli.usage_errors import choices_in, expected
 from zlaunch.config.accelerate import yaml_reader
 from zlaunch.dsconfig.keys.lookup import known_keys
-from zlaunch.dsconfig.other_values import line_for_value
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, leaves
 from zlaunch.errors import Finding, Refused, Severity, WrongUsage, ZlaunchError
 from zlaunch.job.args import ScriptArgs, ds_config_of
@@ -34,6 +33,7 @@ from zlaunch.job.model_of_script import model_argument
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
+from zlaunch.other_values import line_for_value
 
 ARGS, SET, MODEL, NOT_IN_A_FILE = "args", "set", "model", ("job", "help")
 PROGRAMS = ("script", "module")

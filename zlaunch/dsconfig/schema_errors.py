@@ -12,13 +12,13 @@ from pydantic_core import ErrorDetails
 
 from zlaunch.dsconfig.keys.auto_keys import READ_BY_TRAINER
 from zlaunch.dsconfig.keys.intended import intended, other_names
-from zlaunch.dsconfig.other_values import value_meant
 from zlaunch.dsconfig.releases import REMOVED, Release, history
 from zlaunch.dsconfig.schema.optimizer import LAST_ONE_BIT, OPTIMIZERS, is_one_bit
 from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
+from zlaunch.other_values import value_meant
 from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {

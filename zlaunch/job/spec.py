@@ -9,10 +9,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from zlaunch.dsconfig.other_values import hint_for_value
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import NO_ARGS, ScriptArgs
 from zlaunch.job.source import Source
+from zlaunch.other_values import hint_for_value
 from zlaunch.units import narrowed
 
 STEP_PATIENCE_SECONDS = 60.0

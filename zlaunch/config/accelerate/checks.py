@@ -20,12 +20,12 @@ from zlaunch.config.accelerate.fields import (
     SECTION_KEYS,
 )
 from zlaunch.dsconfig.keys.lookup import known_keys
-from zlaunch.dsconfig.other_values import value_meant
 from zlaunch.dsconfig.schema.root import DsConfig
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.job.file_kinds import config_of_other_program
+from zlaunch.other_values import value_meant
 
 
 def refuse_another_kind(source: Document) -> None:

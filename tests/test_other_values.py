@@ -3,8 +3,8 @@
 import pytest
 
 from zlaunch.config.validate import validate_mapping
-from zlaunch.dsconfig.other_values import MEANT, hint_for_value, line_for_value
 from zlaunch.job.spec import parse_offload
+from zlaunch.other_values import MEANT, hint_for_value, line_for_value
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 

@@ -160,9 +160,11 @@ program-parity: .venv/installed
 	$(BIN)/python -m compileall -q zlaunch
 	@touch $@
 
-.venv/installed-for-tests: .venv/installed tests/startup.pth
+.venv/installed-for-tests: .venv/installed tests/startup.py
 	$(PIP) --editable '.[test,check]'
-	cp tests/startup.pth "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zlaunch_tests.pth"
+	$(BIN)/python -m cpuinfo --json > .venv/cpu.json
+	packages="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	    cp tests/startup.py "$$packages/zlaunch_tests.py" && echo import zlaunch_tests > "$$packages/zlaunch_tests.pth"
 	@touch $@
 
 # System packages for tests on several hosts and on NVMe. Only root can install them.

@@ -105,6 +105,8 @@ class MadeUp(Estimator):
     def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         return list(self.guess(queries))
 
-    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+    def rehearse(
+        self, queries: Sequence[EstimateQuery], *, resumes: bool = True
+    ) -> list[Estimate | Rejected]:
         self.rounds.append(list(queries))
         return list(self.truth(queries))

@@ -8,7 +8,9 @@ for another at the end. `python -m tools.run_tests --record` writes the duration
 import json
 from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
+from statistics import mean
 
 from xdist.scheduler import LoadScopeScheduling
 
@@ -48,12 +50,21 @@ def seconds_of_units(nodeids: Iterable[str]) -> Counter[str]:
 def left_out(full: Iterable[str], also: tuple[str, ...]) -> list[str]:
     """Name those of the tests marked `full` that are left out; of those called for, the ones that take longest."""
     spent, left = 0.0, []
-    for node in sorted(full, key=lambda node: SECONDS.get(node, 0)):
+    for node, seconds in sorted(_with_their_share(full).items(), key=itemgetter(1)):
         is_called_for = node.startswith(also)
-        spent += SECONDS.get(node, 0) if is_called_for else 0
+        spent += seconds if is_called_for else 0
         if not is_called_for or spent > MOST_CALLED_FOR:
             left.append(node)
     return left
+
+
+def _with_their_share(nodes: Iterable[str]) -> dict[str, float]:
+    """How long tests take; one that shares a fixture was recorded without it, so each has its share of its file."""
+    seconds = {node: SECONDS.get(node, 0.0) for node in nodes}
+    of_file: dict[str, list[float]] = {}
+    for node, own in seconds.items():
+        of_file.setdefault(node.partition("::")[0], []).append(own)
+    return {node: max(own, mean(of_file[node.partition("::")[0]])) for node, own in seconds.items()}
 
 
 class Units(LoadScopeScheduling):  # type: ignore[misc]

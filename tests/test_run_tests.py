@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import distribution
 from tools.report import ROOT
 from tools.run_tests import TOUCHED, called_for, run
 
@@ -34,6 +35,14 @@ def test_what_fails_or_cannot_be_collected_stops_nothing_else(
 def test_what_changed_calls_for_tests_of_it() -> None:
     found = called_for(["zlaunch/hosts/agent/ssh.py", "tests/cli/test_json.py", "README.md"])
     assert found == ["tests/cli/test_json.py", "tests/cluster/"]
+
+
+def test_tests_that_share_a_fixture_are_called_for_as_if_each_took_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(distribution, "SECONDS", {"tests/a.py::a": 300.0})
+    full = [f"tests/a.py::{name}" for name in "abcdefghij"]
+    assert distribution.left_out(full, ("tests/",)) == [*full[3:], full[0]]
 
 
 def test_what_may_change_and_what_it_calls_for_exist() -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def narrowed(value: "float | Fraction") -> int | float:
     return float(value)
 
 
+@cache
 def numbers_of(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version; no numbers for a text without any."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -81,6 +81,16 @@ def test_activation_checkpointing_is_known_by_both_its_names(
     assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).job.gradient_checkpointing is is_on
 
 
+@pytest.mark.parametrize("recomputes", [True, False])
+def test_a_model_of_transformers_says_itself_whether_it_recomputes(recomputes: bool, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    (tmp_path / "x.py").write_text("net.gradient_checkpointing_enable()\n")
+    (tmp_path / "job.json").write_text(json.dumps({**JOB, "script": [str(tmp_path / "x.py")]}))
+    engine = {"engine": {"gradient_checkpointing": recomputes}}
+    (tmp_path / "ranks" / "rank-0.program.json").write_text(json.dumps(engine))
+    assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).job.gradient_checkpointing is recomputes
+
+
 def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:
     (tmp_path / "pulse").write_text('{"step": 3, "loss": NaN}' + " " * 900)
     assert read_record(tmp_path / "pulse", HeartbeatRecord)["step"] == 3

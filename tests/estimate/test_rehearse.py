@@ -64,6 +64,25 @@ def test_a_program_that_dies_leaves_the_closed_form_and_the_next_question_starts
     assert again.method == "rehearsal"
 
 
+def only(rehearser: Rehearser, asked: Workload) -> Forecast:
+    (told,) = rehearser([asked])
+    assert isinstance(told, Forecast)
+    return told
+
+
+@pytest.mark.job
+def test_a_job_that_was_trained_is_only_resumed_when_it_is_asked_for_again() -> None:
+    asked = replace(workload(3), save=True)
+    with Rehearser() as rehearser:
+        trained = only(rehearser, replace(asked, resume=False))
+        resumed = only(rehearser, asked)
+        assert only(rehearser, replace(asked, resume=False)) == trained  # with the same seconds
+    with Rehearser() as rehearser:
+        at_once = only(rehearser, asked)
+    assert resumed.seconds > trained.seconds
+    assert replace(resumed, seconds=0.0) == replace(at_once, seconds=0.0)
+
+
 def llama(changes: dict[str, Any] | None = None, **rest: Any) -> Workload:
     return replace(job("llama-3-8b", 3, **rest), model={**config("llama-3-8b"), **(changes or {})})
 

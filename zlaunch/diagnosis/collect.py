@@ -279,6 +279,8 @@ def _source(script: Path) -> Script | None:
 
 def _recomputed(run: RunFiles, typed: ScriptArgs, source: Script | None) -> bool | None:
     """Whether activations were recomputed; None if the script may have decided that itself."""
+    if (told := run.program.get("engine", {}).get("gradient_checkpointing")) is not None:
+        return told
     recorded = run.program.get("trainer_args", {})
     if trained := [value for name in CHECKPOINTING_FLAGS if isinstance(value := recorded.get(name), bool)]:
         return any(trained)

@@ -425,7 +425,8 @@ def _small_batch(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     changes = evidence.changes("passes")
     if fixed >= MUCH_FIXED:
         fact = f"{fixed:.0%} of a step does not depend on its size: communication, optimizer, other code"
-        yield _loss("small-micro-batch", fixed / 2, cause, (fact,), changes)
+        saved = fixed * (1 - tokens / SMALL_BATCH)  # per token, with a micro-batch that is not small
+        yield _loss("small-micro-batch", saved, cause, (fact,), changes)
     elif share is not None and share < FEW_FLOPS * computing:
         reached = share / computing
         fact = f"the passes reach {reached:.1%} of what the device can do"

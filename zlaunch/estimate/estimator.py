@@ -113,8 +113,13 @@ class Estimator(AbstractContextManager["Estimator"]):
         """Estimate jobs in closed form: at once, with a known error."""
         return _estimates(queries, lambda workloads, _: [by_formula(workload) for workload in workloads])
 
-    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
-        """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks."""
+    def rehearse(
+        self, queries: Sequence[EstimateQuery], *, resumes: bool = True
+    ) -> list[Estimate | Rejected]:
+        """Estimate jobs by rehearsals, and reject what DeepSpeed refuses; a single job on two ranks.
+
+        `resumes` tells whether resuming from the checkpoint of a single job is rehearsed, too.
+        """
 
         def forecasts(workloads: Sequence[Workload], estimated: _Estimated) -> list[Rehearsed]:
             short = [_shortened(workload) for workload in workloads]
@@ -135,7 +140,7 @@ class Estimator(AbstractContextManager["Estimator"]):
             complete(rehearsed)
             return [whole[place] for place in range(len(workloads))]
 
-        return _estimates(queries, forecasts)
+        return _estimates(queries, forecasts, resumes=resumes)
 
     def revise(self, estimate: Estimate, forecast: Forecast) -> Estimate:
         """Estimate the same job from another forecast."""
@@ -155,6 +160,8 @@ _Estimated = Callable[[int, Rehearsed], tuple[int, Estimate | Rejected]]
 def _estimates(
     queries: Sequence[EstimateQuery],
     forecasts: Callable[[Sequence[Workload], _Estimated], Sequence[Rehearsed]],
+    *,
+    resumes: bool = True,
 ) -> list[Estimate | Rejected]:
     results: dict[int, Estimate | Rejected] = {}
     jobs: dict[int, tuple[EstimateQuery, ResolvedConfig, Workload]] = {}
@@ -164,7 +171,7 @@ def _estimates(
             results[number] = resolved
         else:
             jobs[number] = (query, resolved, workload_of(query, resolved))
-    if len(jobs) > 1:  # resuming decides nothing then, unless these jobs do resume
+    if len(jobs) > 1 or not resumes:  # resuming decides nothing then, unless these jobs do resume
         for number, (query, resolved, workload) in jobs.items():
             jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
 
@@ -233,7 +240,8 @@ def _by_ranks(
     """
     if len(workloads) != 1 or workloads[0].world_size == 1:
         return rehearse(workloads)
-    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False)  # the first rank saves
+    # The first rank saves.
+    last = replace(workloads[0], rank=workloads[0].world_size - 1, save=False, resume=False)
     first, other = rehearse([workloads[0], last])
     if not isinstance(first, Forecast) or not isinstance(other, Forecast) or other.method != first.method:
         return [first]
@@ -241,7 +249,8 @@ def _by_ranks(
         return [other]
     if first.late_error is not None or _bytes_of_tensors(other) <= _bytes_of_tensors(first):
         return [first]
-    return [replace(other, phases=(*other.phases, *first.phases[len(other.phases) :]), resume=first.resume)]
+    phases = (*other.phases, *first.phases[len(other.phases) :])
+    return [replace(other, phases=phases, resume=first.resume, kept=first.kept)]
 
 
 def _bytes_of_tensors(forecast: Forecast) -> int:

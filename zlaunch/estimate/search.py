@@ -203,7 +203,7 @@ class _Search:
         self.estimator = estimator
         self.known: dict[int, Estimate | Rejected] = {}
         self.complete: set[int] = set()
-        """Candidates of which all ranks that differ were rehearsed."""
+        """Candidates of which all ranks that differ, and resuming, were rehearsed."""
         self._expectations: dict[int, Estimate] = {}
 
     def run(self) -> SearchResult | NothingFits:
@@ -212,7 +212,8 @@ class _Search:
             best = self._best()
             hopes = self._hopes(best)
             if hopes:
-                self._rehearse(self._round(hopes, best))
+                # What resuming takes is asked of the choice; if nothing fits, of what comes closest.
+                self._rehearse(self._round(hopes, best), resumes=best is None)
             elif best is None:
                 left = [number for number in self._smallest() if number not in self.known]
                 if not left:
@@ -286,11 +287,12 @@ class _Search:
             ratios["reserved"] *= min(1.0, cache * forecast.peak("gpu") / reserved)
         return self.estimator.revise(expected, replace(forecast.scaled(ratios), error=0.0))
 
-    def _rehearse(self, numbers: Sequence[int]) -> None:
-        results = self.estimator.rehearse([self.listed[number].query for number in numbers])
+    def _rehearse(self, numbers: Sequence[int], *, resumes: bool = True) -> None:
+        queries = [self.listed[number].query for number in numbers]
+        results = self.estimator.rehearse(queries, resumes=resumes)
         self.known.update(zip(numbers, results, strict=True))
         self._expectations.clear()
-        if len(numbers) == 1:
+        if len(numbers) == 1 and resumes:
             self.complete.update(numbers)
 
     def _is_refuted(self, number: int) -> bool:

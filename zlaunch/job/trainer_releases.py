@@ -6,6 +6,7 @@ Each row names the first release with the change, from the last patch of each mi
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 from zlaunch.errors import Finding
@@ -137,9 +138,10 @@ class TrainerRelease(NamedTuple):
     @property
     def defaults(self) -> Mapping[str, Value]:
         """The arguments that affect the ds_config, with their defaults."""
-        return {name: self._default(name) for name in DEFAULTS if not self.lacks(name)}
+        return _defaults_of(self)
 
-    def _default(self, name: str) -> Value:
+    def default_of(self, name: str) -> Value:
+        """Return the default of an argument, which the release may not have."""
         firsts, older = OLDER_DEFAULTS.get(name, ({}, DEFAULTS[name]))
         installed = {"transformers": self.transformers, "torch": self.torch}
         if any(is_before(installed[package], first) for package, first in firsts.items()):
@@ -169,3 +171,9 @@ class TrainerRelease(NamedTuple):
         if is_before(self.transformers, "5.18"):
             return 0
         return 1
+
+
+@cache
+def _defaults_of(release: TrainerRelease) -> Mapping[str, Value]:
+    """List them once: a search asks for them thousands of times."""
+    return {name: release.default_of(name) for name in DEFAULTS if not release.lacks(name)}

@@ -418,6 +418,8 @@ class EngineRecord(TypedDict, total=False):
     """Elements of its trained parameters."""
     model_config: dict[str, object]
     """That of transformers; absent for another model."""
+    gradient_checkpointing: bool
+    """Whether the model recomputes activations, as one of transformers says."""
 
 
 class ProgramRecord(TypedDict, total=False):

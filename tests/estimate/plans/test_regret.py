@@ -45,7 +45,9 @@ class Table(Estimator):
             return answer
         return self.revise(answer, answer.forecast.scaled(dict.fromkeys(POOLS, self.off)))
 
-    def rehearse(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
+    def rehearse(
+        self, queries: Sequence[EstimateQuery], *, resumes: bool = True
+    ) -> list[Estimate | Rejected]:
         self.seen.update(self.labels[_settings(one)] for one in queries)
         return [self.answer(one) for one in queries]
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from zlaunch.estimate.forecast import RESUME
 from zlaunch.estimate.rehearsal.imports import import_packages
-from zlaunch.estimate.workload import Images, Workload
+from zlaunch.estimate.workload import Images, Workload, to_json
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
 from zlaunch.process import die_with_parent
@@ -62,6 +62,11 @@ class _Task:
     failure: str | None = None
     """Why the rehearsal with images failed, if this is the second one, without them."""
 
+    @property
+    def resumes(self) -> bool:
+        """Whether its checkpoint is to be loaded, too."""
+        return self.workload.save and self.workload.resume
+
     def next_task(self, result: Result) -> "_Task | None":
         """Return the task that follows on a result, if there is one."""
         if self.trained is not None:
@@ -70,7 +75,7 @@ class _Task:
             workload = replace(self.workload, images=Images(0))
             return replace(self, workload=workload, failure=result["failure"])
         is_trained = result.get("forecast", {}).get("late_error", "") is None
-        if is_trained and self.workload.save and self.workload.resume:
+        if is_trained and self.resumes:
             return replace(self, trained=result)
         return None
 
@@ -106,15 +111,30 @@ class _WorkloadReader:
         self._lines: list[bytes] = []
         self._incomplete = b""
         self._count = 0
+        self._known: dict[str, _Task] = {}
+        self.following: list[_Task] = []
+        """Tasks that follow on others, and come first."""
 
     def next_task(self) -> _Task | None:
-        """Return the task for the next line; None if no line has arrived."""
+        """Return a task that follows on another, or that of the next line; None if none has arrived."""
+        if self.following:
+            return self.following.pop()
         if not self._lines:
             return None
         workload = adapter_of(Workload).validate_python(json.loads(self._lines.pop(0)))
-        task = _Task(self._count, workload, self._checkpoints / str(self._count))
+        known = self._known.get(_key_of(workload))
+        if known is None:
+            task = _Task(self._count, workload, self._checkpoints / str(self._count))
+        else:
+            task = replace(known, index=self._count, workload=workload)
         self._count += 1
         return task
+
+    def remember(self, task: _Task, result: Result) -> None:
+        """Train no workload twice that is asked for again, for its resume or without a cache."""
+        is_trained = result.get("forecast", {}).get("late_error", "") is None
+        if is_trained and task.trained is None and task.failure is None:
+            self._known.setdefault(_key_of(task.workload), replace(task, trained=result))
 
     def wait(self, seconds: float | None) -> None:
         """Wait for input; None waits until there is some, or stdin is closed."""
@@ -128,23 +148,25 @@ class _WorkloadReader:
             self._lines += lines
 
 
+def _key_of(workload: Workload) -> str:
+    return to_json(replace(workload, resume=False))
+
+
 _Running = dict[int, tuple[_Task, IO[str], float]]
 """Process id → task, file for the result, deadline."""
 
 
 def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result]]:
     running: _Running = {}
-    following: list[_Task] = []
     is_warm, failure = False, None
     while True:
         while len(running) < jobs:
-            task: _Task | None
-            if following:
-                task = following.pop()
-            else:
-                task = reader.next_task()
+            task = reader.next_task()
             if task is None:
                 break
+            if task.trained is not None and not task.resumes:
+                yield task.index, task.trained
+                continue
             if not is_warm:
                 is_warm, failure = True, _warm_up(task.workload)
             file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, this process reads
@@ -156,8 +178,9 @@ def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result
         else:
             reader.wait(None)
         for task, result in _reap(running):
+            reader.remember(task, result)
             if (next_task := task.next_task(result)) is not None:
-                following.append(next_task)
+                reader.following.append(next_task)
             else:
                 yield task.index, task.merge(result)
 

@@ -25,6 +25,9 @@ PARALLEL: Mapping[str, str] = {
 }
 """Module of torch → its class that spreads a model over ranks."""
 
+RECOMPUTES = ("is_activation_checkpointing", "is_gradient_checkpointing")
+"""Properties of a model of transformers."""
+
 
 class ProgramRecorder:
     """Writes facts about a program as they become known; raises nothing."""
@@ -121,4 +124,8 @@ def _describe_model(engine: "DeepSpeedEngine") -> "EngineRecord":
     }
     if (config := getattr(engine.module, "config", None)) is not None and hasattr(config, "to_dict"):
         described["model_config"] = plain(config.to_dict())
+    # transformers 5 has both names, and warns of the second.
+    told = (getattr(engine.module, name, None) for name in RECOMPUTES)
+    if (recomputes := next((value for value in told if isinstance(value, bool)), None)) is not None:
+        described["gradient_checkpointing"] = recomputes
     return described

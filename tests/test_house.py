@@ -211,5 +211,15 @@ def test_every_package_of_the_contract_is_in_the_guide_in_its_order() -> None:
 
 def test_the_top_of_the_package_holds_packages_and_ground_modules_only() -> None:
     modules = {file.stem for file in PACKAGE.glob("*.py")}
-    ground = {"console", "errors", "files", "json_lines", "process", "secrets", "units", "whereabouts"}
+    ground = {
+        "console",
+        "errors",
+        "files",
+        "json_lines",
+        "other_values",
+        "process",
+        "secrets",
+        "units",
+        "whereabouts",
+    }
     assert modules == {"__init__", "__main__", *ground, "rank", "report"}  # the last two are old names

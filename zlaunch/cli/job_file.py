@@ -30,10 +30,10 @@ from zlaunch.job.args import ScriptArgs, ds_config_of
 from zlaunch.job.file_kinds import config_of_other_program
 from zlaunch.job.model import model_flag
 from zlaunch.job.model_of_script import model_argument
-from zlaunch.job.other_values import line_for_value
 from zlaunch.job.recipes import default_recipe, recipe_named
 from zlaunch.job.script_reader import read_script
 from zlaunch.job.spec import JobSpec, parse_gpus, parse_override
+from zlaunch.other_values import line_for_value
 
 ARGS, SET, MODEL, NOT_IN_A_FILE = "args", "set", "model", ("job", "help")
 PROGRAMS = ("script", "module")

@@ -7,8 +7,8 @@ from typing import Any
 
 from zlaunch.errors import WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
-from zlaunch.job.other_values import hint_for_value, of_llama_factory
 from zlaunch.job.trainer_releases import ADDED, DEFAULTS, REMOVED
+from zlaunch.other_values import hint_for_value, of_llama_factory
 
 _ABOUT_JOBS = ("train", "estimate", "plan")
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")

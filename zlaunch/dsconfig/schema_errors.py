@@ -18,6 +18,7 @@ from zlaunch.dsconfig.schema.scheduler import DEEPSPEED_SCHEDULERS
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Fix, FixKind, Severity
+from zlaunch.other_values import value_meant
 from zlaunch.units import narrowed
 
 OWN_NAMES: Mapping[KeyPath, tuple[str, ...]] = {
@@ -296,7 +297,17 @@ def _not_one_of(path: KeyPath, given: Any, expected: str) -> tuple[str, str | No
     if str(given) in choices and str(given).isdigit():
         message += ". DeepSpeed converts it to a number, the Trainer does not"
         return message, f"write {given}, without quotes", Fix(FixKind.WRITE, int(given))
-    return message, *_nearest(given, choices)
+    hint, fix = _nearest(given, choices)
+    option = _OPTIONS.get(str(path[-1]), "")
+    if fix is None and isinstance(given, str) and (meant := value_meant(option, given, choices)):
+        if not meant.isdigit():
+            meant = f'"{meant}"'
+        hint = f"write {meant}"
+    return message, hint, fix
+
+
+_OPTIONS = {"stage": "stage", "device": "offload"}
+"""Key → the option of zlaunch with the same values."""
 
 
 def _nearest(given: object, names: list[str]) -> tuple[str | None, Fix | None]:

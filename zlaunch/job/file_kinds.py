@@ -13,8 +13,8 @@ from typing import Any
 from zlaunch.dsconfig.read import read
 from zlaunch.dsconfig.text.document import Document
 from zlaunch.errors import Finding, WrongUsage
-from zlaunch.job.other_values import LLAMA_FACTORY
 from zlaunch.job.recipes import recipe_path, similar_recipe
+from zlaunch.other_values import LLAMA_FACTORY
 
 _SHELL = re.compile(r"#!.*\b(ba|da|k|z)?sh\b")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh", ".sbatch", ".slurm")

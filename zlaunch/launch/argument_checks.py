@@ -15,9 +15,9 @@ from zlaunch.config.translate.other_options import (
 from zlaunch.errors import InputMissing, WrongUsage
 from zlaunch.job.args import ScriptArgs, flag_name
 from zlaunch.job.model import MODEL_FLAGS, SEQ_LEN_FLAGS
-from zlaunch.job.other_values import of_llama_factory
 from zlaunch.job.script import ConfigInterface, Script
 from zlaunch.job.trainer_releases import DEFAULTS
+from zlaunch.other_values import of_llama_factory
 
 OWN = (
     *("stage", "offload", "nvme", "precision", "gpus", "launcher", "hostfile", "include", "exclude"),

@@ -25,6 +25,7 @@ from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.text.document import Document, KeyPath, dotted, value_at
 from zlaunch.errors import Finding, Refused, Severity
 from zlaunch.job.file_kinds import config_of_other_program
+from zlaunch.other_values import value_meant
 
 
 def refuse_another_kind(source: Document) -> None:
@@ -127,7 +128,11 @@ def _not_among_the_choices(source: Document) -> Iterator[Finding]:
         plain = str(given).lower() if key == "mixed_precision" and given is not False else given
         if given is None or plain in choices:
             continue
-        hint = f"write `{key}: 'no'`, in quotes" if given is False else _close(str(given), choices)
+        hint = _close(str(given), choices)
+        if given is False:
+            hint = f"write `{key}: 'no'`, in quotes"
+        elif key == "mixed_precision" and (meant := value_meant("precision", str(given), choices)):
+            hint = f"write `{key}: {meant}`"
         message = f"`{key}` is {_quoted_value(source, (key,))}; it can be {', '.join(choices)}"
         yield _finding(source, (key,), "bad-value", message, hint)
 

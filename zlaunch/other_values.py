@@ -49,6 +49,9 @@ MEANT: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Option → the value that it takes → what people write for it, in small letters, without `-` and `_`."""
 
+_SAME_VALUES: Final[Mapping[str, str]] = {"dtype": "precision"}
+"""Option → the one that takes the same values."""
+
 _OF_SCRIPTS: Final[Mapping[str, str]] = {
     "fp8": "FP8 layers are up to the script: train them with `--precision bf16`",
     "tf32": "TF32 is a setting of torch, with which fp32 computes: `--precision fp32`",
@@ -94,6 +97,11 @@ def line_for_value(option: str, value: str, choices: Sequence[str] = ()) -> str 
     return f"did you mean {' and '.join(lines)}?"
 
 
+def value_meant(option: str, value: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that is meant, without options that go with it; None if none is known."""
+    return _meant(option, value, choices).get(option)
+
+
 def _meant(option: str, value: str, choices: Sequence[str]) -> Mapping[str, str]:
     """Return the options that are meant, each with its value."""
     plain = _plain(value)
@@ -102,7 +110,7 @@ def _meant(option: str, value: str, choices: Sequence[str]) -> Mapping[str, str]
             return {option: choice}
     if option == "stage" and (found := _STAGE.fullmatch(plain)):
         return _of_stage(found)
-    for taken, words in MEANT.get(option, {}).items():
+    for taken, words in MEANT.get(_SAME_VALUES.get(option, option), {}).items():
         if plain in words.split() and (not choices or taken in choices):
             return {option: taken}
     if option == "launcher":

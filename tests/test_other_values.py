@@ -2,8 +2,9 @@
 
 import pytest
 
-from zlaunch.job.other_values import MEANT, hint_for_value, line_for_value
+from zlaunch.config.validate import validate_mapping
 from zlaunch.job.spec import parse_offload
+from zlaunch.other_values import MEANT, hint_for_value, line_for_value
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 
@@ -44,6 +45,22 @@ def test_a_value_that_a_command_does_not_take_is_not_proposed() -> None:
 @pytest.mark.parametrize("value", ["4", "zero4", "fast", "", "3 or so"])
 def test_what_means_nothing_gets_no_proposal(value: str) -> None:
     assert hint_for_value("stage", value) is None
+
+
+@pytest.mark.parametrize(
+    ("zero", "hint"),
+    [
+        ({"stage": "zero3"}, "write 3"),
+        ({"stage": 2, "offload_optimizer": {"device": "disk"}}, 'write "nvme"'),
+        ({"stage": 2, "offload_optimizer": {"device": "gpu"}}, 'write "none"'),
+    ],
+)
+def test_a_ds_config_with_a_value_of_another_tool_gets_the_one_of_deepspeed(
+    zero: dict[str, object], hint: str
+) -> None:
+    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero}
+    (finding,) = (one for one in validate_mapping(config) if one.code == "bad-value")
+    assert finding.hint == hint
 
 
 def test_a_file_gets_its_keys() -> None:

@@ -125,7 +125,7 @@ def _judge(
 
 
 def keep_rate(rate: float, backend: str, hosts: Sequence[Examined]) -> None:
-    """Keep the bytes per second of NCCL for estimates of jobs on these hosts; jobs on GPUs do not use gloo."""
+    """Keep bytes per second of NCCL for estimates of jobs on these hosts; jobs on GPUs do not use gloo."""
     if backend != "nccl":
         return
     machines = [host.facts.machine for host in hosts if host.facts is not None]

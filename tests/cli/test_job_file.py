@@ -381,7 +381,9 @@ def test_the_plan_names_where_each_variable_and_each_key_comes_from(project: Pat
     typed = ("--env", "B=3", "--set", "train_micro_batch_size_per_gpu=2", "--full")
     words = " ".join(planned(project, *typed).out.split())
     of_variables = [source in words for source in ("A=1 `env.A` in zlaunch.yaml:6", "B=3 `--env`")]
-    assert (of_variables, "train_micro_batch_size_per_gpu = 2 `--set`" in words) == ([True, True], True), words
+    assert (of_variables, "train_micro_batch_size_per_gpu = 2 `--set`" in words) == ([True, True], True), (
+        words
+    )
 
 
 def test_a_variable_of_the_file_that_is_not_set_is_named_with_its_line(project: Path) -> None:

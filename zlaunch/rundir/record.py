@@ -351,6 +351,11 @@ class HeartbeatRecord(TypedDict, total=False):
     gpu_reserved_bytes: int
 
 
+def loss_of(heartbeat: HeartbeatRecord) -> float | None:
+    """Return the loss of the last step; what a Trainer logs, a mean of several steps, only without it."""
+    return heartbeat.get("step_loss", heartbeat.get("loss"))
+
+
 class GpuSample(TypedDict, total=False):
     """Memory of a rank's GPU."""
 

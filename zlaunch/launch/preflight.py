@@ -15,6 +15,7 @@ from zlaunch.launch.options import LaunchOptions
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.reporter import PlanReporter
 from zlaunch.launch.requirements import likely_checkpoint_bytes
+from zlaunch.launch.shared_output import check_shared_output
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,7 @@ class Preflight:
             from zlaunch.resume.check_saves import check_saves  # many jobs save nothing
 
             findings += check_saves(plan.training)
+        findings += check_shared_output(plan)
         wrong = [finding for finding in findings if finding.severity in FATAL]
         if wrong and not self.options.force:
             self.reporter.warn([finding for finding in findings if finding not in wrong])

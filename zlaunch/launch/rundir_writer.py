@@ -21,6 +21,7 @@ from zlaunch.launch.facts import JobFacts
 from zlaunch.launch.node_start import control_port, node_plans
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.launch.plan_record import options_record, plan_record
+from zlaunch.launch.shared_output import output_directory
 from zlaunch.process import output_of
 from zlaunch.rundir import record
 from zlaunch.rundir.layout import RESERVE_BYTES, RunDir
@@ -172,7 +173,9 @@ def command_script(plan: LaunchPlan) -> str:
 
 def _job_record(plan: LaunchPlan, asked: Sequence[str]) -> record.JobRecord:
     """The record of a plan, and what else depends on this start."""
+    directory = output_directory(plan)
     started: record.JobRecord = {
+        "saves_to": None if directory is None else str(directory),
         "asked": list(asked),
         "started": time.time(),
         "working_directory": str(Path.cwd()),

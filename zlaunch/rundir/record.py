@@ -167,6 +167,8 @@ class JobRecord(PlanRecord, total=False):
     asked: list[str]
     started: Finite
     working_directory: str
+    saves_to: str | None
+    """Where its checkpoints or its model go; None if only its script knows."""
     nodes: list[NodePlanRecord]
     """The hosts on which zlaunch itself starts a launcher each."""
     control_port: int

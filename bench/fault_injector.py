@@ -620,10 +620,10 @@ def _shown(folder: Path) -> tuple[str, str]:
 
 CAUSES = {
     "stopped": "stopped the job with SIG",
-    "killed": "was killed by SIGKILL; its sender is unknown",
-    "ended-by-signal": "was ended by SIG",
+    "killed": "was killed from outside (SIGKILL); by whom is unknown",
+    "ended-by-signal": "was ended from outside (SIG",
     "rank-lost": "and its wrapper process are gone",
-    "launcher-killed": "the launcher was killed by SIGKILL",
+    "launcher-killed": "the launcher was killed from outside (SIGKILL",
     "launcher-failed": "the launcher (torchrun|deepspeed) failed",
     "connection-lost": "lost its connection",
 }

@@ -274,6 +274,7 @@ def test_an_estimate_takes_what_it_knows_and_leaves_the_options_of_train(tmp_pat
     assert args == ["--model", "gpt2", "--lr", "1"]
 
 
+ONE_JOB = "a file has one job: write each into a file of its own, and start it with `--job FILE`"
 WRONG = {
     "a misspelled key": ("stgae: 3", "unknown-option", "did you mean `stage`?"),
     "the name of another launcher": ("num_processes: 2", "unknown-option", "did you mean `gpus`?"),
@@ -282,6 +283,12 @@ WRONG = {
         "unknown-option",
         "keys of the ds_config go below `set:`",
     ),
+    "a job with a name": ("small: {script: a.py}", "unknown-option", ONE_JOB),
+    "a job whose name is like an option": ("job_a: {script: a.py}", "unknown-option", ONE_JOB),
+    "a job with options alone": ("small: {stage: 2, gpus: 1}", "unknown-option", ONE_JOB),
+    "jobs below a key": ("jobs: {small: {args: {lr: 1}}}", "unknown-option", ONE_JOB),
+    "a list of jobs": ("jobs: [{script: a.py}]", "unknown-option", ONE_JOB),
+    "arguments in a misspelled section": ("arg: {model: gpt2}", "unknown-option", "did you mean `args`?"),
     "a stage as another tool spells it": (
         "stage: 3-offload",
         "bad-option",

@@ -127,3 +127,17 @@ def test_taking_the_ds_config_takes_nothing_else(
 @given(others, names.map("--{}".format), others)
 def test_taking_a_switch_takes_nothing_else(before: list[str], flag: str, after: list[str]) -> None:
     assert _split([*before, "--deepspeed", flag, *after])[0] == (*before, flag, *after)
+
+
+def test_each_argument_has_its_source_wherever_others_are_added() -> None:
+    typed = ScriptArgs(("in.txt", "--lr", "1", "2", "--bf16=True"), {"lr": "zlaunch.yaml:4"})
+    added = typed.followed_by(("--seed", "5"), {"--seed": "a preset"}).preceded_by(
+        ("--out", "x"), {"--out": "`--save`"}
+    )
+    assert [*added.sources()] == [
+        (("--out", "x", "in.txt"), "`--save`"),
+        (("--lr", "1", "2"), "`args.lr` in zlaunch.yaml:4"),
+        (("--bf16=True",), "the command line"),
+        (("--seed", "5"), "a preset"),
+    ]
+    assert next(typed.sources()) == (("in.txt",), "the command line")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoint.trainers import trainers
+from tests.recorded_run import write_run
 from tests.running import zlaunch
 from zlaunch.cli.views.run import saved_rows
 from zlaunch.resume.saved_by_run import output_dir_of, saved_by_run
@@ -165,3 +166,15 @@ def test_a_run_that_ended_shows_what_it_resumed_from_and_what_resumes_from_it(
     assert "resumed     from before" in shown
     assert "checkpoint  `zlaunch train --resume out/checkpoint-9" in shown
     assert "`zlaunch train --resume out/checkpoint-9" in zlaunch("runs", "why", cwd=tmp_path).out
+
+
+def test_what_a_failed_run_resumes_from_stands_before_what_made_it_slow(saved: Path, tmp_path: Path) -> None:
+    trainers(tmp_path / "out", 9, saved / "zero2")
+    root = write_run(tmp_path / "runs" / "first", 40)
+    for file, known in (
+        (root / "job.json", {"working_directory": str(tmp_path)}),
+        (root / "ranks" / "rank-0.program.json", {"saved_checkpoint": "out/checkpoint-9"}),
+    ):
+        file.write_text(json.dumps({**json.loads(file.read_text()), **known}))
+    said = zlaunch("runs", "why", cwd=tmp_path).out
+    assert 0 < said.index("checkpoint  ") < said.index("slow      ")

@@ -6,7 +6,7 @@ There is one parser for both: the file is only translated. Each of its values is
 import json
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -47,6 +47,8 @@ _RIVALS: Mapping[str, tuple[str, ...]] = {
     "exclude": ("gpus",),
 }
 """An option on the command line → those in the file that it would contradict."""
+
+_ONE_JOB = "a file has one job: write each into a file of its own, and start it with `--job FILE`"
 
 _MERGED = (SET, "env", "slurm", "volume")
 """Options whose values have names: the command line replaces those of the same name, and keeps the others."""
@@ -278,7 +280,7 @@ class _Translation:
             return
         if key not in self.keys:
             if not any(key in keys for keys in _all_keys()):
-                self._unknown(path, key)
+                self._unknown(path, key, value)
             return
         try:
             yield from self._option(key, value, path)
@@ -468,13 +470,17 @@ class _Translation:
         if chunk:
             yield chunk, start
 
-    def _unknown(self, path: KeyPath, key: str) -> None:
+    def _unknown(self, path: KeyPath, key: str, value: object) -> None:
         known = {ARGS}.union(*_all_keys())
         meant = _OTHER_NAMES.get(key) or next(iter(get_close_matches(key, known, 1, 0.75)), None)
-        if meant:
+        if _holds_job(value, (*PROGRAMS, ARGS)):
+            hint = _ONE_JOB
+        elif meant:
             hint = f"did you mean `{meant}`?"
         elif key in known_keys({}, ()):
             hint = f"keys of the ds_config go below `{SET}:`"
+        elif _holds_job(value, known):
+            hint = _ONE_JOB
         else:
             hint = f"arguments of the script go below `{ARGS}:`; `zlaunch train --help` lists the options"
         self._wrong(path, "unknown-option", "zlaunch has no such option", hint)
@@ -485,6 +491,17 @@ class _Translation:
 
     def _place(self, path: KeyPath) -> str:
         return f"{os.path.relpath(self.document.file)}:{self.document.place(path).line}"
+
+
+def _holds_job(value: object, keys: Iterable[str]) -> bool:
+    """Whether a value is itself a job with some of these options, or several jobs."""
+    jobs = [value]
+    if isinstance(value, list):
+        jobs = value
+    elif isinstance(value, Mapping):
+        jobs += value.values()
+    names = {str(name).replace("-", "_") for job in jobs if isinstance(job, Mapping) for name in job}
+    return not names.isdisjoint(keys)
 
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:

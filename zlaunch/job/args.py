@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,9 @@ from zlaunch.errors import WrongUsage
 
 TRUE = frozenset({"yes", "true", "t", "y", "1"})
 FALSE = frozenset({"no", "false", "f", "n", "0"})
+
+TYPED = "the command line"
+"""Where an argument comes from that nothing added."""
 
 _CONFIG_FLAGS = ("--deepspeed", "--deepspeed_config", "--deepspeed-config")
 """The flags by which a script is given a ds_config; beside one of the others, the first is a switch."""
@@ -37,6 +40,8 @@ class ScriptArgs:
     words: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Name of a flag → file and line of the `zlaunch.yaml` that has it."""
+    added: Mapping[int, str] = field(default_factory=dict, compare=False, repr=False)
+    """The position of a flag that was not typed → what added it."""
 
     @classmethod
     def of(cls, words: Iterable[str]) -> "ScriptArgs":
@@ -136,16 +141,41 @@ class ScriptArgs:
                 file = words.popleft()
         return replace(self, words=tuple(rest)), file
 
-    def followed_by(self, words: Iterable[str]) -> "ScriptArgs":
-        """Return them with words at their end."""
-        return replace(self, words=(*self.words, *words))
+    def followed_by(self, words: Iterable[str], added: Mapping[str, str] | None = None) -> "ScriptArgs":
+        """Return them with words at their end; `added` says of each flag among these what added it."""
+        behind = ScriptArgs.of(words)
+        whys = {len(self.words) + index: why for index, why in _added(behind, added or {})}
+        return replace(self, words=(*self.words, *behind.words), added={**self.added, **whys})
 
-    def preceded_by(self, words: Iterable[str]) -> "ScriptArgs":
+    def preceded_by(self, words: Iterable[str], added: Mapping[str, str] | None = None) -> "ScriptArgs":
         """Return them with words in front, which count less than those that were typed."""
-        return replace(self, words=(*words, *self.words))
+        before = ScriptArgs.of(words)
+        shifted = {len(before.words) + index: why for index, why in self.added.items()}
+        whys = dict(_added(before, added or {}))
+        return replace(self, words=(*before.words, *self.words), added={**whys, **shifted})
+
+    def sources(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """List each flag with its values, and where they come from; what stands before all flags is one."""
+        starts = [flag.index for flag in self.flags]
+        if self.words and 0 not in starts:
+            yield self.words[: min([*starts, len(self.words)])], TYPED
+        for flag, end in zip(self.flags, [*starts[1:], len(self.words)], strict=True):
+            source = TYPED
+            if flag.index in self.added:
+                source = self.added[flag.index]
+            elif flag.place:
+                source = f"`args.{flag.name}` in {flag.place}"
+            yield self.words[flag.index : end], source
 
 
 NO_ARGS = ScriptArgs()
+
+
+def _added(args: ScriptArgs, whys: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    for flag in args.flags:
+        spelling = args.words[flag.index].partition("=")[0]
+        if spelling in whys:
+            yield flag.index, whys[spelling]
 
 
 def flag_name(spelling: str) -> str:

@@ -76,9 +76,11 @@ def _plan(facts: JobFacts) -> LaunchPlan:
     config = replace(config, values=config.values.placed(job.places))
     resolved = _leave_total(_in_own_swap_dirs(config.values, facts.layout), config, facts)
     words, handed = _handed_over(facts, config)
+    whys = _whys(facts, config)
     variables = {**_op_cache(facts), **handed}
     if facts.resumption is not None:
-        words = (*facts.resumption.words(facts.layout), *words)
+        resumed = facts.resumption.words(facts.layout)
+        words, whys = (*resumed, *words), {**whys, **dict.fromkeys(resumed[:1], "`--resume`")}
         variables |= facts.resumption.variables(facts.layout)
     written = resolved.values
     if script.reported is not None:
@@ -91,7 +93,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         values=resolved.values,
         ds_config=written,
         left=resolved.left,
-        args=job.args.followed_by(words),
+        args=job.args.followed_by(words, whys),
         environment={
             **facts.deepspeed_env,
             **job_environment(facts.machine, topology, facts.environ, variables, facts.python),
@@ -151,6 +153,15 @@ def _handed_over(facts: JobFacts, config: ResolvedConfig) -> tuple[tuple[str, ..
         case Handover.VARIABLE:
             return typed, variable
     return typed, {}
+
+
+def _whys(facts: JobFacts, config: ResolvedConfig) -> dict[str, str]:
+    """Say of each flag that zlaunch adds what wants it."""
+    flags = (*(facts.script.config_flags or ()), *facts.job.config_flags)
+    whys = dict.fromkeys(flags, "the ds_config of this plan")
+    for name, _ in config.agreement.added:
+        whys[f"--{name}"] = str(config.agreement.args[name].source.placed(facts.job.places, name))
+    return whys
 
 
 def _as_typed(facts: JobFacts) -> tuple[str, ...]:

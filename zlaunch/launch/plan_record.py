@@ -134,6 +134,8 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
             name: _variable(name, moved.get(value, value), facts.python.programs)
             for name, value in job["environment"].items()
         }
+        args = ScriptArgs.of(words)
+        recorded = {flag.index: "as recorded" for flag in args.flags}
         return LaunchPlan(
             facts=facts,
             topology=_with_login(topology_of(job), facts.topology),
@@ -142,7 +144,7 @@ def moved_plan(files: RunFiles, facts: JobFacts) -> LaunchPlan:
             values=_in_own_swap_dirs(expected, old, facts.layout),
             ds_config=_in_own_swap_dirs(_values(files, files.config), old, facts.layout),
             left=files.provenance["left"],
-            args=ScriptArgs.of(words),
+            args=replace(args, added=recorded),
             environment={**environment, **variables},
             ops=tuple(OPS[name] for name in job["native_ops"]),
             precision=job.get("precision"),

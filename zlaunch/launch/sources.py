@@ -14,6 +14,7 @@ from zlaunch.job.file_kinds import read_ds_config
 from zlaunch.job.launching_source import starts_ranks_itself
 from zlaunch.job.script import FSDP, ConfigInterface, Handover, Script
 from zlaunch.job.script_reader import read_script
+from zlaunch.job.source import Source
 from zlaunch.job.spec import JobSpec
 from zlaunch.launch.argument_checks import check_script_args
 from zlaunch.resume.save_plan import save_arguments
@@ -53,7 +54,8 @@ def read_sources(job: JobSpec) -> Sources:
             topology = choose_slots(lines, job.devices)
     if job.save is not None:
         words = save_arguments(job.save, job.args, script)
-        job = replace(job, save=None, args=job.args.preceded_by(words))
+        source = str(Source.option("--save").placed(job.places, ""))
+        job = replace(job, save=None, args=job.args.preceded_by(words, dict.fromkeys(words, source)))
     check_script_args(script, job.args)
     return Sources(job, script, ds_config, lines, topology)
 

@@ -7,7 +7,7 @@ files, the options and the ds_config are checked here; each start checks its nod
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from zlaunch.errors import Unavailable, WrongUsage
 from zlaunch.hosts.cluster.placement import refuse_contradictions
 from zlaunch.hosts.cluster.topology import Host, Topology
+from zlaunch.hosts.environment import is_name
 from zlaunch.hosts.machine.facts import MachineFacts
 from zlaunch.hosts.machine.interpreter import Interpreter, inspect_python
 from zlaunch.hosts.machine.resources import Gpu, Machine
@@ -100,7 +101,7 @@ def check_elsewhere(
     if not must_exist and not job.script.exists():
         reporter.note(f"`{job.script}` is not on this machine, so the job is not checked before it starts")
         return True
-    sources = read_sources(job)
+    sources = read_sources(replace(job, env=tuple(_env_here(job, reporter, must_exist=must_exist))))
     job = sources.job
     devices = tuple(range(nodes.gpus or 1))
     topology = Topology(tuple(Host(f"node-{number}", devices) for number in range(nodes.count)))
@@ -117,6 +118,15 @@ def check_elsewhere(
         reporter.warn(make_plan(facts).warnings)
     saves = plan_saves(script, job.args, None) is not None
     return saves or script.mentions("save_checkpoint")
+
+
+def _env_here(job: JobSpec, reporter: PlanReporter, *, must_exist: bool) -> Iterator[str]:
+    """Leave out the variables that only the nodes have."""
+    for word in job.env:
+        if not is_name(word) or word in os.environ:
+            yield word
+        elif must_exist:  # of the others, the scheduler says what they need
+            reporter.note(f"`--env {word}`: {word} is not set here, so the nodes must have it of their own")
 
 
 def _check_there(job: JobSpec, nodes: Imagined, options: LaunchOptions, reporter: PlanReporter) -> None:

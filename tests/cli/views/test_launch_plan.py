@@ -1,5 +1,6 @@
 """What a plan says of the checkpoints that will be saved."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from tests.asking import answer, forecast, question
 from tests.each import each
 from tests.facts import facts_of
 from tests.making import CPU_MACHINE, LAYOUT, PYTHON, SHAPE, local, over_ssh, script
+from zlaunch.cli.views.launch_json import plan_json
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.cli.views.plan_view import PlanView
 from zlaunch.hosts.cluster.topology import Host, Topology
@@ -34,6 +36,8 @@ INPUTS = facts_of(
     python=PYTHON,
 )
 SAVES = SavePlan(Path("/kept"), every=5, total=20, each=50 * MIB, free=512 * GIB)
+
+ARGUMENTS = "\narguments of the script, with the source of each"
 
 
 def row(plan: LaunchPlan) -> str:
@@ -116,6 +120,19 @@ def test_a_plan_ends_with_its_summary() -> None:
     assert [line.split()[0] for line in lines[lines.index("") :] if line and line[0] != " "][-4:] == [
         *("ranks", "batch", "saves", "run")
     ]
+
+
+def test_a_plan_says_where_each_argument_comes_from_as_text_and_as_json() -> None:
+    job = JobSpec(Path("train.py"), ScriptArgs(("--lr", "1e-5", "--seed", "3"), {"seed": "zlaunch.yaml:4"}))
+    plan = make_plan(replace(INPUTS, job=job))
+    lines = list(plan_lines(plan, complete=True))
+    shown = [line.split(maxsplit=2) for line in lines[lines.index(ARGUMENTS) + 1 :][:2]]
+    assert shown == [["--lr", "1e-5", "the command line"], ["--seed", "3", "`args.seed` in zlaunch.yaml:4"]]
+    rows = {row["words"][0]: row["source"] for row in json.loads(plan_json(plan))["args"]}
+    assert (rows["--use_cpu"], rows["--seed"]) == (
+        "this machine has no accelerator",
+        "`args.seed` in zlaunch.yaml:4",
+    )
 
 
 def test_hosts_with_the_same_devices_are_one_line() -> None:

@@ -217,6 +217,22 @@ def test_a_kind_that_kubeflow_has_replaced_is_refused_with_the_one_to_use(tmp_pa
     assert (result.status, "write `--kind trainjob`" in result.err) == (2, True), result.err
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        (("kubernetes", "--image", "registry/train:1"), "the pods need ZL_API_KEY"),
+        (("slurm",), "ZL_API_KEY is not set here, so the nodes must have it of their own"),
+    ],
+)
+def test_a_variable_of_the_nodes_need_not_be_set_where_the_job_is_submitted(
+    scheduler: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    asked = ("--submit", *scheduler, "--gpus", "1", "--env", "ZL_API_KEY", "--dry-run")
+    done = zlaunch("train", "train.py", *asked, cwd=tmp_path)
+    assert (done.status, said in " ".join(done.err.split())) == (0, True), done.err
+
+
 def test_without_kubectl_the_error_says_where_to_run_it(tmp_path: Path) -> None:
     result = zlaunch(*SUBMIT, cwd=tmp_path, env={"PATH": str(tmp_path)})
     assert (result.status, "`kubectl` is not installed here" in result.err) == (69, True), result.err

@@ -1,4 +1,4 @@
-"""`zlaunch runs why`: why a run ended, in at most ten lines, what made it slow, and what to resume from."""
+"""`zlaunch runs why`: why a run ended, in at most ten lines, what to resume from, and what made it slow."""
 
 from collections.abc import Sequence
 from typing import Final, TextIO
@@ -25,13 +25,13 @@ def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = F
         console.data(to_json({**members_of, "speed": _losses(chosen)}))
         return
     console.data(*explained(chosen))
+    if chosen.state.is_over and (rows := list(saved_rows(saved_by_run(chosen)))):
+        console.data(*console.table(rows))
     losses = _losses(chosen)
     for loss in losses[:MOST_LOSSES]:
         console.data(*loss_lines(loss, console.width()))
     if len(losses) > MOST_LOSSES:
         console.data(f"  {len(losses) - MOST_LOSSES} more: `zlaunch runs show {chosen.id}`")
-    if chosen.state.is_over and (rows := list(saved_rows(saved_by_run(chosen)))):
-        console.data(*console.table(rows))
 
 
 def _losses(run: Run) -> Sequence[SpeedLoss]:

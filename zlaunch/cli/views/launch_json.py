@@ -29,6 +29,7 @@ def plan_json(plan: LaunchPlan) -> str:
         "ds_config": plan.values.config(),
         "sources": plan.values.sources(),
         "left": dict(plan.left),
+        "args": [{"words": words, "source": source} for words, source in plan.args.sources()],
         "environment": {
             name: {"value": variable.shown(name), "why": variable.why}
             for name, variable in plan.environment.items()

@@ -237,6 +237,10 @@ def _details(plan: LaunchPlan) -> Iterator[str]:
         yield from console.notes(list(_section_lines(plan, plan.values.config())))
     if plan.ds_config != plan.values:
         yield 'values that the script decides are "auto" in the file, and the Trainer fills them in'
+    if plan.args.words:
+        yield "\narguments of the script, with the source of each"
+        rows = [(console.shell_line(hide_arguments(words)), source) for words, source in plan.args.sources()]
+        yield from console.notes(rows)
     command = f"\ncommand for {plan.launcher}"
     if len(plan.topology.hosts) > 1:
         command += f" on {plan.topology.hosts[0].name}"

@@ -55,5 +55,5 @@ class PlanView(PlanReporter):
             return
         short = [*plan_lines(plan, complete=False), *memory]
         console.data(*short)
-        about = "ds_config with the source of each value, command, environment, ranks"
+        about = "ds_config and arguments with the source of each value, command, environment, ranks"
         console.say("", *console.paragraph(f"`--full` adds {len(lines) - len(short)} lines: {about}"))

@@ -163,7 +163,7 @@ def killed(case: Case) -> Reading | None:
     """A rank was killed from outside; the sender of the signal is unknown."""
     if case.signal != signal.SIGKILL:
         return None
-    cause = f"{case.who} was killed by SIGKILL; its sender is unknown"
+    cause = f"{case.who} was killed from outside (SIGKILL); by whom is unknown"
     own, of_host = case.oom_kills
     advice = []
     kills = "the kernel's `oom_kill` counters could not be read"
@@ -180,7 +180,7 @@ def ended_by_signal(case: Case) -> Reading | None:
     """A rank was ended by a signal from outside."""
     if case.signal is None:
         return None
-    cause = f"{case.who} was ended by {signal_name(case.signal)}; its sender is unknown"
+    cause = f"{case.who} was ended from outside ({signal_name(case.signal)}); by whom is unknown"
     return Reading(cause, (_last_line(case),))
 
 
@@ -216,7 +216,7 @@ def launcher_killed(case: Case) -> Reading | None:
     by = signal_name(-number)
     if case.job.launcher == "deepspeed":  # its runner does not say which signal killed its node launcher
         by += " or a signal that it does not handle"
-    return Reading(f"the launcher was killed by {by}; the sender is unknown", is_local=False)
+    return Reading(f"the launcher was killed from outside ({by}); by whom is unknown", is_local=False)
 
 
 @signature("launcher-failed", "a nonzero exit status of the launcher, and no failed rank")

@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from zlaunch.dsconfig.json_schema import catalog
@@ -41,14 +41,15 @@ def find(text: str) -> list[str]:
     meant = [dotted(path) for path in other_names().words_of_others.get(asked, ())]
     found = exact or [*meant, *ending]
     if not exact and not meant:
-        found += [name for name in _with_words(asked) if all(_depth(name) < _depth(one) for one in ending)]
+        words = _with_words(asked, catalog().keys) or _with_words(asked, older_keys())
+        found += [name for name in words if all(_depth(name) < _depth(one) for one in ending)]
     return list(dict.fromkeys(others.get(name, name) for name in found))
 
 
-def _with_words(asked: str) -> list[str]:
-    """List the keys with all these words in their path, or their beginnings; of those the least nested."""
+def _with_words(asked: str, names: Iterable[str]) -> list[str]:
+    """List the names with all these words in their path, or their beginnings; of those the least nested."""
     words = {word for word in _BETWEEN.split(asked) if word}
-    paths = {name: _BETWEEN.split(name) for name in catalog().keys if words}
+    paths = {name: _BETWEEN.split(name) for name in names if words}
     found = [name for name, path in paths.items() if words <= {*path}]
     found = found or [name for name, path in paths.items() if all(_begins(path, word) for word in words)]
     least = min(map(_depth, found), default=0)

@@ -51,6 +51,14 @@ class ProfileRecord(TypedDict, total=False):
     with_nsys: bool
 
 
+class SecretsRecord(TypedDict, total=False):
+    """`secrets.json`: by what secrets are recognized in the logs."""
+
+    salt: str
+    digests: dict[str, list[str]]
+    """Number of characters → salted hashes of the secrets of that length."""
+
+
 class StartRecord(TypedDict, total=False):
     """The part of `job.json` that sorts runs."""
 

@@ -8,7 +8,6 @@ for another at the end. `python -m tools.run_tests --record` writes the duration
 import json
 from collections import Counter
 from collections.abc import Iterable
-from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 
@@ -48,9 +47,15 @@ def seconds_of_units(nodeids: Iterable[str]) -> Counter[str]:
 
 
 def left_out(full: Iterable[str], also: tuple[str, ...]) -> list[str]:
-    """Name those of the tests marked `full` that are left out; of those called for, the ones that take longest."""
+    """Name those of the tests marked `full` that are left out; of those called for, the ones that take longest.
+
+    Tests with equal parameters stay together, because they share most.
+    """
     spent, left = 0.0, []
-    for node, seconds in sorted(_with_their_share(full).items(), key=itemgetter(1)):
+    by_seconds = sorted(
+        _with_their_share(full).items(), key=lambda test: (test[1], test[0].partition("[")[2])
+    )
+    for node, seconds in by_seconds:
         is_called_for = node.startswith(also)
         spent += seconds if is_called_for else 0
         if not is_called_for or spent > MOST_CALLED_FOR:

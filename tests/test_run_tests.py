@@ -40,9 +40,12 @@ def test_what_changed_calls_for_tests_of_it() -> None:
 def test_tests_that_share_a_fixture_are_called_for_as_if_each_took_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(distribution, "SECONDS", {"tests/a.py::a": 300.0})
-    full = [f"tests/a.py::{name}" for name in "abcdefghij"]
-    assert distribution.left_out(full, ("tests/",)) == [*full[3:], full[0]]
+    monkeypatch.setattr(distribution, "SECONDS", {"tests/a.py::a[1]": 200.0})
+    full = [f"tests/a.py::{name}[{number}]" for name in "ab" for number in "12345"]
+    left = distribution.left_out(full, ("tests/",))
+    assert [node for node in full if node not in left] == [
+        *("tests/a.py::a[2]", "tests/a.py::b[1]", "tests/a.py::b[2]")
+    ]
 
 
 def test_what_may_change_and_what_it_calls_for_exist() -> None:

@@ -45,6 +45,7 @@ TOUCHED: dict[str, tuple[str, ...]] = {
     "bench/": ("tests/test_gpu_check.py", "tests/checkpoint/test_kills.py"),
     "configs/": ("tests/jobs/test_training.py",),
     "docs/checkpoints.md": ("tests/checkpoint/test_page.py",),
+    "docs/clusters.md": ("tests/cluster/test_clusters_page.py",),
     "docs/learn/": ("tests/test_learn.py",),
     "recipes/": ("tests/jobs/test_recipes.py", "tests/jobs/test_tour.py", "tests/jobs/test_training.py"),
     "zlaunch/checkpoint/": ("tests/checkpoint/", "tests/resume/"),

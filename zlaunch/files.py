@@ -279,3 +279,24 @@ def cache_directory(environ: Mapping[str, str]) -> Path | None:
         return directory.expanduser()
     except RuntimeError:  # a user without a home directory, as in a container
         return None
+
+
+def cached_lines(name: str) -> list[bytes]:
+    """Return the lines of a file of the cache; none if there is no file, or it cannot be read."""
+    directory = cache_directory(os.environ)
+    if directory is None:
+        return []
+    try:
+        return read_regular(directory / name).splitlines()
+    except OSError:
+        return []
+
+
+def append_to_cache(name: str, lines: Iterable[str]) -> None:
+    """Add lines to a file of the cache; if it cannot be written, nothing is kept."""
+    directory = cache_directory(os.environ)
+    if directory is not None:
+        with contextlib.suppress(OSError):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with (directory / name).open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.cluster.ways import LOOP
 from tests.running import ACTIVATED, ROOT
@@ -22,7 +23,15 @@ def blocks() -> list[list[str]]:
     return [[line.strip() for line in block] for is_block, block in grouped if is_block]
 
 
-@pytest.mark.parametrize("block", blocks(), ids=" and ".join)
+def marked() -> list[ParameterSet]:
+    """Lines typed on several hosts train, as in `test_losses`."""
+    return [
+        pytest.param(block, id=" and ".join(block), marks=pytest.mark.full if len(block) > 1 else ())
+        for block in blocks()
+    ]
+
+
+@pytest.mark.parametrize("block", marked())
 def test_a_command_works_as_it_is_printed(block: list[str], tmp_path: Path) -> None:
     shutil.copy(LOOP, tmp_path / "train.py")
     environment = {**ACTIVATED, "HOME": str(Path.home()), "DS_ACCELERATOR": "cpu"}

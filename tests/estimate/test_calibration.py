@@ -10,6 +10,7 @@ from zlaunch.estimate.calibration import CALIBRATED, MeasuredRecord, keep, measu
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.files import typed
+from zlaunch.hosts.machine.measured_speeds import MeasuredSpeeds
 from zlaunch.units import brief
 
 TIMES = 1.25
@@ -49,6 +50,14 @@ def test_a_predicted_time_is_corrected_by_what_was_measured_on_the_same_machine_
     measure(question(stage=2), "1-measure/run-1", TIMES)
     assert seconds(question(stage=2)) == pytest.approx(TIMES * before)
     assert seconds(elsewhere(question(stage=2))) == pytest.approx(before)
+
+
+def test_nothing_is_corrected_by_a_forecast_that_used_other_speeds() -> None:
+    query = question(stage=2)
+    measure(query, "run-1", TIMES)
+    measured = replace(query.cluster, measured=MeasuredSpeeds(links=1e11))
+    remarks = estimate(replace(query, cluster=measured)).remarks
+    assert CALIBRATED not in [finding.code for finding in remarks]
 
 
 @pytest.mark.parametrize("other", [{"model": "another"}, {"precision": "fp32"}])

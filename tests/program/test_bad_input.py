@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
         2,
         "options of the script go after `--`: `",
     ),
-    "an unknown offload": (["--offload", "disk"], 2, "optimizer:cpu,param:nvme"),
+    "an unknown offload": (["--offload", "quick"], 2, "optimizer:cpu,param:nvme"),
     "a misspelled part of an offload": (["--offload", "params:cpu"], 2, "did you mean `param:cpu`?"),
     "NVMe without a directory": (["--stage", "3", "--offload", "nvme"], 65, "--nvme DIR"),
     "NVMe below stage 3": (["--stage", "2", "--offload", "nvme", "--nvme", "."], 65, "use stage 3"),

@@ -14,6 +14,7 @@ from zlaunch.hosts.agent.remote import GREETING, host_command, is_remote
 from zlaunch.hosts.cluster.topology import Host, Reach
 from zlaunch.hosts.environment import forwarded
 from zlaunch.hosts.machine.facts import MachineFacts
+from zlaunch.hosts.machine.measured_speeds import keep_speed
 from zlaunch.hosts.machine.ports import LOOPBACK, free_port
 from zlaunch.units import brief
 
@@ -111,6 +112,7 @@ def _judge(
     text = (
         f"{wire / 1e9:.2f} GB/s per rank, {brief(small)} for 4 bytes ({ranks[0].backend}, {len(ranks)} ranks)"
     )
+    keep_rate(wire, ranks[0].backend, hosts)
     if len(hosts) == 1:
         copy = min(float(answer["copy"]) for answer in answers)
         return [
@@ -120,6 +122,17 @@ def _judge(
             )
         ]
     return [(hosts[0].name, _against_interface(text, 8 * wire / 1e6, hosts))]
+
+
+def keep_rate(rate: float, backend: str, hosts: Sequence[Examined]) -> None:
+    """Keep bytes per second of NCCL for estimates of jobs on these hosts; jobs on GPUs do not use gloo."""
+    if backend != "nccl":
+        return
+    machines = [host.facts.machine for host in hosts if host.facts is not None]
+    if len(hosts) > 1:
+        keep_speed("network", [host.name for host in hosts], rate)
+    elif len({gpu.name for gpu in machines[0].gpus}) == 1:
+        keep_speed("links", [machines[0].hostname], rate, machines[0].gpus[0].name)
 
 
 def _backend_hint(backend: str, num_hosts: int) -> str:

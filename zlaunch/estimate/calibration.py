@@ -4,7 +4,6 @@ Step times are multiplied by measured / predicted. Memory keeps its forecast: it
 was measured, so that a job that may not fit is not said to fit.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -20,13 +19,16 @@ from zlaunch.dsconfig.text.document import value_at
 from zlaunch.errors import Finding, Severity
 from zlaunch.estimate.query import Estimate, EstimateQuery
 from zlaunch.estimate.workload import Workload
-from zlaunch.files import cache_directory, read_regular, typed
+from zlaunch.files import append_to_cache, cache_directory, cached_lines, typed
+from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite
 from zlaunch.units import brief, memory
 
 CALIBRATED: Final = "calibrated"
 """Code of the finding about it."""
+FILE: Final = "measured.jsonl"
+"""In the cache, a line for each configuration."""
 
 
 class MeasuredRecord(TypedDict, total=False):
@@ -40,6 +42,8 @@ class MeasuredRecord(TypedDict, total=False):
     model: str
     """A digest of its config: how far off a forecast is depends on the sizes of a model."""
     strategy: str
+    speeds: str
+    """Measured ones that the prediction used; absent if it used data sheets alone."""
     predicted_seconds: Finite | None
     seconds: Finite | None
     predicted_memory: int | None
@@ -87,7 +91,7 @@ def _ratio(measured: float | None, predicted: float | None) -> float:
 def calibration_file() -> Path | None:
     """Find the file of this user; None if the cache is off."""
     directory = cache_directory(os.environ)
-    return None if directory is None else directory / "measured.jsonl"
+    return None if directory is None else directory / FILE
 
 
 def measured_record(estimate: Estimate, run: str) -> MeasuredRecord:
@@ -101,24 +105,12 @@ def measured_record(estimate: Estimate, run: str) -> MeasuredRecord:
 
 def keep(records: Iterable[MeasuredRecord]) -> None:
     """Add what was measured; a file that cannot be written is ignored."""
-    file = calibration_file()
-    if file is not None:
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with file.open("a") as lines:
-                lines.writelines(f"{json.dumps(record)}\n" for record in records)
+    append_to_cache(FILE, map(json.dumps, records))
 
 
 def kept_records() -> list[MeasuredRecord]:
-    """Read what was measured, the oldest first; nothing if there is no file, or it cannot be read."""
-    file = calibration_file()
-    if file is None:
-        return []
-    try:
-        lines = read_regular(file).splitlines()
-    except OSError:
-        return []
-    return [parse_record(line, MeasuredRecord) for line in lines]
+    """Read what was measured, the oldest first."""
+    return [parse_record(line, MeasuredRecord) for line in cached_lines(FILE)]
 
 
 def calibrated(estimate: Estimate, records: Sequence[MeasuredRecord]) -> Estimate:
@@ -154,7 +146,7 @@ def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
     gpu, config = query.cluster.gpu, workload.ds_config
     model = json.dumps(workload.model, sort_keys=True, default=str)
     devices = [value_at(config, (ZERO, offload, "device")) or "none" for offload in OFFLOADS]
-    return {
+    place: MeasuredRecord = {
         "host": query.given.machine.hostname,
         "device": "CPU" if gpu is None else gpu.name,
         "ranks": query.cluster.world_size,
@@ -162,3 +154,6 @@ def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
         "model": sha256(model.encode()).hexdigest()[:16],
         "strategy": f"stage {value_at(config, (ZERO, 'stage')) or 0}, offload {' '.join(map(str, devices))}",
     }
+    if query.cluster.measured != NOTHING_MEASURED:  # what was predicted without them is another forecast
+        place["speeds"] = str(query.cluster.measured)
+    return place

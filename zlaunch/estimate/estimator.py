@@ -288,6 +288,6 @@ def speed_of(workload: Workload, cluster: Cluster, forecast: Forecast) -> Speed 
     if gpu is None or not gpu.half_flops:
         return None
     with suppress(Refused):
-        machine = DeviceSpeed(gpu, cluster.network)
+        machine = DeviceSpeed(gpu, cluster.network, cluster.measured)
         return step_speed(workload, machine, forecast.flops, forecast.collectives)
     return None

@@ -9,6 +9,7 @@ from zlaunch.errors import ExitStatus
 from zlaunch.estimate.forecast import HOST_POOLS, Forecast, program_bytes
 from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.hosts.machine.gpu_catalog import MOST_CUBLAS_BYTES, GpuModel, overhead_bytes
+from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED, MeasuredSpeeds
 from zlaunch.units import gib, memory
 
 ALLOCATED_ERROR: Final = 0.06
@@ -29,6 +30,8 @@ class Cluster:
     """Memory of each host; None if unknown."""
     network: float | None = None
     """Bytes per second from a host to the others; None if unknown."""
+    measured: MeasuredSpeeds = NOTHING_MEASURED
+    """On these hosts."""
 
     @property
     def world_size(self) -> int:

@@ -27,6 +27,7 @@ from zlaunch.hosts.machine.interpreter import (
     inspect_python,
     stack_of,
 )
+from zlaunch.hosts.machine.measured_speeds import measured_speeds
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.hosts.machine.resources import Gpu, Machine, weakest
 from zlaunch.hosts.machine.transformers_source import model_types, trainer_optimizers
@@ -208,7 +209,8 @@ def _found_cluster(request: EstimateRequest, python: Interpreter) -> tuple[Clust
     ranks = gpus or len(here.gpus) or DEFAULT_RANKS
     if not here.gpus:
         return Cluster(num_hosts, ranks), _machine_with("a GPU since Ampere", True, ranks)
-    return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes), here
+    measured = measured_speeds([host.name for host in hosts], here, request.job.nvme_dir)
+    return Cluster(num_hosts, ranks, smallest_gpu(machines), here.memory_bytes, measured=measured), here
 
 
 def _hosts_of_hostfile(request: EstimateRequest) -> tuple[Host, ...]:

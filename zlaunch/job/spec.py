@@ -304,10 +304,10 @@ def parse_offload(text: str) -> Offload:
     for term in text.split(","):
         part, _, device_name = term.strip().partition(":")
         if part not in devices or device_name not in _DEVICES:
-            hint = "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`"
+            hint = hint_for_value("offload", text)
+            hint = hint or "write `none`, `cpu` or `nvme`, or both parts: `optimizer:cpu,param:nvme`"
             if device_name in _DEVICES and (similar := get_close_matches(part, devices, 1)):
                 hint = f"did you mean `{similar[0]}:{device_name}`?"
-            hint = hint_for_value("offload", text) or hint
             raise WrongUsage(f"`--offload {text}`: `{term.strip()}` is not valid", hint)
         devices[part] = _DEVICES[device_name]
     return Offload(**devices)

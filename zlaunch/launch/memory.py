@@ -29,6 +29,7 @@ from zlaunch.estimate.splits import split_by_script
 from zlaunch.estimate.strategies import Strategy, available, compare_strategies, job_with
 from zlaunch.estimate.uncounted import Effect, Uncounted, in_script
 from zlaunch.hosts.agent.python_of_host import python_here
+from zlaunch.hosts.machine.measured_speeds import measured_speeds
 from zlaunch.job.model import MODEL_FLAGS, model_flag
 from zlaunch.job.script import RESUME, ConfigInterface, setting_of
 from zlaunch.job.source import Source, SourceKind
@@ -205,7 +206,8 @@ def _cluster(facts: JobFacts) -> Cluster:
     hosts = facts.topology.hosts
     gpu = smallest_gpu(list(facts.machines.values())) if facts.machine.gpus else None
     ranks = max(len(host.devices) for host in hosts)
-    return Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes)
+    measured = measured_speeds([host.name for host in hosts], facts.machine, facts.job.nvme_dir)
+    return Cluster(len(hosts), ranks, gpu, facts.machine.memory_bytes, measured=measured)
 
 
 def query_for(

@@ -8,6 +8,7 @@ from tests.estimate.memory.jobs import job
 from zlaunch.estimate.memory.closed_form import forecast
 from zlaunch.estimate.memory.roofline import DeviceSpeed, Roofline, step_speed
 from zlaunch.hosts.machine.gpu_catalog import known_gpus
+from zlaunch.hosts.machine.measured_speeds import MeasuredSpeeds
 
 H100 = DeviceSpeed(known_gpus()["H100-80GB"])
 CPU = {"device": "cpu"}
@@ -90,6 +91,21 @@ def test_a_known_network_narrows_the_range() -> None:
         for network in (None, 400e9)
     )
     assert unknown.likely[0] <= known.likely[0] < known.likely[1] < unknown.likely[1]
+
+
+@pytest.mark.parametrize("part", ["links", "network", "nvme"])
+def test_what_was_measured_takes_the_place_of_the_data_sheet(part: str) -> None:
+    config: dict[str, Any] = {"world_size": 64, "stage": 3, **NVME}
+    if part == "links":
+        config = {"world_size": 8, "stage": 3}
+    slow, fast = (
+        of(machine=DeviceSpeed(H100.gpu, measured=MeasuredSpeeds(**{part: speed})), **config)
+        for speed in (1e9, 2e9)
+    )
+    name = {"nvme": "nvme"}.get(part, "network")
+    (before,), (after,) = ([term for term in found.terms if term.name == name] for found in (slow, fast))
+    assert before.likely[1] == pytest.approx(2 * after.likely[1], rel=0.05)
+    assert "1 GB/s measured" in before.why
 
 
 def test_more_hosts_never_make_a_step_faster() -> None:

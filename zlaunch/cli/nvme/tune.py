@@ -13,6 +13,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.dsconfig.read import read
 from zlaunch.errors import WrongUsage
 from zlaunch.hosts.machine.interpreter import inspect_python
+from zlaunch.hosts.machine.measured_speeds import keep_speed
 from zlaunch.hosts.machine.probe import probe_machine
 from zlaunch.launch.nvme import FILES, NUM_MEASUREMENTS, TuneRequest, check_drive, merge_aio
 from zlaunch.launch.nvme import tune as tune_drive
@@ -86,6 +87,7 @@ def tune(
         console.say(f"stopped by {stop.number.name}; the test files are deleted")
         end_like(-stop.number)
     view.clear()
+    keep_speed("nvme", [machine.hostname], 2e9 / (1 / tuned.read + 1 / tuned.write), str(request.folder))
     if as_json:
         members = {"aio": tuned.aio, "unit": "GB/s", "read": tuned.read, "write": tuned.write}
         console.data(to_json(members))

@@ -17,6 +17,7 @@ from zlaunch.estimate.memory.communication import Collective, Communication, com
 from zlaunch.estimate.memory.settings import Settings, TrainingJob, read_job
 from zlaunch.estimate.workload import Workload
 from zlaunch.hosts.machine.gpu_catalog import GpuModel
+from zlaunch.hosts.machine.measured_speeds import NOTHING_MEASURED, MeasuredSpeeds
 from zlaunch.job.transformer import Transformer
 from zlaunch.units import count, decimal
 
@@ -67,8 +68,30 @@ class DeviceSpeed:
     gpu: GpuModel
     network_bandwidth: float | None = None
     """Of one host to others; None if unknown."""
+    measured: MeasuredSpeeds = NOTHING_MEASURED
+    """Of its hosts; a speed that was measured is what is reached, not that of a data sheet."""
     nvme_bandwidth: float = 6e9
     """Of one host's drives: one drive of PCIe 4."""
+
+    @property
+    def link_bandwidth(self) -> float:
+        """Within a host, by the data sheet."""
+        return self.gpu.nvlink_bandwidth or self.gpu.host_bandwidth
+
+    @property
+    def links_reached(self) -> Range:
+        """What ranks of a host send each other, best and worst."""
+        if self.measured.links is not None:
+            return self.measured.links, self.measured.links
+        return self.link_bandwidth * LINKS[0], self.link_bandwidth * LINKS[1]
+
+    def network_reached(self, local: int) -> Range:
+        """Return what a host with `local` ranks sends to others, best and worst."""
+        links, (best, worst) = self.links_reached, self.network(local)
+        best, worst = best * NETWORK[0], worst * NETWORK[1]
+        if self.network_bandwidth is None and (measured := self.measured.network) is not None:
+            best, worst = measured * local, measured  # each rank may have a port of its own
+        return min(links[0], best), min(links[1], worst)
 
     def network(self, local: int) -> Range:
         """Return the network bandwidth of a host with `local` ranks, best and worst."""
@@ -222,16 +245,19 @@ def _network_term(workload: Workload, volume: Communication, machine: DeviceSpee
     A ring leaves each host once, so the ranks of a host do not share the network in an all-reduce.
     """
     local = min(workload.ranks_per_host, workload.world_size)
-    inside = machine.gpu.nvlink_bandwidth or machine.gpu.host_bandwidth
+    inside, reached = machine.link_bandwidth, machine.links_reached
     amount = decimal(volume.sent, "B")
+    if machine.measured.links is not None:
+        amount += f", {_rate(machine.measured.links)} measured within a host"
     near = sum(collective.sent for collective in volume.collectives if _is_local(collective, workload))
     far = volume.sent - near
-    likely = _likely(near / inside, LINKS)
+    likely = _likely(near, reached)
     if not far:
         return Term("network", near / inside, True, amount, likely)
-    outside = machine.network(local)
-    reached = tuple(min(inside * LINKS[end], outside[end] * NETWORK[end]) for end in (0, 1))
-    if outside[0] != outside[1]:
+    outside, reached = machine.network(local), machine.network_reached(local)
+    if machine.network_bandwidth is None and machine.measured.network is not None:
+        amount += f", {_rate(machine.measured.network)} measured between hosts"
+    elif outside[0] != outside[1]:
         amount += f", {outside[1] / 1e9:g} to {outside[0] / 1e9:g} GB/s of a host"
     if near:
         amount += f", {decimal(near, 'B')} of it within a host"
@@ -270,5 +296,14 @@ def _optimizer_and_nvme(job: TrainingJob, volume: Communication, machine: Device
     drives = local * (volume.nvme_read + volume.nvme_written)
     if not drives:
         return (step,)
-    seconds = drives / machine.nvme_bandwidth
-    return (step, Term("nvme", seconds, False, f"{decimal(drives, 'B')} a host", _likely(seconds, NVME)))
+    seconds, amount = drives / machine.nvme_bandwidth, f"{decimal(drives, 'B')} a host"
+    likely = _likely(seconds, NVME)
+    if (measured := machine.measured.nvme) is not None:
+        amount += f", {_rate(measured)} measured"
+        seconds = drives / measured
+        likely = (seconds, seconds)
+    return (step, Term("nvme", seconds, False, amount, likely))
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.3g} GB/s"

@@ -39,7 +39,7 @@ def compare(
         write_page(html, page(names, comparison_data(runs[0], runs[1])))
         console.data(shown(html.absolute()))
         return
-    comparison = compare_runs(*runs)
+    comparison = compare_runs(runs[0], runs[1])
     if as_json:
         console.data(to_json({"runs": [run.id for run in runs], **vars(comparison)}))
         return

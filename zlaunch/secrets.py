@@ -5,10 +5,12 @@ was read, as a variable, an argument or a key, is hidden wherever else it appear
 """
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 SECRET = "ZLAUNCH_SECRET"  # noqa: S105 - the name of a variable
 """The variable with the secret of a job, the same on every node; it is never on a command line."""
@@ -71,6 +73,12 @@ _ASSIGNED = re.compile(
 _LONGEST_NAME = 100
 _PASSWORD_LETTERS = 12
 """A shorter word of letters alone behind a colon is taken for prose: `unknown-key: DeepSpeed has no …`."""
+_LEAST_FINGERPRINT = 8
+"""A shorter value could be found out by trying all that there are."""
+_ROUNDS = 10_000
+"""Hashes of one value, about 3 ms: a reader can wait for that, somebody who guesses cannot."""
+_IN_A_WORD = re.compile(r"\w[^\s'\"`]*\w")
+"""The parts of a value that stay together wherever it is printed."""
 _HEADER = re.compile(r"(?<=Authorization: )[^'\"`\\\n]+|(?<=Cookie: )[^'\"`\\\n]+", re.IGNORECASE)
 _NAME = re.compile(r"[+~]*[\w.-]+")
 _NEW_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -101,6 +109,8 @@ def hide_in_text(text: str, mask: _Mask = lambda _: HIDDEN) -> str:
     """Hide what is secret by its value, beside a name that suggests a secret, or wherever it was read."""
     if (known := _KNOWN.pattern) is not None:
         text = known.sub(lambda match: mask(match[0]), text)
+    for prints in _PRINTS:
+        text = prints.hide(text, mask)
     return _hide_unknown(text, mask)
 
 
@@ -218,7 +228,7 @@ class _Known:
     def add(self, value: str) -> str:
         """Remember a value, unless it is too common to be hidden everywhere."""
         for text in (value, *value.split("\n"), value.partition(":")[2]):
-            if _COMMON.fullmatch(text) is None and _NO_SECRET.fullmatch(text) is None:
+            if _is_uncommon(text):
                 self.values |= {text, shlex.quote(text), json.dumps(text)[1:-1]}
         return HIDDEN
 
@@ -239,6 +249,60 @@ def _as_word(value: str) -> str:
 
 
 _KNOWN = _Known()
+
+
+class Fingerprints(NamedTuple):
+    """Salted hashes of secrets, by which they are recognized where they are not known any more."""
+
+    salt: str
+    digests: Mapping[int, Sequence[str]]
+    """Number of characters → hashes of the secrets of that length."""
+
+    @classmethod
+    def of(cls, salt: str, digests: Mapping[str, Sequence[str]]) -> "Fingerprints":
+        """Take them from a record; raise ValueError for a damaged one."""
+        bytes.fromhex(salt)
+        lengths = {int(length): known for length, known in digests.items()}
+        return cls(salt, {length: known for length, known in lengths.items() if length > 1})
+
+    def hide(self, text: str, mask: _Mask) -> str:
+        """Hide what has one of the hashes."""
+        for length, digests in self.digests.items():
+            word = rf"(?<!\w)(?=(\w[^\s'\"`]{{{length - 2}}}\w)(?!\w))"
+            for candidate in sorted(set(re.findall(word, text))):
+                if _is_uncommon(candidate) and _digest(self.salt, candidate) in digests:
+                    text = text.replace(candidate, mask(candidate))
+        return text
+
+
+_PRINTS: list[Fingerprints] = []
+
+
+@lru_cache(maxsize=1 << 16)
+def _digest(salt: str, value: str) -> str:
+    from hashlib import pbkdf2_hmac  # ranks import this module, and hash nothing
+
+    return pbkdf2_hmac("sha256", value.encode("utf-8", "surrogateescape"), bytes.fromhex(salt), _ROUNDS).hex()
+
+
+def _is_uncommon(text: str) -> bool:
+    return _COMMON.fullmatch(text) is None and _NO_SECRET.fullmatch(text) is None
+
+
+def fingerprints() -> Fingerprints:
+    """Take the fingerprints of all that is secret here, with a salt of their own."""
+    salt, digests = os.urandom(16).hex(), dict[int, list[str]]()
+    words = {word for value in _KNOWN.values for word in _IN_A_WORD.findall(value)}
+    for word in sorted(filter(_is_uncommon, words)):
+        if len(word) >= _LEAST_FINGERPRINT:
+            digests.setdefault(len(word), []).append(_digest(salt, word))
+    return Fingerprints(salt, digests)
+
+
+def remember_fingerprints(prints: Fingerprints) -> None:
+    """Hide from now on what has these fingerprints."""
+    if prints.digests and prints not in _PRINTS:
+        _PRINTS.append(prints)
 
 
 def remember(value: object, name: str = "") -> None:

@@ -119,6 +119,23 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
     assert args == ["--epochs", "2", "--lr", "5"]
 
 
+@pytest.mark.parametrize(
+    ("option", "written", "typed", "together"),
+    [
+        ("env", ["A=1", "B=2"], "A=3", ["B=2", "A=3"]),
+        ("env", {"A": 1, "B": True}, "A=3", ["B", "A=3"]),
+        ("env", "B", "A=3", ["B", "A=3"]),
+        ("slurm", ["qos=low", "exclusive"], "qos=high", [("exclusive", None), ("qos", "high")]),
+        ("volume", ["old:/data/", "out:/out"], "new:/data", [("out", "/out"), ("new", "/data")]),
+    ],
+)
+def test_a_value_on_the_command_line_replaces_that_of_its_name_and_keeps_the_others(
+    tmp_path: Path, option: str, written: object, typed: str, together: list[object]
+) -> None:
+    params, _ = from_file(tmp_path, "train", {option: written}, f"--{option}", typed)
+    assert params[option] == together
+
+
 def test_an_unknown_option_of_the_command_line_wins_over_the_argument_in_the_file(tmp_path: Path) -> None:
     _, args = from_file(tmp_path, "train", {"script": "a.py", "args": "--lr 1 --x y"}, "--lr", "5")
     assert sorted(args) == ["--lr", "--x", "5", "y"]
@@ -356,6 +373,24 @@ def test_the_plan_names_the_line_of_a_value(project: Path) -> None:
 
 def test_the_plan_names_the_option_that_won_over_the_file(project: Path) -> None:
     assert "stage = 1 `--stage`" in " ".join(planned(project, "--stage", 1).out.split())
+
+
+def test_the_plan_names_where_each_variable_and_each_key_comes_from(project: Path) -> None:
+    with (project / "zlaunch.yaml").open("a") as file:
+        file.write("env:\n  - A=1\n  - B=2\n")
+    typed = ("--env", "B=3", "--set", "train_micro_batch_size_per_gpu=2", "--full")
+    words = " ".join(planned(project, *typed).out.split())
+    of_variables = [source in words for source in ("A=1 `env.A` in zlaunch.yaml:6", "B=3 `--env`")]
+    assert (of_variables, "train_micro_batch_size_per_gpu = 2 `--set`" in words) == ([True, True], True), (
+        words
+    )
+
+
+def test_a_variable_of_the_file_that_is_not_set_is_named_with_its_line(project: Path) -> None:
+    with (project / "zlaunch.yaml").open("a") as file:
+        file.write("env:\n  ZL_DEPTH: true\n")
+    done = planned(project)
+    assert "zlaunch.yaml:6: `env: ZL_DEPTH`: ZL_DEPTH is not set here" in " ".join(done.err.split())
 
 
 def test_the_file_is_ignored_on_request(project: Path) -> None:

@@ -160,7 +160,7 @@ def test_accelerate_is_told_the_format_in_its_own_words(precision: str, value: s
 
 
 def test_variables_that_are_asked_for_are_set_and_secrets_are_not_shown() -> None:
-    found = asked_variables(["A=1 2", "HF_TOKEN", "EMPTY="], {"HF_TOKEN": "hf_0123456789abcdefgh"})
+    found = asked_variables(["A=1 2", "HF_TOKEN", "EMPTY="], {"HF_TOKEN": "hf_0123456789abcdefgh"}, {})
     assert {name: one.value for name, one in found.items()} == {
         "A": "1 2",
         "HF_TOKEN": "hf_0123456789abcdefgh",
@@ -176,11 +176,11 @@ def test_a_variable_that_is_not_set_comes_with_what_to_type_and_no_secret_in_it(
     name: str, typed: str
 ) -> None:
     with pytest.raises(WrongUsage) as caught:
-        asked_variables([name], {})
+        asked_variables([name], {}, {})
     assert typed in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("word", ["NOT_SET", "=x", "a-b=1", ""])
 def test_what_names_no_variable_is_wrong_usage(word: str) -> None:
     with pytest.raises(WrongUsage, match="--env"):
-        asked_variables([word], {})
+        asked_variables([word], {}, {})

@@ -22,7 +22,7 @@ def test_a_run_leaves_a_record_of_its_known_shape(folder: Path) -> None:
     zlaunch("train", "script.py", "--gpus", "1", "--run-dir", "r", cwd=folder)
     assert {path.name for path in (folder / "r").iterdir()} == {
         "ds_config.json", "environment.json", "job.json", "logs", "how-it-ended.json", "metrics.jsonl", "provenance.json", "ranks",
-        "run.sh", "save-at", "steps.jsonl",
+        "run.sh", "save-at", "secrets.json", "steps.jsonl",
     }  # fmt: skip
 
 

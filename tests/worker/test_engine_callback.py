@@ -139,6 +139,16 @@ def test_two_losses_of_one_micro_batch_are_added(tmp_path: Path) -> None:
     assert (facts["step_loss"], "discarded_backwards" in facts) == (8.0, False)
 
 
+def test_a_loss_on_a_gpu_that_was_not_waited_for_can_be_read_once_when_the_program_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Loss, "device", SimpleNamespace(type="cuda"))
+    loop = Loop(tmp_path, Engine(1))
+    shown = [trained(loop, [loss]).get("step_loss") for loss in (9.0, 8.0, 7.0, 6.0)]
+    assert shown == [9.0, 8.0, 7.0, None]
+    assert [loop.facts.unread_loss().get("step_loss") for _ in range(2)] == [6.0, None]
+
+
 def test_a_loss_that_is_no_number_is_not_shown(tmp_path: Path) -> None:
     loop = Loop(tmp_path, Engine(1))
     loop.facts.before(phases.BACKWARD, [loop.engine, Loss(1.0, size=2)], {})

@@ -65,14 +65,14 @@ def test_what_a_trainer_logs_says_nothing_about_a_loss_that_the_engine_was_given
     assert (pulse.get("loss_lost"), pulse.get("finite_loss_step"), pulse.get("loss")) == (8, 7, 0.0)
 
 
-def test_losses_of_the_engine_count_until_a_trainer_logs_one(tmp_path: Path) -> None:
+def test_losses_of_the_engine_count_and_not_the_means_that_a_trainer_logs(tmp_path: Path) -> None:
     pulse = Heartbeat(tmp_path / "pulse")
     for step, loss in enumerate((5.0, 4.0, 3.0), start=1):
         pulse.note(step=step, step_loss=loss)
     assert (pulse.get("first_loss"), pulse.get("end_loss")) == (5.0, 3.0)
     pulse.note(step=3, loss=4.5)
     pulse.note(step=4, step_loss=1.0)
-    assert (pulse.get("first_loss"), pulse.get("end_loss")) == (4.5, 4.5)
+    assert (pulse.get("first_loss"), pulse.get("end_loss")) == (5.0, 1.0)
 
 
 def test_what_cannot_be_written_leaves_what_was_there(pulse: Heartbeat, file: Path) -> None:

@@ -48,6 +48,9 @@ _RIVALS: Mapping[str, tuple[str, ...]] = {
 }
 """An option on the command line → those in the file that it would contradict."""
 
+_MERGED = (SET, "env", "slurm", "volume")
+"""Options whose values have names: the command line replaces those of the same name, and keeps the others."""
+
 _SETS: Mapping[str, tuple[str, ...]] = {
     "stage": ("zero_optimization.stage",),
     "offload": ("zero_optimization.offload_optimizer", "zero_optimization.offload_param"),
@@ -185,7 +188,7 @@ class _Translation:
 
     def words(self) -> FileWords:
         given = self.line.given
-        left = set(given) - {SET}
+        left = set(given).difference(_MERGED)
         for option in given:
             left.update(_RIVALS.get(option, ()))
         if "dry_run" in self.keys and not any(map(self._said, ("dry_run", "submit"))):
@@ -210,7 +213,8 @@ class _Translation:
                 continue
             used.append(key)
             options += words
-            self.places.setdefault(key, self._place((written,)))
+            if key not in given:
+                self.places.setdefault(key, self._place((written,)))
         args: list[str] = []
         if not is_another:
             args = [*self._args()]
@@ -310,21 +314,28 @@ class _Translation:
 
     def _repeated(self, option: Any, value: object, path: KeyPath) -> list[str]:
         """Write an option that may be given several times: from a list, or `KEY: VALUE` lines."""
-        texts: list[str] = []
+        key, texts = _key(option.opts), list[tuple[str, KeyPath]]()
         if isinstance(value, Mapping):
-            for key, item in value.items():
-                if item is True:
-                    texts.append(key)
-                else:
-                    texts.append(f"{key}={self._scalar(item, (*path, key))}")
+            for name, item in value.items():
+                text = name
+                if item is not True:
+                    text = f"{name}={self._scalar(item, (*path, name))}"
+                texts.append((text, (*path, name)))
         elif isinstance(value, list):
-            texts += [self._scalar(item, (*path, place)) for place, item in enumerate(value)]
+            paths: list[KeyPath] = [(*path, place) for place in range(len(value))]
+            texts += [(self._scalar(item, here), here) for item, here in zip(value, paths, strict=True)]
         else:
-            texts.append(self._scalar(value, path))
+            texts.append((self._scalar(value, path), path))
+        typed: set[str] = set()
+        if key in _MERGED:
+            typed = {_name_of(key, text) for text in self.line.given.get(key) or ()}
         words: list[str] = []
-        for text in texts:
+        for text, here in texts:
             self._convert(option, [text])
-            words += [max(option.opts, key=len), text]
+            name = _name_of(key, text)
+            if name not in typed:
+                words += [max(option.opts, key=len), text]
+                self.places[f"{key}.{name}"] = self._place(here)
         return words
 
     def _convert(self, option: Any, text: str | list[str]) -> None:
@@ -478,6 +489,13 @@ class _Translation:
 
 def _is_in(key: str, sections: Sequence[str]) -> bool:
     return any(f"{key}.".startswith(f"{section}.") for section in sections)
+
+
+def _name_of(key: str, text: str) -> str:
+    """Return the part of a value that may not occur twice: of a volume, where it is mounted."""
+    if key == "volume":
+        return text.partition(":")[2].rstrip("/")
+    return text.partition("=")[0]
 
 
 def _path(value: object) -> str | None:

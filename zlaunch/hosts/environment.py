@@ -71,23 +71,31 @@ def job_environment(
     return {**{name: Variable(value, why) for name, value in forwarded(environ).items()}, **chosen}
 
 
-def asked_variables(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Variable]:
-    """Read `--env NAME=VALUE`, or `--env NAME` for the value here; raise WrongUsage if there is none."""
+def asked_variables(
+    words: Sequence[str], environ: Mapping[str, str], places: Mapping[str, str]
+) -> dict[str, Variable]:
+    """Read `--env NAME=VALUE`, or `--env NAME` for the value here; raise WrongUsage if there is none.
+
+    `places` are those of a JobSpec.
+    """
     variables: dict[str, Variable] = {}
     for word in words:
         name, is_given, value = word.partition("=")
+        asked, option, source = f"`--env {word}`", "--env ", "`--env`"
+        if (place := places.get(f"env.{name}")) is not None:
+            asked, option, source = f"{place}: `env: {word}`", "", f"`env.{name}` in {place}"
         if not is_name(name):
             raise WrongUsage(
-                f"`--env {word}` does not name a variable", "write `--env NAME` or `--env NAME=VALUE`"
+                f"{asked} does not name a variable", f"write `{option}NAME` or `{option}NAME=VALUE`"
             )
         if not is_given and name not in environ:
-            hint = f"write `--env {name}=VALUE`"
+            hint = f"write `{option}{name}=VALUE`"
             if is_secret(name):
                 hint = f"type `export {name}=…` first"
-            raise WrongUsage(f"`--env {name}`: {name} is not set here", hint)
+            raise WrongUsage(f"{asked}: {name} is not set here", hint)
         if not is_given:
             value = environ[name]
-        variables[name] = Variable(value, "`--env`", is_secret=is_secret(name, value))
+        variables[name] = Variable(value, source, is_secret=is_secret(name, value))
     return variables
 
 

@@ -198,7 +198,8 @@ def _why_unasked(job: JobSpec, returncode: int, error: str, *, is_late: bool) ->
 
 
 def _environment(job: JobSpec, ranks: Mapping[str, str]) -> dict[str, str]:
-    chosen = {name: variable.value for name, variable in asked_variables(job.env, os.environ).items()}
+    variables = asked_variables(job.env, os.environ, job.places)
+    chosen = {name: variable.value for name, variable in variables.items()}
     rendezvous = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
     return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **ranks, **rendezvous, **chosen}
 

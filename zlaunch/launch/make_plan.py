@@ -95,7 +95,7 @@ def _plan(facts: JobFacts) -> LaunchPlan:
         environment={
             **facts.deepspeed_env,
             **job_environment(facts.machine, topology, facts.environ, variables, facts.python),
-            **asked_variables(job.env, facts.environ),
+            **asked_variables(job.env, facts.environ, job.places),
         },
         ops=_ops(facts, config),
         precision=config.precision,

@@ -29,6 +29,7 @@ from zlaunch.rundir.read import read_rank_records
 from zlaunch.rundir.record import FIRST, Lineage
 from zlaunch.rundir.swap import make_swap_dir, remove_unused
 from zlaunch.rundir.write import create_root, record_text, write_ending, write_record
+from zlaunch.secrets import fingerprints
 
 if TYPE_CHECKING:  # nothing is diagnosed in a dry run
     from zlaunch.diagnosis.outcome import Outcome
@@ -99,6 +100,7 @@ def write_run_files(
     how = {"forced": why_not, "shared": is_shared}
     write_record(run_dir.job, {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), **how})
     write_record(run_dir.environment, environment_of(plan.facts))
+    write_record(run_dir.secrets, fingerprints()._asdict())
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=0o777)

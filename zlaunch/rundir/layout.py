@@ -39,6 +39,8 @@ class RunDir(_Root):
     """Package versions, git state, machine."""
     forecast = _Below("forecast.json")
     """Predicted memory of each rank."""
+    secrets = _Below("secrets.json")
+    """Salted hashes of the secrets that zlaunch knew, so that they stay hidden where they are set no more."""
     command = _Below("run.sh")
     """A script that repeats the run by hand."""
     hostfile = _Below("hostfile")
@@ -80,7 +82,7 @@ class RunDir(_Root):
     def first_files(self) -> tuple[Path, ...]:
         """All files that are written before the job starts."""
         known = (self.job, self.environment, self.ds_config, self.provenance, self.forecast)
-        return (*known, self.hostfile, self.command, self.reserve)
+        return (*known, self.secrets, self.hostfile, self.command, self.reserve)
 
     @property
     def order_files(self) -> tuple[Path, ...]:

@@ -51,6 +51,14 @@ class ProfileRecord(TypedDict, total=False):
     with_nsys: bool
 
 
+class SecretsRecord(TypedDict, total=False):
+    """`secrets.json`: by what secrets are recognized in the logs."""
+
+    salt: str
+    digests: dict[str, list[str]]
+    """Number of characters → salted hashes of the secrets of that length."""
+
+
 class StartRecord(TypedDict, total=False):
     """The part of `job.json` that sorts runs."""
 
@@ -341,6 +349,11 @@ class HeartbeatRecord(TypedDict, total=False):
     """How often torch had to free its cache of GPU memory since the warm-up."""
     gpu_allocated_bytes: int
     gpu_reserved_bytes: int
+
+
+def loss_of(heartbeat: HeartbeatRecord) -> float | None:
+    """Return the loss of the last step; what a Trainer logs, a mean of several steps, only without it."""
+    return heartbeat.get("step_loss", heartbeat.get("loss"))
 
 
 class GpuSample(TypedDict, total=False):

@@ -7,8 +7,9 @@ from pathlib import Path
 from zlaunch.errors import InputMissing, Unavailable, WrongUsage
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.read import read_record
-from zlaunch.rundir.record import StartRecord
+from zlaunch.rundir.record import SecretsRecord, StartRecord
 from zlaunch.runs.run import Run
+from zlaunch.secrets import Fingerprints, remember_fingerprints
 
 LATEST_RUN = "latest"
 
@@ -32,7 +33,15 @@ def all_runs(directory: Path | None) -> list[Path]:
 
 
 def find_run(name: str, directory: Path | None) -> Path:
-    """Find a run by its name, a prefix of its name, its path, or `latest`."""
+    """Find a run by its name, a prefix of its name, its path, or `latest`; hide its secrets from then on."""
+    root = _find(name, directory)
+    known = read_record(RunDir(root).secrets, SecretsRecord)
+    with contextlib.suppress(ValueError):  # of a damaged record
+        remember_fingerprints(Fingerprints.of(known.get("salt", ""), known.get("digests", {})))
+    return root
+
+
+def _find(name: str, directory: Path | None) -> Path:
     named = Path(name)
     if "/" in name or (named.is_dir() and (_is_closed(named) or RunDir(named).job.exists())):
         if not named.is_dir():

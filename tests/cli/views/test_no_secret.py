@@ -32,6 +32,9 @@ from zlaunch.errors import Finding, Place, Refused
 from zlaunch.hosts.cluster.environment import Member
 from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
 from zlaunch.hosts.machine.ports import free_port
+from zlaunch.rundir.layout import RunDir
+from zlaunch.rundir.write import write_record
+from zlaunch.runs.store import find_run
 
 values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,90}[0-9]|[a-z]{9}", fullmatch=True)
 """What people take for passwords, and services for tokens."""
@@ -66,7 +69,7 @@ FORMS: Mapping[str, Callable[[str, str, str], list[str]]] = {
 
 @pytest.fixture(autouse=True)
 def _nothing_known() -> Iterator[None]:
-    with mock.patch.object(secrets, "_KNOWN", secrets._Known()):
+    with mock.patch.object(secrets, "_KNOWN", secrets._Known()), mock.patch.object(secrets, "_PRINTS", []):
         yield
 
 
@@ -195,6 +198,33 @@ def test_a_run_is_shown_without_its_secrets(
     assert "401" in text
     assert value not in text
     assert core(words, value) not in text
+
+
+@settings(max_examples=20, phases=[Phase.generate])
+@given(names, st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,60}[0-9]", fullmatch=True))
+def test_what_a_run_knew_is_hidden_where_it_is_not_known_any_more(
+    tmp_path_factory: pytest.TempPathFactory, name: str, value: str
+) -> None:
+    root = tmp_path_factory.mktemp("runs") / "20260101-120000-x"
+    (root / "logs").mkdir(parents=True)
+    (root / "job.json").write_text('{"started": 1.0}')
+    secrets.remember({name: value})
+    write_record(RunDir(root).secrets, secrets.fingerprints()._asdict())
+    secrets._KNOWN.values.clear()
+    find_run("latest", root.parent)
+    text = f"connecting with {value}, <{value}>, '{value}.'; me:{value}@host and 0123456789abcdef"
+    assert value not in secrets.hide_in_text(text)
+    assert "0123456789abcdef" in secrets.hide_in_text(text)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"salt": "no", "digests": {"9": ["a"]}}', '{"salt": "00", "digests": {"x": []}}', "{"]
+)
+def test_a_damaged_record_of_secrets_keeps_no_run_from_being_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "job.json").write_text('{"started": 1.0}')
+    (tmp_path / "a" / "secrets.json").write_text(text)
+    assert find_run("a", tmp_path) == tmp_path / "a"
 
 
 def test_a_long_secret_is_hidden_before_it_is_clipped_or_broken_at_a_hyphen() -> None:

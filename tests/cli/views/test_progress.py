@@ -97,11 +97,11 @@ def test_a_long_step_is_no_lack_of_progress() -> None:
     assert "progress" not in progress_line(progress.after(Snapshot(170.0, {})), 1, 80)
 
 
-def test_the_loss_of_the_engine_is_shown_until_a_trainer_logs_one() -> None:
+def test_the_loss_is_that_of_the_last_step_and_not_the_mean_that_a_trainer_logs() -> None:
     beat = heartbeat(1.0, phases.TRAINING, 1, steps=10, step_loss=2.5)
     assert "loss 2.500" in progress_line(progress_of([Snapshot(1.0, {0: beat})]), 1, 80)
     logged: HeartbeatRecord = {**beat, "loss": 3.0}
-    assert "loss 3.000" in progress_line(progress_of([Snapshot(1.0, {0: logged})]), 1, 80)
+    assert "loss 2.500" in progress_line(progress_of([Snapshot(1.0, {0: logged})]), 1, 80)
 
 
 def test_a_script_that_has_begun_does_not_start_again() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from zlaunch.cli.views.progress import loss_number
 from zlaunch.launch.monitoring.progress import KEPT_STEPS
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, loss_of
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.run import Run
 from zlaunch.runs.step_time import throughput_of
@@ -103,7 +103,7 @@ class LossFall:
 
 def loss_fall(heartbeat: HeartbeatRecord) -> LossFall | None:
     """Write the first loss and the last, or the median of the last ones; None if the script reported none."""
-    first, last = heartbeat.get("first_loss"), heartbeat.get("loss", heartbeat.get("step_loss"))
+    first, last = heartbeat.get("first_loss"), loss_of(heartbeat)
     end, count = end_of_loss(heartbeat)
     if not isinstance(first, int | float) or end is None:
         return None
@@ -117,7 +117,7 @@ def loss_fall(heartbeat: HeartbeatRecord) -> LossFall | None:
 
 def end_of_loss(heartbeat: HeartbeatRecord) -> tuple[float | None, int]:
     """Return the median of the last losses, and how many they are; the last one if it is not finite."""
-    last, count = heartbeat.get("loss", heartbeat.get("step_loss")), heartbeat.get("end_losses", 1)
+    last, count = loss_of(heartbeat), heartbeat.get("end_losses", 1)
     if not isinstance(last, int | float):
         return None, 0
     if count > 1 and math.isfinite(last):

@@ -6,6 +6,7 @@ from zlaunch import console
 from zlaunch.cli.views.run import STATE_COLOURS
 from zlaunch.launch.monitoring.progress import Progress
 from zlaunch.rundir import phases
+from zlaunch.rundir.record import loss_of
 from zlaunch.runs.run import State
 from zlaunch.units import brief, clock, memory
 
@@ -55,7 +56,7 @@ def _figures(progress: Progress, world_size: int) -> list[str]:
     figures, first = [], progress.first
     if progress.seconds_left and first.get("phase") != phases.EXITING:
         figures.append(f"{clock(progress.seconds_left)} left")
-    if isinstance(loss := first.get("loss", first.get("step_loss")), int | float):
+    if isinstance(loss := loss_of(first), int | float):
         figures.append(f"loss {loss_number(loss)}")
     if isinstance(rate := first.get("learning_rate"), int | float):
         figures.append(f"lr {rate:.2g}")

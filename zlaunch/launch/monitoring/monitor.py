@@ -19,7 +19,7 @@ from zlaunch.launch.reporter import Reporter
 from zlaunch.rundir import control, phases
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.read import read_rank_records, read_record
-from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, RankRecord, SampleRecord
+from zlaunch.rundir.record import HeartbeatRecord, MetricsRecord, RankRecord, SampleRecord, loss_of
 from zlaunch.rundir.run_files import RunFiles
 from zlaunch.runs.profile import done_before
 from zlaunch.worker.cleanup import buffers_here
@@ -173,7 +173,7 @@ class JobMonitor:
             "step": first.get("step"),
             "steps": first.get("steps"),
             "phase": first.get("phase"),
-            "loss": first.get("loss", first.get("step_loss")),
+            "loss": loss_of(first),
             "learning_rate": first.get("learning_rate"),
             "tokens_per_second": progress.tokens_per_second(self._world_size),
             "mfu": progress.mfu,
@@ -215,7 +215,7 @@ class JobMonitor:
             return
         if last - since + 1 >= NAN_STEPS:
             self.is_diverged = True
-            loss = first.get("step_loss", first.get("loss"))
+            loss = loss_of(first)
             self._reporter.note(f"the loss is {loss} since step {since}: ending the job")
             self._stop()
 

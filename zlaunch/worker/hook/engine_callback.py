@@ -107,6 +107,8 @@ class EngineFacts:
         self._tokens: dict[int, int] = {}
         """Those of each engine in training mode, until one leads, whose are counted from then on."""
         self._asked, self._num_asked = 0.0, 0
+        self._unread: tuple[Tensor, int] | None = None
+        """The loss of the last step, and its number, if reading it would have had to wait for a GPU."""
         atexit.register(self._note_gpu_peaks)
 
     def watch(self, engine_class: type) -> None:
@@ -217,6 +219,13 @@ class EngineFacts:
             facts["loss"] = facts["step_loss"]
         return facts
 
+    def unread_loss(self) -> dict[str, object]:
+        """Read the loss of the last step now that the program itself has waited for the GPU."""
+        unread, self._unread = self._unread, None
+        if unread is None:
+            return {}
+        return self._loss_facts(*unread)
+
     def _stepped(self, engine: "DeepSpeedEngine") -> dict[str, object]:
         accumulation = self._accumulation(engine)
         if engine.global_steps == accumulation.step:  # it accumulates
@@ -260,8 +269,11 @@ class EngineFacts:
         facts |= {**_rate(engine), **_grad_norm(engine, may_wait=asks)}
         if self._heartbeat.counts_steps:
             facts["step"] = step
+        self._unread = None
         if loss is not None and (asks or loss.device.type == "cpu"):
             facts |= self._loss_facts(loss, step)
+        elif loss is not None:
+            self._unread = (loss, step)
         if asks:
             self._asked, self._num_asked = now, self._num_asked + 1
             facts |= self._gpu_peaks()

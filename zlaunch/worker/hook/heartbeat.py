@@ -110,23 +110,23 @@ class Heartbeat:
             self._history.note(facts, self._facts.get("tokens"))
 
     def _remember(self, facts: Mapping[str, object]) -> None:
-        """Keep the first loss, the step of the last, the last finite one, and since when a number is not."""
-        step = self._facts["step"]
-        if "loss" in facts:
-            if "loss_step" not in self._facts:  # until then, those of the engine counted
-                self._facts["first_loss"] = None
-            self._facts["loss_step"] = step
-            if "step_loss" not in self._facts:
-                self._facts["seen_loss_step"] = step
-        shown = "loss" if "loss_step" in self._facts else "step_loss"
-        if shown in facts:
-            if self._facts.get("first_loss") is None:
-                self._facts["first_loss"] = facts[shown]
-                self._num_losses = 0
-            self._end_with(facts[shown])
-        loss = facts.get("loss")
+        """Keep the first loss, the step of the last, the last finite one, and since when a number is not.
+
+        A Trainer logs the mean of several steps: losses that the engine was given come before it.
+        """
+        step, shown = self._facts["step"], "loss"
         if "step_loss" in self._facts:
-            loss = facts.get("step_loss")
+            shown = "step_loss"
+        if "loss" in facts:
+            self._facts["loss_step"] = step
+            if shown == "loss":
+                self._facts["seen_loss_step"] = step
+        loss = facts.get(shown)
+        if loss is not None:
+            if self._facts.get("first_loss") is None:
+                self._facts["first_loss"] = loss
+                self._num_losses = 0
+            self._end_with(loss)
         self._watch("loss", loss, self._facts.get("seen_loss_step"))
         self._watch("grad_norm", facts.get("grad_norm"), facts.get("seen_loss_step", step))
 

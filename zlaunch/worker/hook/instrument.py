@@ -112,7 +112,8 @@ class Instrumentation:
     def _add_callback(self, module: ModuleType) -> None:
         from zlaunch.worker.hook.trainer_callback import make_callback
 
-        callback = make_callback(module.TrainerCallback, self._heartbeat, self._program, self._request)
+        parts = (self._heartbeat, self._program, self._request, self._engine.unread_loss)
+        callback = make_callback(module.TrainerCallback, *parts)
         module.DEFAULT_CALLBACKS.append(callback)
 
     def _wrapped(self, function: Callable[..., object], phase: str) -> Callable[..., object]:

@@ -1,6 +1,6 @@
 """Read the progress of a transformers Trainer, without a change to the script."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from zlaunch.rundir import phases
@@ -14,10 +14,17 @@ if TYPE_CHECKING:
 NUMBERS = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
 
 
-def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder, request: SaveRequest) -> type:
+def make_callback(
+    base: type,
+    heartbeat: Heartbeat,
+    program: ProgramRecorder,
+    request: SaveRequest,
+    unread_loss: Callable[[], Mapping[str, object]],
+) -> type:
     """Make a TrainerCallback class that writes steps, loss and learning rate to a heartbeat.
 
-    It also has the Trainer save and stop if that is asked for.
+    It also has the Trainer save and stop if that is asked for. `unread_loss` reads that of the last step,
+    which needs no waiting after the Trainer has read its own.
     """
 
     class HeartbeatCallback(base):  # type: ignore[misc]
@@ -53,7 +60,7 @@ def make_callback(base: type, heartbeat: Heartbeat, program: ProgramRecorder, re
         ) -> None:
             logs = logs or {}
             named = {name: logs[name] for name in NUMBERS if isinstance(logs.get(name), int | float)}
-            heartbeat.note(step=state.global_step, **named)
+            heartbeat.note(step=state.global_step, **named, **unread_loss())
 
         def on_train_end(self, _args: object, state: "TrainerState", _control: object, **_: object) -> None:
             heartbeat.note(step=state.global_step, trained=True)

@@ -105,6 +105,13 @@ COLOURS = {
     "layer": "#4477aa",
 }
 
+DARK = (
+    "@media (prefers-color-scheme: dark) { "
+    '[fill="#ffffff"] { fill: #1e2129 } [fill="#f3f3f3"] { fill: #2b2f3a } text { fill: #e2e4e9 } '
+    '[stroke] { stroke: #a0a0a0 } [fill="#555555"] { fill: #a0a0a0 } }'
+)
+"""The colours on a dark page; the background is that of the site."""
+
 
 @dataclass
 class Drawing:
@@ -141,6 +148,7 @@ class Drawing:
         return "\n".join(
             (
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" {size}>',
+                f"<style>{DARK}</style>",
                 f"<defs>{head}</defs>",
                 f'<rect width="{self.width}" height="{self.height}" fill="#ffffff"/>',
                 *self.parts,
@@ -183,10 +191,10 @@ def partition(said: Texts) -> Drawing:
 
 def ring(said: Texts) -> Drawing:
     """Show that an all-reduce is a reduce-scatter and an all-gather."""
-    drawing = Drawing(760, 250, [])
+    drawing = Drawing(800, 250, [])
     side = 30
     for number, moment in enumerate(("before", "between", "after")):
-        left, top = 70 + number * 255, 50
+        left, top = 80 + number * 255, 50
         drawing.text(left + 2 * side, top - 20, said[moment], size=13)
         for rank, piece in product(range(RANKS), repeat=2):
             has_sum = moment == "after" or (moment == "between" and rank == piece)
@@ -195,14 +203,14 @@ def ring(said: Texts) -> Drawing:
                 drawing.box((x, y, side, side), COLOURS["gradients"], 0.35)
                 drawing.text(x + side / 2, y + 20, str(rank), size=13)
             elif has_sum:
-                drawing.box((x, y, side, side), COLOURS["gradients"], 1)
+                drawing.box((x, y, side, side), COLOURS["gradients"], 0.75)
                 drawing.text(x + side / 2, y + 20, "Σ", size=13)
             else:
                 drawing.box((x, y, side, side), "#ffffff", 1)
         for rank in range(RANKS):
             drawing.text(left - 8, top + rank * side + 20, f"{said['rank']} {rank}", "end", 12)
     for number, name in enumerate(("reduce-scatter", "all-gather")):
-        x = 70 + number * 255 + 4 * side
+        x = 80 + number * 255 + 4 * side
         drawing.arrow(x + 10, 190, x + 120, 190)
         drawing.text(x + 65, 215, said[name], size=13)
     return drawing

@@ -49,6 +49,13 @@ def test_the_help_line_of_a_command_is_the_first_sentence_of_its_own_help() -> N
     assert lines == {command.name: command.load().get_short_help_str(200) for command in lazy_commands()}
 
 
+def test_no_help_line_of_a_command_is_cut_at_80_columns() -> None:
+    for commands in GROUPS.values():
+        room = 80 - 2 - max(map(len, commands)) - 2 - 1
+        shown = {name: command.get_short_help_str(room) for name, command in commands.items()}
+        assert [name for name, text in shown.items() if text.endswith("...")] == []
+
+
 def test_a_list_of_commands_imports_none_of_them() -> None:
     assert imported_by(["--help"], ["config", "--help"], ["runs", "--help"]) == []
 

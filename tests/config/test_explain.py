@@ -9,6 +9,7 @@ from zlaunch.dsconfig.keys.effects import effects
 from zlaunch.dsconfig.keys.search import older_keys
 from zlaunch.dsconfig.releases import release
 from zlaunch.dsconfig.schema_check import check
+from zlaunch.errors import Severity
 
 ZERO = "zero_optimization"
 
@@ -69,6 +70,16 @@ def test_a_type_is_put_in_words(key: str, words: str) -> None:
 
 def test_names_in_any_case_come_before_those_that_are_exact() -> None:
     assert '"MuSGD" in any case or "ASGD", ' in explain("optimizer.type").type
+
+
+def test_the_severest_rules_come_first() -> None:
+    words = [rule.words.partition(":")[0] for rule in explain(f"{ZERO}.stage").rules]
+    order = [severity.value for severity in Severity]
+    assert words == sorted(words, key=order.index)
+
+
+def test_a_default_that_depends_on_the_stage_says_whose_it_is() -> None:
+    assert explain(f"{ZERO}.overlap_comm").default.startswith("DeepSpeed: true at stage 3")
 
 
 def test_a_default_that_changed_tells_when() -> None:

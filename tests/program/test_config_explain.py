@@ -31,3 +31,12 @@ def test_json_is_one_object(tmp_path: Path) -> None:
 
 def test_a_removed_key_says_what_to_do(tmp_path: Path) -> None:
     assert "write the batch sizes out" in zlaunch("config", "explain", "elasticity", cwd=tmp_path).out
+
+
+def test_auto_is_explained_as_a_value(tmp_path: Path) -> None:
+    assert "A value, not a key" in zlaunch("config", "explain", "auto", cwd=tmp_path).out
+
+
+def test_a_word_of_another_tool_says_that_it_is_not_a_key(tmp_path: Path) -> None:
+    said = zlaunch("config", "explain", "grad_accum", cwd=tmp_path).err
+    assert "`grad_accum` is not a key of a ds_config: there it is `gradient_accumulation_steps`" in said

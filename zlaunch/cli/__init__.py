@@ -32,7 +32,9 @@ COMMANDS = (
     LazyCommand("tour", "Measure what ZeRO does: one small model at every stage."),
     group(
         "config",
-        "Check, explain, compare and write ds_configs.",
+        "Check, explain, compare and write ds_configs.\n\n\b\nExamples:\n"
+        "  zlaunch config validate ds_config.json\n"
+        "  zlaunch config write --stage 3 --offload cpu -o ds_config.json",
         LazyCommand(
             "config.validate", "Check ds_config files and report every mistake with its line.", ScriptCommand
         ),
@@ -52,15 +54,17 @@ COMMANDS = (
     ),
     group(
         "checkpoint",
-        "List, verify, convert and export checkpoints.",
+        "List, verify, convert and export checkpoints.\n\n\b\nExamples:\n"
+        "  zlaunch checkpoint list outputs\n"
+        "  zlaunch checkpoint export outputs/checkpoint-500 model",
         LazyCommand("checkpoint.list:list_checkpoints", "List checkpoints, and whether they are complete."),
         LazyCommand("checkpoint.show", "Show what a checkpoint contains."),
         LazyCommand("checkpoint.verify", "Find files that are missing, damaged or from different saves."),
         LazyCommand(
             "checkpoint.can_resume:can_resume_from", "Check whether a job can resume from a checkpoint."
         ),
-        LazyCommand("checkpoint.universal", "Convert a checkpoint so that any number of ranks can load it."),
-        LazyCommand("checkpoint.reshard", "Convert a checkpoint for other ranks, stage or offload."),
+        LazyCommand("checkpoint.universal", "Convert a checkpoint for any number of ranks."),
+        LazyCommand("checkpoint.reshard", "Convert a checkpoint for one job, only if that job needs it."),
         LazyCommand("checkpoint.prune", "Delete all but the newest complete checkpoints."),
         LazyCommand("checkpoint.export", "Write a model for `from_pretrained` from a checkpoint."),
     ),
@@ -75,7 +79,7 @@ COMMANDS = (
         LazyCommand("runs.list:list_runs", "List runs, how they ended and why."),
         LazyCommand("runs.show", "Show everything about a run, including its memory."),
         LazyCommand("runs.logs", "Print the output of a rank or the launcher."),
-        LazyCommand("runs.why", "Explain why a run ended, what limited its speed, and what to change."),
+        LazyCommand("runs.why", "Explain how a run ended, and what limited its speed."),
         LazyCommand("runs.report", "Write a page about a run: charts, memory, ds_config, its end."),
         LazyCommand("runs.compare", "Compare two runs: loss, speed, memory, ds_config."),
         LazyCommand("runs.watch", "Show live pages about runs in a browser on this machine."),

@@ -19,11 +19,16 @@ from zlaunch.job.args import ds_config_of
 def estimate(trainer: typer.Context, model: options.ModelOrScript = None, **given: Any) -> None:
     """Estimate how much memory a job needs, and whether it fits.
 
+    \b
+    Examples:
+      zlaunch estimate Qwen/Qwen2.5-7B --on 8xA100-80GB
+      zlaunch estimate train.py --stage 3 --gpus 2 -- --max_steps 100
+
     A training script (`.py`) or module (`-m`) is rehearsed as it is, on fake tensors, with the arguments
     after `--`. For a model without --stage, --offload and --ds-config, compares all stages and offloads
     and names the fastest that fits. With one of them, shows every phase, what uses the memory, and how much
     each change would save. Rehearsals are cached; ZLAUNCH_CACHE=off turns the cache off.
-    """
+    """  # noqa: D301 - the parser heeds `\b`, which keeps lines
     module = given["module"]
     if (model is None) == (module is None):
         wrong = f"`{model}` and `-m {module}`: only one of them can be estimated"

@@ -31,9 +31,7 @@ class EstimateOptions:
 
     module: Annotated[
         str | None,
-        typer.Option(
-            "--module", "-m", metavar="NAME", help="Estimate a module that trains, like `python -m`."
-        ),
+        typer.Option("--module", "-m", metavar="NAME", help="A module that trains, in place of a script."),
     ] = None
     gpus: options.Gpus = None
     nodes: options.Nodes = None
@@ -115,7 +113,7 @@ class EstimateOptions:
         bool | None,
         typer.Option(
             "--levers/--no-levers",
-            help="Rehearse the effect of changes (default: yes; no with --json).",
+            help="Show what each possible change would save (default: yes; no with --json).",
             show_default=False,
         ),
     ] = None

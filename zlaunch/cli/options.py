@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -55,7 +55,7 @@ On = Annotated[
     str | None,
     typer.Option(
         metavar="GPUS",
-        help="Target GPUs: 8xH100-80GB or 4x48GiB (default: the local GPUs).",
+        help="GPUs to train on, here or not: 8xH100-80GB or 4x48GiB (default: the local GPUs).",
         autocompletion=completed("gpus"),
     ),
 ]
@@ -182,11 +182,13 @@ LatestRun = Annotated[
     ),
 ]
 
+RUN_HELP: Final = "Run ID or prefix, a run directory, or `latest`."
+
 RunName = Annotated[
     str,
     typer.Argument(
         metavar="ID",
-        help="Run ID or prefix, a run directory, or `latest`.",
+        help=RUN_HELP,
         autocompletion=completed("runs"),
     ),
 ]

@@ -59,13 +59,18 @@ def plan(
 ) -> None:
     """Find the fastest configuration that fits.
 
+    \b
+    Examples:
+      zlaunch plan Qwen/Qwen2.5-7B --on 8xA100-80GB -o ds_config.json
+      zlaunch plan train.py --measure
+
     Searches stages, offload, micro-batch, activation checkpointing and bucket sizes. Of equally
     fast configurations, chooses the one with the lower stage and less offload. Prints the choice
     and the reasons; -o FILE writes the ds_config.
 
     With --measure, takes a training script or recipe, and runs the best few stages, offloads and
     micro-batches for some steps, in turn.
-    """
+    """  # noqa: D301 - the parser heeds `\b`, which keeps lines
     if measure:
         from zlaunch.cli.measured_plan import measured_plan  # what runs jobs is rarely needed
 

@@ -274,7 +274,8 @@ class OutputOptions:
         Path | None, typer.Option(metavar="DIR", help="Run directory (default: runs/<time>-<name>).")
     ] = None
     share: Annotated[
-        bool, typer.Option("--share", help="Let the umask decide who may read the run directory.")
+        bool,
+        typer.Option("--share", help="Let others read the run directory, as your umask allows."),
     ] = False
     notify: Annotated[
         list[str] | None,

@@ -58,14 +58,15 @@ def _several(context: Any, parameter: Any) -> str | None:
     """Count the arguments of one kind that a command needs; None if it needs one."""
     if context is None or parameter is None:
         return None
-    alike = [other for other in context.command.params if other.metavar == parameter.metavar]
+    kind = _NOUNS.get(parameter.metavar, parameter.metavar)
+    alike = [other for other in context.command.params if _NOUNS.get(other.metavar, other.metavar) == kind]
     if parameter.param_type_name != "argument" or len(alike) == 1:
         return None
     name = _name(parameter)
     return f"{len(alike)} {_NOUNS.get(name, name)}s"
 
 
-_NOUNS = {"ID": "run"}
+_NOUNS = {"A": "run", "B": "run"}
 """Metavar of an argument → what it names."""
 
 

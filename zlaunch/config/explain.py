@@ -17,6 +17,7 @@ from zlaunch.dsconfig.releases import NEWEST, RELEASES, REMOVED, Release, histor
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.dsconfig.schema_check import check
 from zlaunch.dsconfig.text.document import dotted
+from zlaunch.errors import Severity
 
 _STAGES = frozenset({0, 1, 2, 3})
 
@@ -64,7 +65,7 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
         key,
         " ".join(dict.fromkeys(node["description"] for node in nodes)),
         type=in_words({"anyOf": nodes}),
-        default=_default_text(path, nodes, release),
+        default=_default_text(path, nodes, release) or (effect.default if effect else ""),
         releases=_known(path),
         read=_when_read(path),
         auto=_auto(path),
@@ -75,6 +76,15 @@ def explain(key: str, release: Release = NEWEST) -> Explanation:
         keys=tuple(keys_below(key)),
         example=_example(key, nodes),
     )
+
+
+def explain_auto() -> Explanation:
+    """Explain the value "auto", which many ds_configs have."""
+    meaning = (
+        "A value, not a key: the Trainer or accelerate replaces it with what its own arguments say. "
+        "DeepSpeed alone does not. `zlaunch config resolve` shows what each becomes."
+    )
+    return Explanation('"auto"', meaning, related=tuple(map(dotted, FILLED)))
 
 
 def keys_below(key: str) -> Iterator[RelatedRule]:
@@ -157,15 +167,15 @@ def _auto(path: tuple[str, ...]) -> str:
 
 
 def _rules_about(key: str) -> tuple[RelatedRule, ...]:
-    """List the rules that report a key or are satisfied by changing it."""
+    """List the rules that report a key or are satisfied by changing it, the severest first."""
     return tuple(RelatedRule(code, words) for code, keys, words in _rules() if key in keys)
 
 
 @cache
 def _rules() -> tuple[tuple[str, frozenset[str], str], ...]:
     """Apply each rule to its example."""
-    rules = []
-    for rule in RULES:
+    rules, severities = [], [*Severity]
+    for rule in sorted(RULES, key=lambda rule: severities.index(rule.severity)):
         config = check(dict(rule.broken)).config
         findings = [] if config is None else rule(Subject(config, rule.context))
         keys = frozenset({*rule.repair, *(finding.where for finding in findings)})

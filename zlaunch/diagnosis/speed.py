@@ -284,7 +284,7 @@ def _communication(evidence: SpeedEvidence) -> Iterator[SpeedLoss]:
     yield _takes(
         evidence,
         "exposed-communication",
-        "communication takes",
+        "communication takes at least",
         seconds,
         facts=(
             f"{plural(len(evidence.ranks), 'rank')} {where}, stage {evidence.job.stage}",

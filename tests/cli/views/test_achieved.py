@@ -87,9 +87,18 @@ def test_the_loss_in_a_comparison_and_on_the_pages_is_the_one_in_the_sentence(tm
     file.write_text(json.dumps({**json.loads(file.read_text()), **FELL}))
     run = Run(root)
     figures = {name: first for name, first, _ in compare_runs(run, run).figures}
-    assert f"loss {figures['loss']} ({figures['final loss']})" in achieved(run)
+    assert f"loss {figures['loss']} ({figures['the last loss is']})" in achieved(run)
     assert page_data(run, RunHistory(root))["loss"] == {
         "ends": figures["loss"],
-        "remark": figures["final loss"],
+        "remark": figures["the last loss is"],
     }
     assert end_of_loss(run.heartbeats[0]) == (2.5, 5)
+
+
+def test_runs_of_different_length_are_compared_at_the_last_step_of_the_shorter_one(tmp_path: Path) -> None:
+    longer, shorter = Run(write_run(tmp_path / "a", 100)), Run(write_run(tmp_path / "b", 40))
+    for run, last in ((longer, 100), (shorter, 40)):
+        lines = [json.dumps({"step": step, "step_loss": 200.0 - step}) for step in range(1, last + 1)]
+        (run.root / "steps.jsonl").write_text("\n".join(lines) + "\n")
+    rows = [row for row in compare_runs(longer, shorter).figures if row[0].startswith("loss at")]
+    assert rows == [("loss at step 40", "160.000", "160.000")]

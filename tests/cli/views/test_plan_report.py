@@ -13,6 +13,7 @@ from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
 from zlaunch.estimate.search import NothingFits, SearchResult
 from zlaunch.estimate.strategies import STRATEGIES
+from zlaunch.estimate.workload import Lora
 
 
 def chosen(micro: int) -> Candidate:
@@ -79,3 +80,15 @@ def test_the_command_that_a_plan_ends_with_trains_in_the_environment_that_was_pl
     own = sized(replace(one, query=query), 10.0, 1.0)
     _write_config(SearchResult(*own, (own,), (), None), tmp_path / "ds.json")
     assert "--python '/my env/bin/python'" in capsys.readouterr().err
+
+
+def test_adapters_that_a_plan_counts_on_are_said_to_be_those_of_the_script(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = chosen(1)
+    query = replace(one.query, training=replace(one.query.training, lora=Lora(16), frozen="^visual"))
+    own = sized(replace(one, query=query), 10.0, 1.0)
+    _write_config(SearchResult(*own, (own,), (), None), tmp_path / "ds.json")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "SCRIPT itself has to train LoRA adapters of rank 16" in said
+    assert "SCRIPT itself has to freeze the parameters that match ^visual" in said

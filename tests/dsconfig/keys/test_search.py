@@ -59,6 +59,23 @@ def test_a_word_that_ends_a_deep_key_finds_what_is_above_it_too() -> None:
     assert {"zero_optimization.offload_optimizer", "zero_optimization.offload_param"} < {*find("offload")}
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("hpZ", ["zero_optimization.zero_hpz_partition_size"]),
+        ("Ulysses", ["sequence_parallel_size"]),
+        ("grad_accum", ["gradient_accumulation_steps"]),
+        ("mixed_precision", ["bf16.enabled", "fp16.enabled"]),
+    ],
+)
+def test_a_word_of_papers_and_other_tools_finds_the_keys_for_it(text: str, names: list[str]) -> None:
+    assert find(text) == names
+
+
+def test_the_keys_that_a_word_stands_for_come_first() -> None:
+    assert find("offload")[:2] == ["zero_optimization.offload_optimizer", "zero_optimization.offload_param"]
+
+
 @pytest.mark.parametrize("text", ["", ".", "nothing", "age", "zero_optimization.stages"])
 def test_what_is_no_key_is_not_found(text: str) -> None:
     assert find(text) == []
@@ -75,6 +92,10 @@ def test_what_is_no_key_is_not_found(text: str) -> None:
 )
 def test_a_misspelled_key_is_near_what_was_meant(text: str, name: str) -> None:
     assert name in near(text)
+
+
+def test_what_is_much_less_alike_than_the_best_name_is_not_near() -> None:
+    assert near("zero_optimisation") == ["zero_optimization"]
 
 
 def test_nothing_is_near_to_noise() -> None:

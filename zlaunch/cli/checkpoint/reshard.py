@@ -30,7 +30,7 @@ def reshard(
     ds_config: DsConfig = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a checkpoint for other ranks, stage or offload.
+    """Convert a checkpoint for one job, only if that job needs it.
 
     Writes nothing if the job can load the checkpoint, or an earlier conversion of it. Otherwise this is
     `universal`, with the steps of Adam in the form that the job needs. Exits with 65 if the conversion is not

@@ -28,7 +28,7 @@ def universal(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a checkpoint so that any number of ranks can load it.
+    """Convert a checkpoint for any number of ranks.
 
     DeepSpeed's conversion runs in a directory of its own. The checkpoint is verified before it, and the
     result after it. Stages 1, 2 and 3 can load the result.

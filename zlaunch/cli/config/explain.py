@@ -10,8 +10,9 @@ from zlaunch import console
 from zlaunch.cli.options import AsJson, Release, completed
 from zlaunch.cli.views.dump import to_json
 from zlaunch.config.asked_release import asked_release
-from zlaunch.config.explain import Explanation, RelatedRule, keys_below
+from zlaunch.config.explain import Explanation, RelatedRule, explain_auto, keys_below
 from zlaunch.config.explain import explain as explained
+from zlaunch.dsconfig.keys.intended import other_names
 from zlaunch.dsconfig.keys.search import find, near
 from zlaunch.errors import WrongUsage
 
@@ -42,11 +43,16 @@ def explain(
         else:
             console.data(*_key_list(sections))
         return
-    explanation = explained(_only_key(key), asked)
+    if key.strip("\"'") == "auto":
+        explanation = explain_auto()
+    else:
+        explanation = explained(_only_key(key), asked)
     if as_json:
         console.data(to_json(explanation))
     else:
         console.data(*_explanation_lines(explanation))
+        if key.lower() in other_names().words_of_others and not explanation.key.endswith(key.lower()):
+            console.say(f"`{key}` is not a key of a ds_config: there it is `{explanation.key}`")
 
 
 def _key_list(keys: Sequence[RelatedRule]) -> Iterator[str]:
@@ -75,10 +81,11 @@ def _only_key(key: str) -> str:
             hint = "`zlaunch config explain` lists the sections"
             if meant:
                 hint = f"did you mean {meant}?"
+            hint = other_names().not_in_a_ds_config.get(key, hint)
             raise WrongUsage(f"DeepSpeed has no key `{key}`", hint)
         case names:
             listed = "".join(f"\n  {name}" for name in names)
-            raise WrongUsage(f"`{key}` can mean {len(names)} keys:{listed}", "write more of the path")
+            raise WrongUsage(f"`{key}` can mean {len(names)} keys:{listed}", "name one of them")
 
 
 def _explanation_lines(explanation: Explanation) -> Iterator[str]:

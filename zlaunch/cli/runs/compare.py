@@ -8,7 +8,7 @@ import typer
 
 from zlaunch import console
 from zlaunch.cli.config.diff import difference_table
-from zlaunch.cli.options import AsJson, RunName, RunsDir
+from zlaunch.cli.options import RUN_HELP, AsJson, RunsDir, completed
 from zlaunch.cli.runs.report import write_page
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.run_comparison import RunComparison, compare_runs, comparison_data
@@ -19,8 +19,8 @@ from zlaunch.runs.store import find_run, load_run
 
 
 def compare(
-    first: RunName,
-    second: RunName,
+    first: Annotated[str, typer.Argument(metavar="A", help=RUN_HELP, autocompletion=completed("runs"))],
+    second: Annotated[str, typer.Argument(metavar="B", help=RUN_HELP, autocompletion=completed("runs"))],
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the curves of both.")
     ] = None,
@@ -39,7 +39,7 @@ def compare(
         write_page(html, page(names, comparison_data(runs[0], runs[1])))
         console.data(shown(html.absolute()))
         return
-    comparison = compare_runs(*runs)
+    comparison = compare_runs(runs[0], runs[1])
     if as_json:
         console.data(to_json({"runs": [run.id for run in runs], **vars(comparison)}))
         return

@@ -18,7 +18,7 @@ MOST_LOSSES: Final = 2
 
 
 def why(run: LatestRun = "latest", runs_dir: RunsDir = None, as_json: AsJson = False) -> None:
-    """Explain why a run ended, what limited its speed, and what to change."""
+    """Explain how a run ended, and what limited its speed."""
     chosen = load_run(find_run(run, runs_dir))
     if as_json:
         members_of = {**members(chosen), "verdict": verdict_of(chosen), "stall": chosen.stall}

@@ -86,7 +86,7 @@ def rows_of_script(checked: "CheckedScript") -> Rows:
     return [
         ("script", f"{checked.name}: {engine.model}, {count(comparison.parameters)} parameters"),
         ("engine", f"{comparison.optimizer}, stage {engine.stage}, {engine.precision}, 2 ranks"),
-        ("a step", f"{micro_batches} on each rank"),
+        ("each step", f"{micro_batches} on each rank"),
     ]
 
 
@@ -98,11 +98,12 @@ def rows_of_model(checked: CheckedTrial, query: EstimateQuery) -> Rows:
     if (depth := deepest(query.model.value)) > comparison.layers:
         layers = f"{comparison.layers} of {depth} layers"
     stage = config.get("zero_optimization", {}).get("stage", 0)
-    samples = f"{config['gradient_accumulation_steps']} x {config['train_micro_batch_size_per_gpu']}"
+    accumulated = config["gradient_accumulation_steps"]
+    samples = plural(config["train_micro_batch_size_per_gpu"], "sample")
     return [
         ("model", f"{query.model.name}, {layers}, {count(comparison.parameters)} parameters"),
         ("engine", f"{comparison.optimizer}, stage {stage}, {trial.precision}, 2 ranks"),
-        ("a step", f"{samples} samples on each rank"),
+        ("each step", f"{plural(accumulated, 'micro-batch')} of {samples} on each rank"),
     ]
 
 
@@ -113,9 +114,7 @@ def _differing(checked: CheckedTraining) -> Iterator[str]:
     yield from _in_width(rows)
     if (left := len(differing) - MOST_ROWS) > 0:
         yield f"and {left} more; `--json` has all"
-    yield from console.paragraph(
-        "by: length of the difference, relative to plain torch's; length: the engine's, relative to it"
-    )
+    yield from console.paragraph("length: that of the engine's, relative to plain torch's")
 
 
 def _in_width(rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -161,6 +160,10 @@ def _largest(checked: CheckedTraining) -> Iterator[str]:
             cells = (f"{item.distance.distance:.1e}", f"{item.allowed:.1e}", str(item.distance.step))
             rows.append((quantity, *cells))
     yield from console.figures(rows)
+    yield from console.paragraph(
+        "by: length of the difference, relative to plain torch's, at the step where it was largest; "
+        "allowed: what rounding explains"
+    )
 
 
 def _unchecked(checked: CheckedTraining) -> Iterator[str]:

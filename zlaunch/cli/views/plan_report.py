@@ -18,7 +18,7 @@ from zlaunch.errors import ExitStatus
 from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, not_counted
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
@@ -191,3 +191,14 @@ def _write_config(result: SearchResult, output: Path | None) -> None:
         script_args.append(f"--{CHECKPOINTING_FLAGS[0]}")
     command = training_command(result.candidate.query.job, ["SCRIPT"], output, script_args)
     console.say(f"wrote {output}; to train with it:", *command)
+    for what in _left_to_script(result.candidate.query.training):
+        console.say(*console.paragraph(f"note: SCRIPT itself has to {what}: the plan counts on it"))
+
+
+def _left_to_script(training: Training) -> Iterator[str]:
+    """Name what an option of a plan assumes, and none of `zlaunch train` asks for."""
+    if training.lora is not None:
+        rank = training.lora.rank
+        yield f"train LoRA adapters of rank {rank} (with TRL: `--use_peft --lora_r {rank}`)"
+    if training.frozen is not None:
+        yield f"freeze the parameters that match {training.frozen}"

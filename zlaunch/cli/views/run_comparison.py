@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from zlaunch.cli.views.achieved import loss_fall
+from zlaunch.cli.views.progress import loss_number
 from zlaunch.cli.views.run import steps
 from zlaunch.cli.views.run_facts import facts
 from zlaunch.config.diff import Difference, compare
-from zlaunch.rundir.record import HeartbeatRecord
+from zlaunch.rundir.record import HeartbeatRecord, StepRecord
 from zlaunch.runs.history import RunHistory
 from zlaunch.runs.memory import compare_with_forecast
 from zlaunch.runs.report import Seen, steps_since
@@ -33,18 +34,47 @@ class RunComparison:
     config: Sequence[Difference]
 
 
-def compare_runs(first: Run, second: Run) -> RunComparison:
-    """Compare two runs; of their ds_configs what DeepSpeed read, if both have recorded that."""
+def compare_runs(
+    first: Run, second: Run, histories: tuple[RunHistory, RunHistory] | None = None
+) -> RunComparison:
+    """Compare two runs; of their ds_configs what DeepSpeed read, if both have recorded that.
+
+    `histories`: those of the runs, if they were read before.
+    """
     pairs = _paired(dict(facts(first)), dict(facts(second)))
     read = [run.program.get("engine", {}).get("ds_config") for run in (first, second)]
     left, right = (config or {} for config in read)
     if not all(read):
         left, right = first.config, second.config
+    figures = _paired(dict(_figures(first)), dict(_figures(second)))
     return RunComparison(
-        figures=_paired(dict(_figures(first)), dict(_figures(second))),
+        figures=[*figures, *_at_one_step(first, second, histories)],
         facts=[row for row in pairs if row[1] != row[2] and row[0] in _COMPARED],
         config=compare(left, right),
     )
+
+
+def _at_one_step(first: Run, second: Run, histories: tuple[RunHistory, RunHistory] | None) -> Iterator[Row]:
+    """Compare the losses at the last step of the shorter run, if one is longer."""
+    if not first.step or not second.step or first.step == second.step:
+        return
+    if histories is None:
+        histories = RunHistory(first.root), RunHistory(second.root)
+        for history in histories:
+            history.update()
+    last = min(first.step, second.step)
+    losses = [_loss_at(last, history.steps.lines) for history in histories]
+    if any(losses):
+        yield f"loss at step {last}", losses[0] or "-", losses[1] or "-"
+
+
+def _loss_at(step: int, lines: Sequence[StepRecord]) -> str:
+    """Write the loss of a step, as the engine was given it or as it was logged; empty if it is not known."""
+    for line in lines:
+        loss = line.get("step_loss", line.get("loss"))
+        if line.get("step") == step and loss is not None:
+            return loss_number(loss)
+    return ""
 
 
 def _paired(first: Mapping[str, str], second: Mapping[str, str]) -> list[Row]:
@@ -57,8 +87,7 @@ def _figures(run: Run) -> Iterator[tuple[str, str]]:
     beat = run.heartbeats.get(0, HeartbeatRecord())
     if fall := loss_fall(beat):
         yield "loss", fall.ends
-        if fall.remark:
-            yield "final loss", fall.remark
+        yield "the last loss is", fall.remark or "that of the last step"
     if (time := run.step_time) is not None:
         yield "a step", measured_time(time.seconds)
         speed = time.throughput
@@ -86,7 +115,7 @@ def comparison_data(
         histories = RunHistory(first.root), RunHistory(second.root)
     for history in histories:
         history.update()
-    found = compare_runs(first, second)
+    found = compare_runs(first, second, histories)
     return {
         "compared": [_curves(first, histories[0], seen[0]), _curves(second, histories[1], seen[1])],
         "figures": found.figures,

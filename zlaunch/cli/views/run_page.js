@@ -251,6 +251,8 @@ function legend(entries, marks = [], isBox = false) {
 
 // Sections -------------------------------------------------------------------------------------------------
 
+// A text of the terminal, with the dash and the arrow of a page.
+const typeset = (text) => (text === "-" ? "–" : text.replace(" -> ", " → "));
 const shownValue = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : JSON.stringify(value));
 
 // On a narrow screen, a table of many columns becomes a list of cells with their names.
@@ -284,7 +286,7 @@ function tiles(run) {
     ["step", run.step === null ? null : run.steps ? `${run.step} of ${run.steps}` : run.step],
     ["left", typeof now.seconds_left === "number" ? clock(now.seconds_left) : null],
     [`a step, ${run.window}`, typeof now.seconds_per_step === "number" ? brief(now.seconds_per_step) : null],
-    [["loss", loss?.remark].filter(Boolean).join(", "), loss ? loss.ends.replace("->", "→") : null],
+    [["loss", loss?.remark].filter(Boolean).join(", "), loss ? typeset(loss.ends) : null],
     [`${speed?.unit}, ${speed?.span}`, speed ? speed.text : null],
     ["time", run.seconds === null ? null : clock(run.seconds)],
     ...run.memory.pools.filter((pool) => pool.measured).slice(0, 3).map((pool) => [`${pool.name}, largest rank`, memory(pool.measured)]),
@@ -505,9 +507,9 @@ const OVERVIEW = [
   ["run", (run) => element("td", {}, element("a", { href: `run/${run.name}/` }, run.id), run.cause ? element("div", { class: "dim any" }, prose(run.cause)) : null), (run) => run.id],
   ["state", (run) => element("b", { class: `state ${run.state}` }, run.state), (run) => run.state],
   ["started", (run) => moment(run.started), (run) => run.started],
-  ["ZeRO", (run) => run.zero, (run) => run.zero],
+  ["ZeRO", (run) => typeset(run.zero), (run) => run.zero],
   ["ranks", (run) => shownValue(run.ranks), (run) => run.ranks],
-  ["step", (run) => run.progress, (run) => run.step],
+  ["step", (run) => typeset(run.progress), (run) => run.step],
   ["loss", (run) => (Number.isFinite(run.loss) ? fixed(run.loss, 3) : number(run.loss)), (run) => run.loss],
   ["tokens/s", (run) => (run.speed ? element("span", { title: run.speed.span }, run.speed.text, run.state === "running" ? element("div", { class: "dim" }, run.speed.span) : null) : "–"), (run) => run.speed?.per_second],
   ["took", (run) => (run.seconds === null ? "–" : clock(run.seconds)), (run) => run.seconds],
@@ -545,7 +547,7 @@ function showCompared(data) {
   const names = data.compared.map((run) => run.id);
   document.title = names.join(" and ");
   const heads = data.compared.map((run, at) => element("span", {}, element("i", { class: "dot", style: `background: ${COLOURS[at]}` }), keyName(run.id, "span")));
-  const cells = (name, texts) => [element("td", { class: "label" }, name), ...texts.map((text) => element("td", { class: "any" }, text))];
+  const cells = (name, texts) => [element("td", { class: "label" }, name), ...texts.map((text) => element("td", { class: "any" }, typeset(text)))];
   const side = (title, rows, none = null) => (rows.length || none ? element("section", {}, element("h2", {}, title), rows.length ? table(["", ...heads.map((head) => head.cloneNode(true))], rows) : none) : null);
   const charts = [];
   const add = (title, unit, curves, options) => { if (curves.some((one) => one.x.length || one.lost.length)) charts.push(chart(title, unit, "step", curves, options)); };
@@ -557,7 +559,7 @@ function showCompared(data) {
   add("Gradient norm", "", both((run, options) => withSmoothed(curve(run, "grad_norm", "", options))), { canLog: true });
   if (charts.length % 2) charts[charts.length - 1].classList.add("full");
   const config = data.config.map(([key, ...texts]) => [element("td", { class: "any" }, keyName(key)), ...texts.map((text) => element("td", { class: "any" }, element("code", {}, text)))]);
-  const parts = [element("header", {}, element("h1", {}, "Two runs")), live ? element("p", {}, element("a", { href: "../../../" }, "all runs")) : null, side("Figures", data.figures.map(([name, ...texts]) => cells(name, texts))), grid(charts), side("ds_config, where it differs", config, "both have the same meaning"), side("What else differs", data.facts.map(([name, ...texts]) => cells(name, texts)))];
+  const parts = [element("header", {}, element("h1", {}, "Two runs"), element("span", {}, names.join(" and "))), live ? element("p", {}, element("a", { href: "../../../" }, "all runs")) : null, side("Figures", data.figures.map(([name, ...texts]) => cells(name, texts))), grid(charts), side("ds_config, where it differs", config, "both have the same meaning"), side("What else differs", data.facts.map(([name, ...texts]) => cells(name, texts)))];
   page.replaceChildren(...parts.filter(Boolean));
 }
 

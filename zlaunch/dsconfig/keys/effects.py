@@ -20,12 +20,12 @@ class KeyEffect:
     """Dotted keys, from the top."""
     example: object = None
     """A typical value; None to derive one from the type."""
+    default: str = ""
+    """What applies without the key, if that is no one value."""
 
 
 @cache
 def effects() -> Mapping[str, KeyEffect]:
     """Map each dotted key whose effect is known to it."""
-    return {
-        key: KeyEffect(row["memory"], row["speed"], tuple(row.get("related", ())), row.get("example"))
-        for key, row in json.loads(FILE.read_text("utf-8"))["keys"].items()
-    }
+    rows = json.loads(FILE.read_text("utf-8"))["keys"]
+    return {key: KeyEffect(**{**row, "related": tuple(row.get("related", ()))}) for key, row in rows.items()}

@@ -159,7 +159,7 @@ class Zero(Section):
     """Stage 3: reduce gradients to their owner only. Stages 1 and 2 all-reduce whole buckets by default."""
 
     reduce_bucket_size: Partitioned[MaybeAuto[Positive]] = 500_000_000
-    """Gradient elements reduced at once; larger is faster but takes more GPU memory."""
+    """Gradient elements reduced at once; larger is faster only up to a point, and takes more GPU memory."""
 
     use_multi_rank_bucket_allreduce: Stages12[bool] = True
     """Reduce buckets that belong to several ranks in one call (stages 1 and 2)."""
@@ -171,7 +171,7 @@ class Zero(Section):
     """Parameter elements gathered at once after the step (stages 1 and 2); must be even."""
 
     overlap_comm: Partitioned[bool | None] = None
-    """Overlap gradient reduction with the backward pass; on by default at stage 3 only."""
+    """Overlap gradient reduction with the backward pass."""
 
     compute_grad_norm: Stages12[bool] = True
     """Compute the global gradient norm; off needs stage 1 or 2 and `gradient_clipping` 0."""

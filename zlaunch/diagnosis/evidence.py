@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from zlaunch.diagnosis.stall import StallEvidence
@@ -207,6 +208,15 @@ class JobEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskEvidence:
+    """The file system of a directory, after the run; bytes."""
+
+    directory: Path
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All evidence of a run."""
 
@@ -233,6 +243,8 @@ class Evidence:
     """Empty where zlaunch started only one launcher."""
     save: SaveEvidence | None = None
     """The request to save and stop, if there was one."""
+    save_disk: DiskEvidence | None = None
+    """The file system of the checkpoints; None if unknown."""
     takes_records: bool = True
     """Whether ranks could write or print records to the end: otherwise a missing one says nothing."""
 

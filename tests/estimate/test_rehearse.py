@@ -83,17 +83,6 @@ def test_a_job_that_was_trained_is_only_resumed_when_it_is_asked_for_again() -> 
     assert replace(resumed, seconds=0.0) == replace(at_once, seconds=0.0)
 
 
-@pytest.mark.job
-def test_what_another_rehearsal_has_recorded_changes_no_forecast() -> None:
-    asked = (workload(2), workload(3, activation_checkpointing=True))
-    counted = []
-    for order in (asked, asked[::-1]):  # the first one finds nothing recorded
-        with Rehearser(jobs=1) as rehearser:
-            told = {one.zero_init: replace(only(rehearser, one), seconds=0.0) for one in order}
-        counted.append(told)
-    assert counted[0] == counted[1]
-
-
 def llama(changes: dict[str, Any] | None = None, **rest: Any) -> Workload:
     return replace(job("llama-3-8b", 3, **rest), model={**config("llama-3-8b"), **(changes or {})})
 

@@ -7,7 +7,6 @@ fork saves is resumed in another.
 
 import contextlib
 import gc
-import hashlib
 import json
 import os
 import select
@@ -59,8 +58,6 @@ class _Task:
     index: int
     workload: Workload
     checkpoint: Path
-    records: Path | None = None
-    """The directory for what rehearsals on the same shapes share."""
     trained: Result | None = None
     failure: str | None = None
     """Why the rehearsal with images failed, if this is the second one, without them."""
@@ -127,8 +124,7 @@ class _WorkloadReader:
         workload = adapter_of(Workload).validate_python(json.loads(self._lines.pop(0)))
         known = self._known.get(_key_of(workload))
         if known is None:
-            place = self._checkpoints / str(self._count)
-            task = _Task(self._count, workload, place, _records_of(workload, self._checkpoints))
+            task = _Task(self._count, workload, self._checkpoints / str(self._count))
         else:
             task = replace(known, index=self._count, workload=workload)
         self._count += 1
@@ -154,24 +150,6 @@ class _WorkloadReader:
 
 def _key_of(workload: Workload) -> str:
     return to_json(replace(workload, resume=False))
-
-
-def _records_of(workload: Workload, directory: Path) -> Path | None:
-    """Return a directory that workloads share whose operators are largely the same, in any stage."""
-    if workload.remote_code is not None or workload.groups.are_split:
-        return None
-    names = ("train_micro_batch_size_per_gpu", "bf16", "fp16")
-    alike = replace(
-        workload,
-        ds_config={name: workload.ds_config.get(name) for name in names},
-        rank=0,
-        optimizer=None,
-        zero_init=False,
-        activation_checkpointing=False,
-        save=False,
-        resume=False,
-    )
-    return directory / hashlib.sha256(to_json(alike).encode()).hexdigest()
 
 
 _Running = dict[int, tuple[_Task, IO[str], float]]
@@ -279,12 +257,11 @@ def _rehearse(task: _Task, report: Callable[[Result], None]) -> Result:
     """Rehearse; an exception of DeepSpeed or the model becomes part of the forecast."""
     from zlaunch.estimate.rehearsal import model, steps
 
-    began, rehearsal = time.monotonic(), steps.Rehearsal(report=report, records=task.records)
+    began, rehearsal = time.monotonic(), steps.Rehearsal(report=report)
     try:
         steps.prepare(task.workload)
         if task.trained is None:
             steps.train(task.workload, rehearsal, task.checkpoint)
-            rehearsal.share()
         else:
             steps.resume(task.workload, rehearsal, task.checkpoint)
     except model.NotRehearsed as error:

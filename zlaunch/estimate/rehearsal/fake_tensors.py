@@ -77,8 +77,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._cublas_bytes = kernels.cublas_bytes
         self._handles: set[tuple[bool, int]] = set()
         self._blocks: dict[int, tuple[Block, weakref.ref[torch.UntypedStorage]]] = {}
-        self._results: op_results.Results = {}
-        self._sharable: dict[Hashable, OpOverload] = {}
+        self._results: dict[Hashable, op_results.OpResult] = {}
         self._works: dict[int, torch.distributed.Work] = {}
         self._is_tracing = False
         self._host_pool = "pageable"
@@ -114,7 +113,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         if id(func) in self._uses_cublas and args[0].device.type == NAME:
             self._create_handle()
         workspace = self._workspaces.get(id(func))
-        if workspace is None:
+        if workspace is None or args[0].device.type != NAME:
             return self._replay_or_trace(func, types, args, kwargs)
         stream = current_stream().number
         blocks = [self.log.allocate("gpu", "workspace", size, stream) for size in workspace(args)]
@@ -149,24 +148,8 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             result = op_results.record(func, args, kwargs, out)
             if key is not None:
                 self._results[key] = result
-                if torch.empty is _empty and torch.get_default_dtype() is torch.float32:
-                    self._sharable[key] = func
         self.flops += result.flops
         return out
-
-    def inherit(self, results: op_results.Results) -> None:
-        """Replay what other rehearsals on the same shapes have recorded, too.
-
-        What was recorded before is replayed here alone: inside `zero.Init`, DeepSpeed replaces functions that
-        create tensors, and results depend on the format of the weights.
-        """
-        self._results = {**results, **self._results}
-
-    def recorded(self) -> bytes:
-        """Write what was recorded here outside `zero.Init`, for `op_results.load`; nothing if nothing was."""
-        if not self._sharable:
-            return b""
-        return op_results.dump((func, key, self._results[key]) for key, func in self._sharable.items())
 
     def _run_collective(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a collective of the fake process group: it allocates nothing and completes at once."""

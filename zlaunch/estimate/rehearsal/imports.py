@@ -18,14 +18,8 @@ _MODULES = (
     "deepspeed.runtime.zero.stage_1_and_2",
     "torch.testing._internal.distributed.fake_pg",
     "torch.utils.flop_counter",
-    "transformers.trainer_pt_utils",
-    "cpuinfo",
 )
-_NEWER_MODULES = (
-    "deepspeed.runtime.zero.muon.muon_optimizer",
-    "deepspeed.module_inject.auto_ep_config",
-    "deepspeed.module_inject.auto_ep_layer",
-)
+_NEWER_MODULES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
 """Modules that not all releases have."""
 
 

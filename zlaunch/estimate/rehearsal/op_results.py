@@ -5,8 +5,7 @@ result says for each output whether it is an argument, a view of one, or new mem
 """
 
 import operator
-import pickle
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -50,17 +49,6 @@ class TensorOutput:
     base: Index = ()
     offset: int = 0
     """Elements after the storage offset of the base."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """An output that is no tensor and does not depend on the arguments."""
-
-    value: float | None
-
-    def __call__(self, _: Sequence[Any]) -> float | None:
-        return self.value
 
 
 Output = TensorOutput | Callable[[Sequence[Any]], Any]
@@ -145,7 +133,7 @@ def argument_at(args: Sequence[torch.Tensor], index: Index) -> torch.Tensor:
 
 def _output(out: Any, args: Sequence[object], storages: Mapping[int, Index]) -> Output:
     if out is None or type(out) in (int, float, bool):
-        return Constant(out)
+        return lambda _: out
     for position, value in enumerate(args):
         if out is value:
             return operator.itemgetter(position)
@@ -172,34 +160,3 @@ def is_completed_in_place(out: Any, args: Sequence[Any]) -> bool:
     if isinstance(first, torch.Tensor):
         return first is given
     return len(first) == len(given) and all(map(operator.is_, first, given))
-
-
-Results = dict[Hashable, OpResult]
-"""Results of calls by their keys, which begin with the identity of the operator."""
-
-
-def dump(recorded: Iterable[tuple[OpOverload, Any, OpResult]]) -> bytes:
-    """Write operators, keys and results for another process, in which operators have other identities."""
-    entries = (
-        ((func.namespace, func._opname, func._overloadname), key[1:], result)
-        for func, key, result in recorded
-    )
-    return pickle.dumps([written for entry in entries if (written := _written(entry)) is not None])
-
-
-def _written(entry: object) -> bytes | None:
-    try:
-        return pickle.dumps(entry)
-    except Exception:  # noqa: BLE001 - an argument may be anything, which only this process has
-        return None
-
-
-def load(dumped: bytes) -> Results:
-    """Read what `dump` wrote in another rehearsal of the same program; no other pickle is ever given."""
-    results: Results = {}
-    for written in pickle.loads(dumped):  # noqa: S301 - our own
-        (namespace, name, overload), arguments, result = pickle.loads(written)  # noqa: S301 - our own
-        func = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-        key = (id(func), *arguments)
-        results[key] = result
-    return results

@@ -2,13 +2,11 @@
 
 import contextlib
 import gc
-import os
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,6 @@ from zlaunch.estimate.rehearsal import (
     known_data,
     liger,
     model,
-    op_results,
     patches,
     training,
 )
@@ -43,9 +40,6 @@ _JOB_PACKAGES = ("deepspeed", "transformers", "peft")
 _TORCH_PYTHON = ("torch/nn", "torch/optim")
 """Parts of torch that raise the same for fake tensors as for real ones."""
 _HERE = str(Path(__file__).parent)
-_SUFFIX = ".operators"
-_MOST_RECORDS = 4
-"""Rehearsals that share what they recorded: later ones hardly add to it, and reading takes time."""
 _ZERO_INIT = "/deepspeed/runtime/zero/partition_parameters.py"
 
 
@@ -60,8 +54,6 @@ class Rehearsal:
     mode: fake_tensors.FakeGpuMode | None = None
     report: Callable[[dict[str, bool]], None] = lambda _: None
     """Called with `is_text` and `has_images` as soon as they are known: the process may crash later."""
-    records: Path | None = None
-    """A directory in which rehearsals on the same shapes share the results of operators."""
 
     def add(self, **facts: Any) -> None:
         """Add fields of the forecast."""
@@ -73,23 +65,6 @@ class Rehearsal:
         if self.mode is None:
             return None
         return self.mode.genuine_error
-
-    def inherit(self) -> None:
-        """Replay the operators that other rehearsals have shared."""
-        if self.mode is not None and self.records is not None:
-            shared = [op_results.load(file.read_bytes()) for file in self.records.glob(f"*{_SUFFIX}")]
-            self.mode.inherit(dict(chain.from_iterable(results.items() for results in shared)))
-
-    def share(self) -> None:
-        """Share the operators that were traced here, unless enough rehearsals have."""
-        if self.mode is None or self.records is None:
-            return
-        self.records.mkdir(exist_ok=True)
-        recorded = self.mode.recorded()
-        if recorded and len([*self.records.glob(f"*{_SUFFIX}")]) < _MOST_RECORDS:
-            unfinished = self.records / str(os.getpid())
-            unfinished.write_bytes(recorded)
-            unfinished.rename(unfinished.with_suffix(_SUFFIX))
 
     def forecast(self, seconds: float) -> Forecast:
         """Summarize the rehearsal, which took so many seconds."""
@@ -306,7 +281,6 @@ def _initialized(workload: Workload, rehearsal: Rehearsal) -> Iterator[_Rank]:
         gc.freeze()
         with torch.autograd.set_multithreading_enabled(False), mode:
             rank.load(config, chosen)
-            rehearsal.inherit()
             rank.initialize()
             yield rank
 

@@ -1,5 +1,6 @@
 """`zlaunch estimate SCRIPT`: estimate a training script as it is."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +22,7 @@ from zlaunch.estimate.request import EstimateRequest, find_cluster
 from zlaunch.estimate.strategies import STRATEGIES
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
 from zlaunch.job.script import Handover, Script
+from zlaunch.job.spec import JobSpec
 from zlaunch.launch.estimated_script import estimate_program as rehearse_program
 
 
@@ -50,7 +52,18 @@ def estimate_program(context: Any, script: str | None, given: Mapping[str, Any])
         write_picture(phases_picture(estimate), plot)
     if cluster.gpu is None:
         console.say(NAME_A_GPU)
+        console.say(*console.paragraph(f"hint: {_on_this_machine(job)}"))
     return estimate.fit.status
+
+
+def _on_this_machine(job: JobSpec) -> str:
+    name = shlex.quote(str(job.script))
+    if job.module is not None:
+        name = f"-m {job.module}"
+    return (
+        "these are numbers for GPUs; for the CPU of this machine, "
+        f"`zlaunch train {name} --rehearse --dry-run` takes the same options"
+    )
 
 
 def _other_strategies(estimate: Estimate, script: Script) -> Iterator[str]:

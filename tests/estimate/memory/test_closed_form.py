@@ -151,6 +151,39 @@ def test_the_peak_with_adapters_is_what_was_rehearsed(
     assert found.peak("gpu") / GIB == pytest.approx(gib, rel=0.01)
 
 
+PARAMETERS_ON_CPU: dict[str, Any] = {"offload_param": CPU, "zero_init": True}
+ALL_ON_NVME: dict[str, Any] = {"offload_optimizer": NVME, "offload_param": NVME, "zero_init": True}
+# LoRA on Pythia-1.4B: MiB of pageable, pinned and NVMe, as rehearsed with PEFT.
+ADAPTERS_ON_A_HOST: list[tuple[int, dict[str, Any], tuple[float, float, float]]] = [
+    (1, BOTH, (196.5, 3162.8, 0)),
+    (4, BOTH, (49.1, 790.7, 0)),
+    (4, {**BOTH, "zero_init": False}, (2746.4, 790.7, 0)),
+    (1, PARAMETERS_ON_CPU, (196.5, 3066.8, 0)),
+    (4, PARAMETERS_ON_CPU, (49.1, 766.7, 0)),
+    (4, ALL_ON_NVME, (953.7, 1024.4, 710.2)),
+    (4, {"offload_param": NVME, "zero_init": True}, (953.7, 968.4, 674.2)),
+    (4, {"offload_optimizer": CPU, "offload_param": NVME, "zero_init": True}, (953.7, 992.4, 674.2)),
+]
+
+
+@each(("ranks", "rest", "mebibytes"), ADAPTERS_ON_A_HOST)
+def test_frozen_weights_are_counted_where_they_are_offloaded(
+    ranks: int, rest: dict[str, Any], mebibytes: tuple[float, float, float]
+) -> None:
+    found = forecast(job("pythia-1.4b", 3, world_size=ranks, lora=Lora(16), **LONG, **rest))
+    peaks = [found.peak(pool) / (1 << 20) for pool in ("pageable", "pinned", "nvme")]
+    assert peaks == pytest.approx(mebibytes, rel=0.03)
+
+
+@pytest.mark.parametrize(("ranks", "lora", "mebibytes"), [(1, None, 2698.2), (4, None, 674.6), (4, 16, 6)])
+def test_stage_3_moves_trained_weights_through_the_host(
+    ranks: int, lora: int | None, mebibytes: float
+) -> None:
+    adapters = None if lora is None else Lora(lora)
+    found = forecast(job("pythia-1.4b", 3, world_size=ranks, lora=adapters, **LONG, zero_init=True))
+    assert found.peak("pageable") / (1 << 20) == pytest.approx(mebibytes, rel=0.01)
+
+
 CELLS = [
     (model, load, rung, peaks)
     for model, loads in recorded().items()

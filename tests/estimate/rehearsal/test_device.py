@@ -2,3 +2,20 @@ def test_a_time_between_events_can_be_divided_by_as_deepspeeds_comms_logger_does
     from zlaunch.estimate.rehearsal.device import Event  # which imports torch
 
     assert Event().elapsed_time(Event()) > 0
+
+
+def test_kernels_on_the_cpu_take_no_memory_of_a_gpu() -> None:
+    import torch
+
+    from zlaunch.estimate.rehearsal.allocation_log import AllocationLog
+    from zlaunch.estimate.rehearsal.cuda_semantics import kernel_memory
+    from zlaunch.estimate.rehearsal.fake_tensors import FakeGpuMode
+
+    class OnHost(FakeGpuMode):
+        def _replay_or_trace(self, func: object, *_: object) -> None:
+            """Compute nothing."""
+
+    mode = OnHost(AllocationLog(), lambda _: "other", kernel_memory(1 << 20), torch.device("cpu"))
+    row = torch.zeros(4)
+    mode._run(torch.ops.aten._softmax_backward_data.default, (), (row, row, 0, row.dtype), {})
+    assert mode.log.entries == []

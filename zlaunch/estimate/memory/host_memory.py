@@ -4,7 +4,7 @@ Derived from the source of DeepSpeed 0.19.8 and checked by rehearsals. Page-lock
 torch's allocator does: up to a power of two, and never released. All sizes in bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from zlaunch.estimate.memory.allocators import power_of_two
 from zlaunch.estimate.memory.model_states import MASTER_BYTES
@@ -40,12 +40,12 @@ def host_memory(job: TrainingJob) -> tuple[Mapping[str, tuple[Pools, Pools]], Ma
     before_step = {
         "pageable": offloaded.get("master weights", 0),
         "pinned": sum(pinned.values()),
-        "nvme": _on_nvme(settings, share, trained=False),
+        "nvme": _on_nvme(settings, weights, trained=False),
     }
     after_step = {
         **before_step,
         "pageable": sum(offloaded.values()),
-        "nvme": _on_nvme(settings, share, trained=True),
+        "nvme": _on_nvme(settings, weights, trained=True),
     }
     start, step = _temporary(settings, share, max(_sub_groups(settings, weights)))
     load: Pools = {"pageable": loaded}
@@ -80,16 +80,16 @@ def shared(workload: Workload) -> int:
 
 def _during_zero_init(settings: Settings, weights: Weights, pinned: Breakdown) -> Pools:
     """Return the peak while zero.Init creates the model: a temporary partition, and those created."""
-    piece = settings.item * settings.share(weights.largest)
+    piece = settings.item * settings.share(max(weights.all))
     if settings.parameters_on == "cpu":
-        # DeepSpeed later copies all partitions into one more block.
+        # DeepSpeed later copies the partitions of trained parameters into one more block.
         flat = power_of_two(settings.item * settings.share(weights.total))
         return {"pageable": piece, "pinned": pinned["parameters"] - flat}
     if settings.parameters_on == "nvme":
         buffers = settings.item * settings.parameter_buffers
-        nvme = settings.item * settings.share(weights.total)
+        nvme = settings.item * settings.share(weights.parameters)
         return {"pageable": max(2 * piece, buffers), "pinned": buffers, "nvme": nvme}
-    return {"pageable": 2 * piece}
+    return {"pageable": 0}
 
 
 def _pageable(settings: Settings, share: int) -> Breakdown:
@@ -105,10 +105,13 @@ def _pageable(settings: Settings, share: int) -> Breakdown:
 def _temporary(settings: Settings, share: int, group: int) -> tuple[int, int]:
     """Return the temporary memory for creating the states: at initialization, and in the first step.
 
-    Initialization pins copies of the weights; at stage 3 it creates zero gradients by sub-group.
+    Initialization pins copies of the weights; at stage 3 it creates zero gradients by sub-group, or moves
+    the trained weights through the host (stage3.py, defragment).
     """
     if settings.optimizer_on == "gpu":
-        return 0, 0
+        if settings.stage < 3:
+            return 0, 0
+        return settings.item * share, 0
     if settings.optimizer_on == "nvme":
         return MASTER_BYTES * share, settings.state_bytes * share
     if settings.stage < 3:
@@ -129,7 +132,7 @@ def _pinned(settings: Settings, weights: Weights) -> dict[str, int]:
             pinned["master weights"] = power_of_two(4 * share)
             pinned["buckets"] = power_of_two(item * weights.largest)
             if settings.accumulation > 1:
-                pinned["gradients"] += _partitions(settings, weights)
+                pinned["gradients"] += _partitions(settings, weights.trained)
     if settings.optimizer_on == "nvme":
         pinned["swap buffers"] = settings.buffer_count * 4 * min(settings.sub_group, share)
     return _with_parameters(pinned, settings, weights)
@@ -150,7 +153,7 @@ def _sub_groups(settings: Settings, weights: Weights) -> list[int]:
 def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weights) -> dict[str, int]:
     item, share = settings.item, settings.share(weights.total)
     if settings.parameters_on == "cpu":
-        pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights)
+        pinned["parameters"] = power_of_two(item * share) + _partitions(settings, weights.all)
     if settings.parameters_on == "nvme":
         pinned["swap buffers"] = pinned.get("swap buffers", 0) + item * settings.parameter_buffers
         pinned["parameters"] = power_of_two(item * min(share, settings.most_in_cpu))
@@ -160,16 +163,16 @@ def _with_parameters(pinned: dict[str, int], settings: Settings, weights: Weight
     return pinned
 
 
-def _partitions(settings: Settings, weights: Weights) -> int:
-    """Return the rank's partitions of all parameters, each page-locked separately."""
-    return sum(power_of_two(settings.item * settings.share(numel)) for numel in weights.trained)
+def _partitions(settings: Settings, numels: Iterable[int]) -> int:
+    """Return the rank's partitions of parameters, each page-locked separately."""
+    return sum(power_of_two(settings.item * settings.share(numel)) for numel in numels)
 
 
-def _on_nvme(settings: Settings, share: int, *, trained: bool) -> int:
+def _on_nvme(settings: Settings, weights: Weights, *, trained: bool) -> int:
     """Return the bytes in files: fp32 copies, after the first step all optimizer states, and parameters."""
-    nbytes = 0
+    nbytes, share = 0, settings.share(weights.total)
     if settings.parameters_on == "nvme":
-        nbytes += settings.item * share
+        nbytes += settings.item * settings.share(weights.parameters)
     if settings.optimizer_on == "nvme":
         nbytes += MASTER_BYTES * share
         if trained:

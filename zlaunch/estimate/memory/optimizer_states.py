@@ -161,7 +161,8 @@ def _sharded_parameters(settings: Settings, weights: Weights) -> OptimizerMemory
     start: Breakdown = {"parameters": item * weights.parameters, "gathered parameters": piece}
     load: tuple[Breakdown, ...] = ({},)
     if settings.zero_init:
-        start, load = shares, (add(shares, largest), shares)
+        created = {"gathered parameters": item * max(weights.all)}
+        start, load = shares, (add(shares, created), shares)
     return OptimizerMemory(
         initialize=(start, add(ready, largest, {"workspace": piece})),
         ready=ready,

@@ -18,13 +18,14 @@ from zlaunch.job.transformer import Stack, Transformer, Weight
 
 @dataclass(frozen=True)
 class Weights:
-    """Elements of all parameters of a model, and of each trained one in the model's order."""
+    """Elements of each trained parameter in the model's order, and of each frozen one."""
 
     parameters: int
-    """Of all, adapters included."""
+    """Elements of all of them, adapters included."""
     embedding: tuple[int, ...]
     layers: tuple[tuple[int, ...], ...]
     head: tuple[int, ...]
+    frozen: tuple[int, ...] = ()
 
     @cached_property
     def trained(self) -> tuple[int, ...]:
@@ -35,6 +36,11 @@ class Weights:
     def total(self) -> int:
         """The elements of all trained parameters."""
         return sum(self.trained)
+
+    @cached_property
+    def all(self) -> tuple[int, ...]:
+        """The elements of each parameter, trained or frozen."""
+        return (*self.frozen, *self.trained)
 
     @property
     def largest(self) -> int:
@@ -53,13 +59,15 @@ class Weights:
 
 def weights_of(model: Transformer, lora: Lora | None) -> Weights:
     """List the parameters; those of adapters are spread over the layers."""
-    if lora is not None and (added := adapters(model, lora)):
-        share = added // model.num_layers
-        return Weights(model.parameters + share * model.num_layers, (), ((share,),) * model.num_layers, ())
     layers: list[tuple[int, ...]] = []
     for stack in model.stacks:
         layers += [_numels(stack.weights)] * stack.num_layers
-    return Weights(model.parameters, _numels(model.embedding), tuple(layers), _numels(model.head))
+    weights = Weights(model.parameters, _numels(model.embedding), tuple(layers), _numels(model.head))
+    if lora is not None and (added := adapters(model, lora)):
+        share = added // model.num_layers
+        total = model.parameters + share * model.num_layers
+        return Weights(total, (), ((share,),) * model.num_layers, (), frozen=weights.trained)
+    return weights
 
 
 def _numels(weights: Iterable[Weight]) -> tuple[int, ...]:

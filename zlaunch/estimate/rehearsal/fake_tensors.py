@@ -113,7 +113,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         if id(func) in self._uses_cublas and args[0].device.type == NAME:
             self._create_handle()
         workspace = self._workspaces.get(id(func))
-        if workspace is None:
+        if workspace is None or args[0].device.type != NAME:
             return self._replay_or_trace(func, types, args, kwargs)
         stream = current_stream().number
         blocks = [self.log.allocate("gpu", "workspace", size, stream) for size in workspace(args)]

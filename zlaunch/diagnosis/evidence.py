@@ -82,14 +82,15 @@ class RankEvidence:
 
     @property
     def when(self) -> str | None:
-        """The step in which, or after which, it ended; None if it completed none, or does not count them.
+        """The step in which, or after which, it ended; None if that is not known.
 
-        Without an exception, a forward pass may also be one of an evaluation.
+        Without an exception, a forward pass may also be one of an evaluation. A job that was resumed may not
+        tell its step before it has taken one.
         """
-        phase = self.last_phase
+        phase, done = self.last_phase, self.step or self.heartbeat.get("first_step")
         is_training = phase == phases.FORWARD and self.error is not None
-        if is_training or phase in (phases.BACKWARD, phases.STEPPING):
-            return f"in step {self.step + 1}"
+        if done is not None and (is_training or phase in (phases.BACKWARD, phases.STEPPING)):
+            return f"in step {done + 1}"
         if self.step:
             return f"after step {self.step}"
         return None

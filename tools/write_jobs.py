@@ -33,6 +33,14 @@ for each GPU in a step. *Each GPU* is what a process takes, of what there is; *h
 host for all its ranks, which offload needs and the command cannot check. [Estimates](estimate.md) explains
 every number, and [accuracy](accuracy.md) and [step times](speed.md) compare them with published runs.
 `make jobs` writes this page; it takes half an hour on two cores.
+
+Stage 0 is chosen where it is the fastest. In bf16 it has a known defect: DeepSpeed's [first updates of Adam
+are too small](known-defects.md#optimizer-stepped-before), the first by 26 %, which fades within the first
+steps. To train like another program from the first step on, take `--stage 1`.
+
+`--micro-batch` and `--activation-checkpointing` in the column *choice* are options of `zlaunch estimate`.
+In the zlaunch.yaml they are arguments of the recipe: `--per_device_train_batch_size` and
+`--gradient_checkpointing`.
 """
 
 

@@ -286,6 +286,11 @@ class ProgressLine:
             _write_to_stderr(f"{self._erasure()}{chr(10).join(shown)}")
             self._rows = [len(_COLOUR.sub("", line)) for line in shown]
 
+    def say_in_pipe(self, text: str) -> None:
+        """Write a line for whoever reads a pipe; nothing on a terminal."""
+        if not self._live:
+            say(text)
+
     def clear(self) -> None:
         """Remove the line."""
         if self._live:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,16 @@ def test_a_model_of_transformers_says_itself_whether_it_recomputes(recomputes: b
     engine = {"engine": {"gradient_checkpointing": recomputes}}
     (tmp_path / "ranks" / "rank-0.program.json").write_text(json.dumps(engine))
     assert collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).job.gradient_checkpointing is recomputes
+
+
+@pytest.mark.parametrize(("host", "is_measured"), [(socket.gethostname(), True), ("elsewhere", False)])
+def test_the_disk_of_the_checkpoints_is_measured_on_the_host_of_the_ranks(
+    host: str, is_measured: bool, tmp_path: Path
+) -> None:
+    words = ["train.py", "--output_dir", str(tmp_path)]
+    (tmp_path / "job.json").write_text(json.dumps({"ranks": [{"rank": 0, "host": host}], "script": words}))
+    disk = collect_evidence(RunFiles(tmp_path), LauncherEnd(1)).save_disk
+    assert (disk is not None and disk.directory == tmp_path) == is_measured
 
 
 def test_spaces_after_a_pulse_are_no_part_of_it(tmp_path: Path) -> None:

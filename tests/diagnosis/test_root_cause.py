@@ -195,6 +195,11 @@ def test_a_rank_that_fails_while_its_killed_launcher_takes_the_others_down_is_to
         (raised("ValueError", "x", rank=1, phase="forward", step=2), "in step 3"),
         (raised("ValueError", "x", rank=1, phase="training", step=2), "after step 2"),
         (raised("ValueError", "x", rank=1, phase="loading the model", step=0), None),
+        (raised("ValueError", "x", rank=1, phase="backward", step=0), None),
+        (
+            raised("ValueError", "x", rank=1, phase="backward", step=0, heartbeat={"first_step": 500}),
+            "in step 501",
+        ),
         (printed("", -signal.SIGKILL, rank=1, phase="optimizer step", step=2), "in step 3"),
         (printed("", -signal.SIGKILL, rank=1, phase="forward", step=2), "after step 2"),
     ],

@@ -2,16 +2,17 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.diagnosis.deaths import SITE, frame, printed, raised, run
+from tests.diagnosis.deaths import GIB, SITE, frame, machine, printed, raised, run
 from tests.diagnosis.table import DEATHS
 from tests.each import each
 from zlaunch.config.validate import validate_mapping
 from zlaunch.diagnosis.diagnose import SIGNATURES, diagnose
-from zlaunch.diagnosis.evidence import Evidence
+from zlaunch.diagnosis.evidence import DiskEvidence, Evidence
 from zlaunch.diagnosis.render import LINES, height, verdict_lines
 from zlaunch.diagnosis.signatures.nan import idle_steps, skipped_steps
 from zlaunch.rundir.record import HeartbeatRecord
@@ -79,6 +80,16 @@ def test_a_missing_module_is_named_though_another_error_was_raised_from_it() -> 
     verdict = diagnose(run(raised("ModuleNotFoundError", "Could not import module 'Trainer'.", within)))
     assert verdict
     assert (verdict.cause.split()[0], verdict.advice) == ("`httpx`", ("`pip install httpx`",))
+
+
+def test_a_checkpoint_that_found_no_room_is_told_with_its_own_disk() -> None:
+    death = raised("OSError", "[Errno 28] No space left on device", phase="saving")
+    disk = DiskEvidence(Path("small/out"), total=100 << 20, free=0)
+    evidence = run(death, machines=machine(disk_free_bytes=17 * GIB), save_disk=disk)
+    verdict = diagnose(evidence)
+    assert "0 B of 100 MiB free on the file system of small/out" in verdict.facts
+    assert not any("run directory" in fact for fact in verdict.facts)
+    assert "`zlaunch checkpoint prune small/out --keep 1`" in verdict.advice[0]
 
 
 def test_an_exception_is_told_with_the_one_it_was_raised_from() -> None:

@@ -52,12 +52,16 @@ def test_a_predicted_time_is_corrected_by_what_was_measured_on_the_same_machine_
     assert seconds(elsewhere(question(stage=2))) == pytest.approx(before)
 
 
-def test_nothing_is_corrected_by_a_forecast_that_used_other_speeds() -> None:
+def test_a_forecast_with_other_speeds_corrects_no_time_but_keeps_what_memory_was_off_by() -> None:
     query = question(stage=2)
-    measure(query, "run-1", TIMES)
-    measured = replace(query.cluster, measured=MeasuredSpeeds(links=1e11))
-    remarks = estimate(replace(query, cluster=measured)).remarks
-    assert CALIBRATED not in [finding.code for finding in remarks]
+    measure(query, "run-1", TIMES, memory=150)
+    measured = replace(query, cluster=replace(query.cluster, measured=MeasuredSpeeds(links=1e11)))
+    found = estimate(measured)
+    assert found.speed is not None
+    assert (found.speed.roofline.correction, found.forecast.error) == (1.0, 0.5)
+    assert [finding.message for finding in found.remarks if finding.code == CALIBRATED] == [
+        "calibrated by run-1, which took <1 MiB of memory where <1 MiB were predicted"
+    ]
 
 
 @pytest.mark.parametrize("other", [{"model": "another"}, {"precision": "fp32"}])

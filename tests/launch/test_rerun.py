@@ -116,7 +116,7 @@ def test_the_files_of_a_repetition_differ_by_what_names_the_directory_alone(
     plan = recorded(given)
     again = repeated(plan, given)
     for old in sorted(plan.layout.root.iterdir()):
-        if old.is_dir() or old == plan.layout.secrets:  # each has a salt of its own
+        if old.is_dir() or old == plan.layout.secrets:  # which has a salt of its own
             continue
         texts = [file.read_text() for file in (old, again.layout.root / old.name)]
         for text_of, own in zip((0, 1), (plan, again), strict=True):

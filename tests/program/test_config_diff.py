@@ -30,9 +30,9 @@ def test_two_presets_are_compared_in_80_columns(tmp_path: Path) -> None:
         '    device                                   (not read)        "cpu"',
         "",
         "zero_optimization.stage",
-        "  memory  bytes per parameter on each GPU: 14 and the gradients at stage 0; 2 +",
-        "          12/N and the gradients at 1; 2 + 14/N at 2; 16/N at 3; in addition",
-        "          buckets, and temporary memory of the step",
+        "  memory  bytes per parameter on each GPU: 16 at stage 0, and 4 more during the",
+        "          step for a copy of the gradients in fp32; 4 + 12/N at 1; 2 + 14/N at",
+        "          2; 16/N at 3; in addition buckets, and temporary memory of the step",
         "  speed   by the ZeRO paper, stages 1 and 2 send as much as plain data",
         "          parallelism, and stage 3 50 % more; DeepSpeed sends 50 % more at",
     ]

@@ -78,6 +78,7 @@ def said_of(run: Run) -> dict[str, Any]:
     }
     if verdict is not None:
         said["verdict"]["facts"] = [fact for fact in verdict.facts if "last update" not in fact]
+        del said["verdict"]["when"]  # was not told then
     return said
 
 

@@ -143,7 +143,9 @@ def _considered(result: SearchResult) -> Iterator[str]:
     """List what would be preferred to the choice, or is as large, and why it was not taken."""
     rows = []
     for other in not_taken(result):
-        if other.fit is None:
+        if other.fit is None and other.seconds is None:
+            why = "fits, too"
+        elif other.fit is None:
             why = f"slower: about {brief(other.seconds or 0.0)} a step"
         else:
             why = UNFIT.get(other.fit, "cannot tell whether it fits")

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from zlaunch.checkpoint.pointer import pointers_in
 from zlaunch.diagnosis.evidence import (
+    DiskEvidence,
     ErrorEvidence,
     Evidence,
     HostEvidence,
@@ -112,6 +113,7 @@ def collect_evidence(run: RunFiles, end: LauncherEnd) -> Evidence:
         stall=end.stall,
         is_diverged=end.is_diverged,
         save=end.save,
+        save_disk=_save_disk(run),
         takes_records=takes_records or ((bool(printed) or is_lost_unseen) and not _is_remote(run)),
     )
 
@@ -345,6 +347,31 @@ def _oom_kills(
             max((count.machine for count in counted if count.machine is not None), default=None),
         )
     return kills
+
+
+def named_output_dir(run: RunFiles) -> Path | None:
+    """Return the directory that the Trainer of a run was told to save to; None if it is not recorded."""
+    reported = run.program.get("trainer_args", {}).get("output_dir")
+    given = reported or ScriptArgs.of(run.job.get("script", [])).value("output_dir")
+    if not isinstance(given, str):
+        return None
+    return Path(run.job.get("working_directory", ""), given)
+
+
+def _save_disk(run: RunFiles) -> DiskEvidence | None:
+    """Measure the file system of the checkpoints; other hosts may have another one of that name."""
+    here = socket.gethostname()
+    if any(slot.get("host") != here for slot in run.job.get("ranks", ())):
+        return None
+    folder, saved = named_output_dir(run), run.program.get("saved_checkpoint")
+    if saved:
+        folder = Path(run.job.get("working_directory", ""), saved).parent
+    if folder is None:
+        return None
+    total, free = disk_space(folder)
+    if total is None or free is None:
+        return None
+    return DiskEvidence(folder, total, free)
 
 
 def _machines(ranks: Sequence[RankEvidence], disk_free: int | None) -> dict[str, MachineSample]:

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from zlaunch.diagnosis.stall import StallEvidence
@@ -81,14 +82,15 @@ class RankEvidence:
 
     @property
     def when(self) -> str | None:
-        """The step in which, or after which, it ended; None if it completed none, or does not count them.
+        """The step in which, or after which, it ended; None if that is not known.
 
-        Without an exception, a forward pass may also be one of an evaluation.
+        Without an exception, a forward pass may also be one of an evaluation. A job that was resumed may not
+        tell its step before it has taken one.
         """
-        phase = self.last_phase
+        phase, done = self.last_phase, self.step or self.heartbeat.get("first_step")
         is_training = phase == phases.FORWARD and self.error is not None
-        if is_training or phase in (phases.BACKWARD, phases.STEPPING):
-            return f"in step {self.step + 1}"
+        if done is not None and (is_training or phase in (phases.BACKWARD, phases.STEPPING)):
+            return f"in step {done + 1}"
         if self.step:
             return f"after step {self.step}"
         return None
@@ -207,6 +209,15 @@ class JobEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class DiskEvidence:
+    """The file system of a directory, after the run; bytes."""
+
+    directory: Path
+    total: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """All evidence of a run."""
 
@@ -233,6 +244,8 @@ class Evidence:
     """Empty where zlaunch started only one launcher."""
     save: SaveEvidence | None = None
     """The request to save and stop, if there was one."""
+    save_disk: DiskEvidence | None = None
+    """The file system of the checkpoints; None if unknown."""
     takes_records: bool = True
     """Whether ranks could write or print records to the end: otherwise a missing one says nothing."""
 

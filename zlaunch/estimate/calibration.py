@@ -43,7 +43,7 @@ class MeasuredRecord(TypedDict, total=False):
     """A digest of its config: how far off a forecast is depends on the sizes of a model."""
     strategy: str
     speeds: str
-    """Measured ones that the prediction used; absent if it used data sheets alone."""
+    """Measured ones that the prediction used; empty if it used data sheets alone."""
     predicted_seconds: Finite | None
     seconds: Finite | None
     predicted_memory: int | None
@@ -55,10 +55,19 @@ class Calibration:
     """How far off a forecast was on this machine."""
 
     record: MeasuredRecord
+    speeds: str
+    """Those that the forecast uses."""
+
+    @property
+    def is_of_same_speeds(self) -> bool:
+        """Whether a time was predicted with them, too; another prediction was not as far off."""
+        return self.record.get("speeds", "") == self.speeds
 
     @property
     def time(self) -> float:
         """By how much predicted step times are multiplied."""
+        if not self.is_of_same_speeds:
+            return 1.0
         return _ratio(self.record.get("seconds"), self.record.get("predicted_seconds"))
 
     @property
@@ -67,16 +76,21 @@ class Calibration:
         return max(0.0, _ratio(self.record.get("memory"), self.record.get("predicted_memory")) - 1)
 
     @property
-    def finding(self) -> Finding:
-        """Say what was measured, and how to leave it out."""
+    def took(self) -> list[str]:
+        """What was measured and predicted, in words."""
         record, parts = self.record, []
         seconds, expected = record.get("seconds"), record.get("predicted_seconds")
-        if seconds and expected:
+        if seconds and expected and self.is_of_same_speeds:
             parts.append(f"{brief(seconds)} a step where {brief(expected)} were predicted")
         took, expected_memory = record.get("memory"), record.get("predicted_memory")
         if took and expected_memory:
             parts.append(f"{memory(took)} of memory where {memory(expected_memory)} were predicted")
-        message = f"calibrated by {record.get('run')}, which took {' and '.join(parts)}"
+        return parts
+
+    @property
+    def finding(self) -> Finding:
+        """Say what was measured, and how to leave it out."""
+        message = f"calibrated by {self.record.get('run')}, which took {' and '.join(self.took)}"
         file = calibration_file()
         hint = None if file is None else f"`rm {typed(file)}` leaves out what was measured here"
         return Finding(CALIBRATED, message, hint, severity=Severity.ADVICE)
@@ -97,6 +111,7 @@ def calibration_file() -> Path | None:
 def measured_record(estimate: Estimate, run: str) -> MeasuredRecord:
     """Describe the configuration of an estimate, and the time of a step that was predicted of it."""
     record: MeasuredRecord = {**_place(estimate.query, estimate.workload), "run": run}
+    record["speeds"] = _speeds(estimate.query)
     if estimate.speed is not None:
         roofline = estimate.speed.roofline
         record["predicted_seconds"] = roofline.middle / roofline.correction
@@ -138,7 +153,8 @@ def _calibration_of(
     if not here:
         return None
     same = [record for record in here if record.get("strategy") == wanted["strategy"]]
-    return Calibration((same or here)[-1])
+    found = Calibration((same or here)[-1], _speeds(query))
+    return found if found.took else None
 
 
 def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
@@ -146,7 +162,7 @@ def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
     gpu, config = query.cluster.gpu, workload.ds_config
     model = json.dumps(workload.model, sort_keys=True, default=str)
     devices = [value_at(config, (ZERO, offload, "device")) or "none" for offload in OFFLOADS]
-    place: MeasuredRecord = {
+    return {
         "host": query.given.machine.hostname,
         "device": "CPU" if gpu is None else gpu.name,
         "ranks": query.cluster.world_size,
@@ -154,6 +170,9 @@ def _place(query: EstimateQuery, workload: Workload) -> MeasuredRecord:
         "model": sha256(model.encode()).hexdigest()[:16],
         "strategy": f"stage {value_at(config, (ZERO, 'stage')) or 0}, offload {' '.join(map(str, devices))}",
     }
-    if query.cluster.measured != NOTHING_MEASURED:  # what was predicted without them is another forecast
-        place["speeds"] = str(query.cluster.measured)
-    return place
+
+
+def _speeds(query: EstimateQuery) -> str:
+    """Name the measured speeds that forecasts use; empty if they use data sheets alone."""
+    measured = query.cluster.measured
+    return "" if measured == NOTHING_MEASURED else str(measured)

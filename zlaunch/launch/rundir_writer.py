@@ -101,7 +101,8 @@ def write_run_files(
     how = {"forced": why_not, "shared": is_shared}
     write_record(run_dir.job, {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), **how})
     write_record(run_dir.environment, environment_of(plan.facts))
-    write_record(run_dir.secrets, fingerprints()._asdict())
+    if (prints := fingerprints()).digests:
+        write_record(run_dir.secrets, prints._asdict())
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=0o777)

@@ -10,8 +10,8 @@ from zlaunch.checkpoint.find import CheckpointFolder, SavedBy, checkpoint_parent
 from zlaunch.checkpoint.model_files import model_problems
 from zlaunch.checkpoint.problem import Problem
 from zlaunch.checkpoint.summary import Summary
+from zlaunch.diagnosis.collect import named_output_dir
 from zlaunch.errors import ZlaunchError
-from zlaunch.job.args import ScriptArgs
 from zlaunch.job.script import RESUME
 from zlaunch.job.script_reader import read_script
 from zlaunch.resume.check_resume import refused_by_script
@@ -104,9 +104,7 @@ def output_dir_of(files: RunFiles) -> Path | None:
     saved = _recorded_path(files, "saved_checkpoint")
     if saved is not None:
         return checkpoint_parent(saved)
-    reported = files.program.get("trainer_args", {}).get("output_dir")
-    given = reported or ScriptArgs.of(files.job.get("script", [])).value("output_dir")
-    return _working_directory(files) / given if isinstance(given, str) else None
+    return named_output_dir(files)
 
 
 def started_at(files: RunFiles) -> float:

@@ -354,7 +354,9 @@ class HeartbeatRecord(TypedDict, total=False):
 
 
 def loss_of(heartbeat: HeartbeatRecord) -> float | None:
-    """Return the loss of the last step; what a Trainer logs, a mean of several steps, only without it."""
+    """Return the loss of the last step, or what was logged later, which may be a mean of several steps."""
+    if heartbeat.get("loss_step", 0) > heartbeat.get("seen_loss_step", 0):
+        return heartbeat.get("loss")
     return heartbeat.get("step_loss", heartbeat.get("loss"))
 
 

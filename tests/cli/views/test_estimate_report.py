@@ -20,7 +20,7 @@ from zlaunch.cli.views.estimate_text import (
 )
 from zlaunch.cli.views.strategies import known_rows, nothing_fits, table_lines
 from zlaunch.estimate.changes import Options
-from zlaunch.estimate.estimator import Estimator
+from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.memory.communication import Communication
 from zlaunch.estimate.memory.roofline import Roofline, Speed, Term
@@ -191,3 +191,20 @@ def test_rows_are_shown_on_a_terminal_as_soon_as_they_are_known(monkeypatch: pyt
     assert [len(frame.splitlines()) for frame in shown] == [1, 4, 5]
     assert shown[-1].splitlines()[-3].split()[0] == "0"
     assert shown[-1].endswith("rehearsing 3 jobs (2 of 3 done)")
+
+
+def test_a_long_search_says_now_and_then_in_a_pipe_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 20.0, 65.0, 70.0])
+    monkeypatch.setattr("zlaunch.cli.views.estimate_report.time.monotonic", lambda: next(clock))
+    with RehearsalLine("rehearsing") as line:
+        for _ in range(3):
+            line(RehearsalProgress(2, 2, 2))
+    assert capsys.readouterr().err == "rehearsing: 4 done after 1 min 05 s\n"
+
+
+def test_a_job_alone_says_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with RehearsalLine() as line:
+        line(RehearsalProgress(1, 2, 2))
+    assert capsys.readouterr().err == ""

@@ -52,11 +52,11 @@ def row(plan: LaunchPlan) -> str:
         ({}, "a checkpoint every 5 steps to /kept, 50 MiB each, 4 in all: 200 MiB; 512.0 GiB are free"),
         ({"limit": 1}, "a checkpoint every 5 steps to /kept, 50 MiB each, at most 2 at once: 100 MiB; 512.0 GiB are free"),
         ({"limit": None}, "a checkpoint every 5 steps to /kept, 50 MiB each, at most 4 at once: 200 MiB; 512.0 GiB are free"),
-        ({"total": None, "each": None}, "a checkpoint every 5 steps to /kept, all of them kept; 512.0 GiB are free"),
+        ({"total": None, "each": None}, "a checkpoint every 5 steps to /kept, of unknown size (`--rehearse` finds it), all of them kept; 512.0 GiB are free"),
         ({"total": None, "limit": None, "free": None}, "a checkpoint every 5 steps to /kept, 50 MiB each"),
-        ({"every": None, "strategy": "", "limit": None, "each": None}, "a checkpoint when the script says to /kept; 512.0 GiB are free"),
-        ({"every": 500, "each": None, "free": None}, "a checkpoint after the last step (20) to /kept"),
-        ({"is_kept": True, "free": None, "each": None}, "a checkpoint every 5 steps, as in the checkpoint, to /kept, 4 in all"),
+        ({"every": None, "strategy": "", "limit": None, "each": None}, "a checkpoint when the script says to /kept, of unknown size (`--rehearse` finds it); 512.0 GiB are free"),
+        ({"every": 500, "each": None, "free": None}, "a checkpoint after the last step (20) to /kept, of unknown size (`--rehearse` finds it)"),
+        ({"is_kept": True, "free": None, "each": None}, "a checkpoint every 5 steps, as in the checkpoint, to /kept, of unknown size (`--rehearse` finds it), 4 in all"),
     ],
 )  # fmt: skip
 def test_the_plan_says_how_much_of_the_disk_checkpoints_take(changed: dict[str, object], said: str) -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.asking import answer, forecast, question
-from zlaunch.cli.views.plan_report import _considered, _write_config, show_nothing
+from zlaunch.cli.views.plan_report import (
+    _Candidates,
+    _considered,
+    _write_config,
+    plan_rows,
+    show_nothing,
+    stages_on_one_gpu,
+)
 from zlaunch.errors import Finding, Refused
 from zlaunch.estimate.candidates import Candidate, candidates
 from zlaunch.estimate.query import Estimate, Rejected
@@ -42,6 +49,43 @@ def test_a_plan_names_what_is_faster_and_may_not_fit_but_nothing_slower() -> Non
         ("--stage 1 --micro-batch 8", "about 0.50 s", "may not fit"),
         ("--stage 2 --offload cpu --micro-batch 8", "about 1.0 s", "too large"),
     ]
+
+
+def test_a_candidate_that_fits_and_is_slower_stays_in_the_table() -> None:
+    other = next(one for one in candidates(question(), 8) if one.strategy == STRATEGIES[4])
+    own, slower = sized(chosen(4), 10.0, 1.0), sized(other, 16.5, 1.5)
+    rows = list(_considered(SearchResult(*own, (own, slower), (), (other, 1.5))))
+    assert [row[1:] for row in rows[1:]] == [("about 1.5 s", "50% slower", str(other.options))]
+
+
+def test_rows_on_a_terminal_name_candidates_as_the_final_table_does() -> None:
+    listed = candidates(question(), 8)
+    tried = [sized(one, 77.0, 0.5) for one in listed if one.strategy in STRATEGIES[:5]]
+    for one, estimate in tried:
+        row = " ".join(" ".join(_Candidates()({0: estimate})[1:]).split())
+        assert row.endswith(f"may not fit {one.options}")
+
+
+def test_a_plan_for_gpus_of_unknown_speed_says_that_it_is_not_the_fastest() -> None:
+    one = chosen(4)
+    gpu = one.query.cluster.gpu
+    assert gpu is not None
+    unknown = replace(one.query, cluster=replace(one.query.cluster, gpu=replace(gpu, half_flops=0.0)))
+    own = (replace(one, query=unknown), answer(unknown, forecast(10.0)))
+    said = dict(plan_rows(SearchResult(*own, (own,), (), None)))["step"]
+    assert "not the fastest; name the GPU" in said
+
+
+def test_on_one_gpu_a_plan_says_that_no_stage_partitions_anything() -> None:
+    query = question()
+    alone = replace(query, cluster=replace(query.cluster, num_hosts=1, ranks_per_host=1))
+    lower, higher = (
+        next(one for one in candidates(alone, 8) if one.strategy == STRATEGIES[number]) for number in (0, 3)
+    )
+    close, own = sized(lower, 75.0, 0.5, phases=forecast(75.0, 77.0).phases), sized(higher, 74.0, 0.5)
+    said = " ".join(" ".join(stages_on_one_gpu(SearchResult(*own, (close, own), (), None))).split())
+    assert "`--stage 3` takes 74.0 GiB for tensors and 0 GiB more" in said
+    assert "`--stage 0` takes 75.0 GiB for tensors and 2.0 GiB more" in said
 
 
 def test_where_nothing_fits_a_plan_counts_what_was_rehearsed_and_names_what_is_refused(

@@ -102,6 +102,8 @@ def test_the_loss_is_that_of_the_last_step_and_not_the_mean_that_a_trainer_logs(
     assert "loss 2.500" in progress_line(progress_of([Snapshot(1.0, {0: beat})]), 1, 80)
     logged: HeartbeatRecord = {**beat, "loss": 3.0}
     assert "loss 2.500" in progress_line(progress_of([Snapshot(1.0, {0: logged})]), 1, 80)
+    newer: HeartbeatRecord = {**logged, "loss_step": 9, "seen_loss_step": 4}  # read from a GPU now and then
+    assert "loss 3.000" in progress_line(progress_of([Snapshot(1.0, {0: newer})]), 1, 80)
 
 
 def test_a_script_that_has_begun_does_not_start_again() -> None:

@@ -350,6 +350,14 @@ def test_a_known_defect_is_a_warning_in_train_even_of_a_preset_and_in_doctor(tmp
     assert "known-defect" in in_train
 
 
+def test_a_known_defect_that_fades_is_named_in_train_too() -> None:
+    new = SoftwareStack({"deepspeed": "0.19.8"})
+    given = ResolveContext(None, TrainerArgs({}), model(), TWO_GPUS, 2, ConfigInterface.DEEPSPEED, stack=new)
+    job = JobSpec(script=Path("train.py"), stage=0, precision="bf16")
+    warnings = resolve_config(job, given).warnings
+    assert [(finding.code, finding.severity.value) for finding in warnings] == [("known-defect", "advice")]
+
+
 def test_an_engine_loop_may_leave_the_learning_rate_to_the_optimizer() -> None:
     chosen: dict[str, Any] = {"stage": 2, "overrides": (("optimizer.type", "AdamW"),)}
     assert settled(interface=ConfigInterface.DEEPSPEED, **chosen)["optimizer", "type"] == "AdamW"

@@ -36,6 +36,11 @@ def test_hosts_are_those_of_the_job_in_any_order() -> None:
     assert measured_speeds(["a", "c"], HERE) == measured_speeds(["a"], HERE) == NOTHING_MEASURED
 
 
+def test_a_directory_that_the_job_makes_is_on_the_drive_of_its_parent(tmp_path: Path) -> None:
+    keep_speed("nvme", [HERE.hostname], 1e9, str(tmp_path))
+    assert measured_speeds([], HERE, tmp_path / "new" / "swap").nvme == 1e9
+
+
 def test_nothing_is_known_of_another_gpu_machine_or_drive() -> None:
     keep_speed("links", [HERE.hostname], 1e9, "NVIDIA GeForce RTX 3090")
     keep_speed("links", ["another"], 1e9, HERE.gpus[0].name)

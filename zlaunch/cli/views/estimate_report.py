@@ -1,9 +1,11 @@
 """Show an estimate: a job under every strategy, or one job in all its phases."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from zlaunch import console
 from zlaunch.cli.views import estimate_json, estimate_text, strategies
@@ -17,10 +19,13 @@ from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
 from zlaunch.estimate.strategies import STRATEGIES, compare_strategies
 from zlaunch.files import write_new
-from zlaunch.units import plural
+from zlaunch.units import duration, plural
 
 NAME_A_GPU = "no GPU found to compare with; name the target GPUs: `--on 8xH100-80GB`"
 
+
+PIPED_AFTER: Final = 30.0
+"""Seconds of a search after which a pipe gets a line, too, so that nobody takes it for stuck."""
 
 Rows = Callable[[Mapping[int, Estimate | Rejected]], list[str]]
 """Writes the estimates that are known, by the places of their queries."""
@@ -42,7 +47,7 @@ class EstimateView:
 
 
 class RehearsalLine:
-    """The progress of a batch of rehearsals on a terminal, below what is known; nothing in a pipe."""
+    """The progress of rehearsals on a terminal, below what is known; of a search, now and then in a pipe."""
 
     def __init__(self, milestone: str | None = None) -> None:
         """Without a milestone, name the number of jobs."""
@@ -50,12 +55,17 @@ class RehearsalLine:
         self._rows: Rows = no_rows
         self._milestone = milestone
         self._line = console.ProgressLine(in_pipes=False)
+        self._began = self._said = time.monotonic()
+        self._ended = 0
+        """Jobs of earlier batches."""
 
     def __call__(self, progress: RehearsalProgress) -> None:
         """Show the progress; remove the line at the end."""
         rows = self._rows(progress.known)
         if progress.done == progress.total:
+            self._ended += progress.jobs
             self._line.clear()
+            self._say_in_pipe()
             return
         total = str(progress.total)
         if progress.jobs == 1:
@@ -63,6 +73,14 @@ class RehearsalLine:
         milestone = self._milestone or f"rehearsing {plural(progress.jobs, self.noun)}"
         lines = [*rows, f"{milestone} ({progress.done} of {total} done)"]
         self._line.draw(lines if console.has_room(lines) else lines[-1:])
+
+    def _say_in_pipe(self) -> None:
+        now = time.monotonic()
+        if self._milestone is not None and now - self._said >= PIPED_AFTER:
+            self._line.say_in_pipe(
+                f"{self._milestone}: {self._ended} done after {duration(now - self._began)}"
+            )
+            self._said = now
 
     @contextmanager
     def showing(self, rows: Rows) -> Iterator[None]:

@@ -149,6 +149,8 @@ def _saves(plan: LaunchPlan) -> str:
     words = f"{what} {when} to {shown(saves.directory)}"
     if saves.each is not None:
         words += f", {size(saves.each)} each"
+    elif plan.facts.estimate is None and plan.facts.resumption is None:
+        words += ", of unknown size (`--rehearse` finds it)"
     words += _how_many(saves)
     if saves.free is not None:
         words += f"; {size(saves.free)} are free"

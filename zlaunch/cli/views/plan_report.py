@@ -1,6 +1,7 @@
 """Show the configuration that a search found, and write it."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -8,27 +9,32 @@ from zlaunch import console
 from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.estimate_json import of_search
 from zlaunch.cli.views.estimate_report import RehearsalLine
-from zlaunch.cli.views.estimate_text import host_text, job_rows, method, trained, unchecked_host
-from zlaunch.cli.views.settings_text import process_text, zero_words
+from zlaunch.cli.views.estimate_text import host_text, job_rows, method, unchecked_host
+from zlaunch.cli.views.settings_text import process_text
 from zlaunch.cli.views.strategies import refused_lines
 from zlaunch.cli.views.training_command import training_command
 from zlaunch.config.resolve.autos import MICRO, equal_samples
 from zlaunch.dsconfig.schema.section import ZERO
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.changes import CHECKPOINTING_FLAGS
+from zlaunch.estimate.changes import CHECKPOINTING_FLAGS, Options
 from zlaunch.estimate.estimator import Estimator
 from zlaunch.estimate.fit import Fit
-from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, not_counted
+from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected, Training, is_fit, not_counted
 from zlaunch.estimate.search import NothingFits, SearchResult, plan
 from zlaunch.estimate.strategies import STRATEGIES, is_as_fast
 from zlaunch.files import check_new, write_new
-from zlaunch.units import brief, count, memory, plural
+from zlaunch.units import brief, count, memory, plural, whole
 
 MOST_MISSES: Final = 3
-"""Configurations to name as too large, or perhaps too large."""
+"""Configurations to name as too large, or perhaps too large; and as many that fit."""
 _NOT_REHEARSED: Final = "not rehearsed"
 _CONSIDERED: Final = ("each GPU", "step", "", "considered")
 """The configuration is last: its options may be longer than a terminal is wide."""
+
+_UNKNOWN_SPEED: Final = (
+    "unknown without a GPU whose speed is known: the choice is the lowest stage and least offload that fits, "
+    "not the fastest; name the GPU, as in `--on 2xRTX-4090`"
+)
 
 
 def report(
@@ -53,6 +59,7 @@ def report(
     if not as_json:
         console.data(*console.table([*job_rows(result.estimate), *plan_rows(result)], indent=""))
         console.data("", *console.table([_CONSIDERED, *_considered(result)], indent=""))
+        console.data(*stages_on_one_gpu(result))
         console.say_findings([*result.estimate.findings, *not_counted(result.uncounted)])
     if output is not None or not as_json:
         _write_config(result, output)
@@ -68,13 +75,24 @@ class _Candidates:
     def __call__(self, known: Mapping[int, Estimate | Rejected]) -> list[str]:
         for estimate in known.values():
             if isinstance(estimate, Estimate):
-                values = estimate.resolved.values
-                job = ", ".join([f"{values[MICRO]} per rank", zero_words(values), *trained(estimate.query)])
-                fits = str(estimate.fit.value)
-                self._rows[job] = (_gpu_text(estimate), _step_text(estimate.seconds), fits, job)
+                options = _options_of(estimate)
+                why = UNFIT.get(estimate.fit, str(estimate.fit.value))
+                self._rows[options] = (_gpu_text(estimate), _step_text(estimate.seconds), why, options)
         if not self._rows:
             return []
         return console.table([_CONSIDERED, *self._rows.values()], indent="")
+
+
+def _options_of(estimate: Estimate) -> str:
+    """Write a candidate as the table of all does."""
+    job = estimate.query.job
+    options = Options(
+        stage=job.stage,
+        offload=job.offload,
+        activation_checkpointing=estimate.query.training.activation_checkpointing or None,
+        micro_batch=whole(estimate.resolved.values[MICRO]),
+    )
+    return str(options)
 
 
 def show_nothing(result: NothingFits, query: EstimateQuery) -> None:
@@ -121,6 +139,8 @@ def plan_rows(result: SearchResult) -> Iterator[tuple[str, str]]:
         yield "buckets", f"{count(bucket)} elements"
     if estimate.seconds is not None:
         yield "step", f"about {brief(estimate.seconds)}"
+    elif (gpu := estimate.query.cluster.gpu) is not None and not gpu.half_flops:
+        yield "step", _UNKNOWN_SPEED
     yield "method", method(estimate.forecast)
 
 
@@ -131,8 +151,10 @@ def _considered(result: SearchResult) -> Iterator[tuple[str, ...]]:
     for other in not_taken(result):
         if other.fit is not None:
             why = UNFIT.get(other.fit, "cannot tell")
+        elif other.seconds is None or chosen is None:
+            why = "fits"
         else:
-            why = _how_much_slower(other.seconds or 0.0, chosen or 0.0)
+            why = _how_much_slower(other.seconds, chosen)
         yield other.memory or _NOT_REHEARSED, _step_text(other.seconds), why, other.options
 
 
@@ -161,14 +183,46 @@ def not_taken(result: SearchResult) -> Iterator[NotTaken]:
     """List what is larger than the choice, the fastest other, and what no closed form lets fit."""
     for candidate, estimate in list(result.misses())[:MOST_MISSES]:
         yield NotTaken(str(candidate.options), estimate.fit, _gpu_text(estimate), estimate.seconds)
+    fitting = {
+        str(candidate.options): estimate
+        for candidate, estimate in result.tried
+        if isinstance(estimate, Estimate) and is_fit(estimate)
+    }
+    fitting.pop(str(result.candidate.options), None)  # the choice may have been tried with another bucket
+    for options, estimate in list(fitting.items())[:MOST_MISSES]:
+        yield NotTaken(options, None, _gpu_text(estimate), estimate.seconds)
     chosen = result.estimate.seconds
     if result.other is not None and chosen and result.other[1] > chosen:
         other, seconds = result.other
-        yield NotTaken(str(other.options), None, seconds=seconds)
+        if str(other.options) not in fitting:
+            yield NotTaken(str(other.options), None, seconds=seconds)
     preferred = STRATEGIES[: STRATEGIES.index(result.candidate.strategy)]
     for strategy in preferred:
         if strategy in result.hopeless:
             yield NotTaken(str(strategy.options), Fit.NO)
+
+
+def stages_on_one_gpu(result: SearchResult) -> Iterator[str]:
+    """Say why a higher stage needs less on one GPU, where it partitions nothing."""
+    chosen, estimate = result.candidate, result.estimate
+    if estimate.query.cluster.world_size != 1:
+        return
+    for other, miss in result.misses():
+        alike = replace(chosen, strategy=other.strategy, query=other.query, bucket=other.bucket)
+        same_offload = other.strategy.offload == chosen.strategy.offload
+        if alike == other and same_offload and other.strategy.stage < chosen.strategy.stage:
+            yield ""
+            yield from console.paragraph(
+                "on one GPU, no stage partitions anything; stages differ in their buffers and in what the "
+                f"allocator keeps for later: `--stage {chosen.strategy.stage}` takes {_held(estimate)}; "
+                f"`--stage {other.strategy.stage}` takes {_held(miss)}"
+            )
+            return
+
+
+def _held(estimate: Estimate) -> str:
+    need = estimate.need
+    return f"{memory(need.allocated)} for tensors and {memory(need.reserved - need.allocated)} more"
 
 
 def _gpu_text(estimate: Estimate) -> str:

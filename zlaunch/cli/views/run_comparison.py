@@ -70,7 +70,7 @@ def _at_one_step(first: Run, second: Run, histories: tuple[RunHistory, RunHistor
 
 def _loss_at(step: int, lines: Sequence[StepRecord]) -> str:
     """Write the loss of a step, as the engine was given it or as it was logged; empty if it is not known."""
-    for line in lines:
+    for line in reversed(lines):  # a step that was repeated counts as it was in the end
         loss = line.get("step_loss", line.get("loss"))
         if line.get("step") == step and loss is not None:
             return loss_number(loss)

@@ -154,4 +154,6 @@ def _why(table: StrategyTable, chosen: Strategy) -> str:
     for strategy, result in preferred:
         if isinstance(result, Estimate) and result.fit is not Fit.YES:
             misses.append(f"`{strategy.options}` {_MISS[result.fit]}")
-    return f": {', '.join(misses)}" if misses else ""
+    if not misses:
+        return ""
+    return f", because {', '.join(misses)}"

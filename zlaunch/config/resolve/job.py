@@ -157,7 +157,9 @@ def _resolve_own(given: ResolveContext) -> ResolvedConfig:
     resolved = resolve_values(as_written(document), given.context)
     checked = validate_value(resolved.values.config(), replace(given.context, args=None))
     warnings = tuple(
-        document.locate(finding) for finding in checked.findings if finding.severity is not Severity.ADVICE
+        document.locate(finding)
+        for finding in checked.findings
+        if finding.severity is not Severity.ADVICE or _is_known(finding)
     )
     warnings += tuple(_unused(resolved.written, given))
     config = checked.config or DsConfig()
@@ -211,7 +213,7 @@ def _judge(
         placed = [*base.remarks, *placed]
     ignored = [finding for finding in placed if finding.severity is Severity.IGNORED]
     warnings = [finding for finding in ignored if finding.place is not None and not finding.is_mistake]
-    warnings += [finding for finding in placed if finding.severity is Severity.WARNING]
+    warnings += [finding for finding in placed if finding.severity is Severity.WARNING or _is_known(finding)]
     wrong = [finding for finding in placed if finding.is_refused]
     wrong += [finding for finding in ignored if finding not in (*warnings, *wrong)]
     reported = {finding.where for finding in wrong if finding.where}
@@ -220,6 +222,11 @@ def _judge(
         refused = sorted([*(located(finding, base) for finding in others), *wrong], key=in_order)
         raise Refused(refused, None if base is None else fix_hint(base, refused))
     return checked.config, tuple(warnings)
+
+
+def _is_known(finding: Finding) -> bool:
+    """Whether a finding is a defect of a release, which a job should know of however small it is."""
+    return finding.code == "known-defect" and not finding.is_refused
 
 
 def _is_expanded(finding: Finding, values: Values) -> bool:

@@ -5,8 +5,10 @@ import signal
 from zlaunch.diagnosis.case import Case, Reading
 from zlaunch.diagnosis.log_text import matching_line
 from zlaunch.diagnosis.signature import quotes, signature
+from zlaunch.files import shown
+from zlaunch.job.script import ConfigInterface
 from zlaunch.rundir import phases
-from zlaunch.units import memory
+from zlaunch.units import memory, size
 
 _ALMOST_FULL = 64 << 20
 """Bytes; with less free, the last request did not fit."""
@@ -63,15 +65,28 @@ def disk_full(case: Case) -> Reading | None:
     what = "a checkpoint" if case.phase == phases.SAVING else "a file"
     quota = matching_line("Disk quota exceeded|Errno 122|os error 122", case.story)
     why = "the disk quota is used up" if quota else "the disk is full"
-    facts = [line]
-    if free is not None:
+    facts, advice = [line], list[str]()
+    disk = case.evidence.save_disk
+    if disk is not None and (case.phase == phases.SAVING or disk.free < _ALMOST_FULL):
+        directory = shown(disk.directory)
+        facts.append(f"{size(disk.free)} of {size(disk.total)} free on the file system of {directory}")
+        advice = _room(case, directory)
+    elif free is not None:
         facts.append(f"{memory(free)} free on the file system of the run directory")
     if line is None and wordless:
         facts.append("its exception could not be recorded")
     cause = f"{case.who} could not write {what}: {why}"
     if line is None and crashed:
         cause = f"{case.who} died with SIGBUS while the disk of the run directory was full, or almost"
-    return Reading(cause, facts)
+    return Reading(cause, facts, advice)
+
+
+def _room(case: Case, directory: str) -> list[str]:
+    """Say how to make room for checkpoints before a job resumes there."""
+    advice = [f"make room first: `zlaunch checkpoint prune {directory} --keep 1` lists what can go"]
+    if case.job.interface is ConfigInterface.TRAINER:
+        advice.append("then `-- --save_total_limit 1` keeps one, and has two while it saves")
+    return advice
 
 
 def _is_wordless(case: Case) -> bool:

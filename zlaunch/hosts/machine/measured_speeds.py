@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypedDict
 
-from zlaunch.files import append_to_cache, cached_lines
+from zlaunch.files import append_to_cache, cached_lines, nearest
 from zlaunch.hosts.machine.resources import Machine
 from zlaunch.rundir.read import parse_record
 from zlaunch.rundir.record import Finite
@@ -74,6 +74,6 @@ def _parsed(line: bytes) -> SpeedRecord:
 
 
 def _is_same_drive(first: Path, second: Path) -> bool:
-    with suppress(OSError, ValueError):
-        return first.stat().st_dev == second.stat().st_dev
+    with suppress(OSError, ValueError):  # the job makes a directory that is not there yet
+        return nearest(first).stat().st_dev == nearest(second).stat().st_dev
     return False

@@ -9,7 +9,8 @@ from zlaunch.files import shown
 from zlaunch.launch.plan import LaunchPlan
 from zlaunch.rundir.layout import RUNS, RunDir
 from zlaunch.rundir.owner import owner_process
-from zlaunch.runs.run import Run, State
+from zlaunch.rundir.read import read_record
+from zlaunch.rundir.record import JobRecord
 
 
 def output_directory(plan: LaunchPlan) -> Path | None:
@@ -26,20 +27,18 @@ def check_shared_output(plan: LaunchPlan) -> Iterator[Finding]:
         return
     place = directory.resolve()
     folders = {plan.layout.root.parent, RUNS.absolute(), directory.parent / RUNS}
-    jobs = (file for folder in sorted(folders) for file in sorted(folder.glob("*/job.json")))
-    for file in jobs:
+    for file in (file for folder in sorted(folders) for file in sorted(folder.glob("*/job.json"))):
         if file.parent == plan.layout.root or RunDir(file.parent).ending.exists():
             continue
-        run = Run(file.parent)
-        saves_to = run.job.get("saves_to")
-        if saves_to is None or Path(saves_to).resolve() != place or run.state is not State.RUNNING:
+        job = read_record(file, JobRecord)
+        saves_to, process = job.get("saves_to"), owner_process(job)
+        if saves_to is None or Path(saves_to).resolve() != place or process is None:
             continue
-        process = owner_process(run.job)
-        if process is None or process.pid != os.getpid():
+        if process.pid != os.getpid():
             yield Finding(
                 "shared-output",
-                f"the run {run.id} is still running, and saves to {shown(directory)} too: each of the two "
-                "overwrites what the other has saved",
+                f"the run {file.parent.name} is still running, and saves to {shown(directory)} too: each of the "
+                "two overwrites what the other has saved",
                 "use another directory, or start this job when that one has ended",
                 severity=Severity.ADVICE,
             )

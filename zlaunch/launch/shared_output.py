@@ -37,8 +37,8 @@ def check_shared_output(plan: LaunchPlan) -> Iterator[Finding]:
         if process.pid != os.getpid():
             yield Finding(
                 "shared-output",
-                f"the run {file.parent.name} is still running, and saves to {shown(directory)} too: each of the "
-                "two overwrites what the other has saved",
+                f"the run {file.parent.name} is still running, and saves to {shown(directory)} too: each "
+                "of the two overwrites what the other has saved",
                 "use another directory, or start this job when that one has ended",
                 severity=Severity.ADVICE,
             )

@@ -4,7 +4,7 @@ import pytest
 
 from zlaunch.config.validate import validate_mapping
 from zlaunch.job.spec import parse_offload
-from zlaunch.other_values import MEANT, hint_for_value, line_for_value
+from zlaunch.other_values import MEANT, hint_for_value, line_for_value, plain_value
 
 PRECISIONS = ("bf16", "fp16", "fp32")
 
@@ -66,6 +66,11 @@ def test_a_ds_config_with_a_value_of_another_tool_gets_the_one_of_deepspeed(
 def test_a_file_gets_its_keys() -> None:
     assert line_for_value("stage", "3-offload") == "did you mean `stage: 3` and `offload: cpu`?"
     assert line_for_value("on_oom", "restart") == "did you mean `on_oom: retry`?"
+
+
+def test_every_word_is_written_as_it_is_looked_up() -> None:
+    words = [word for values in MEANT.values() for text in values.values() for word in text.split()]
+    assert [word for word in words if plain_value(word) != word] == []
 
 
 def test_no_word_means_two_values_of_an_option() -> None:

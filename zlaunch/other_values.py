@@ -29,7 +29,7 @@ MEANT: Final[Mapping[str, Mapping[str, str]]] = {
         "param:cpu": "param params parameter parameters weights model paramcpu paramscpu",
     },
     "launcher": {
-        "torchrun": "accelerate torch pytorch ddp torch.distributed torch.distributed.run elastic local none",
+        "torchrun": "accelerate torch pytorch ddp distributed distributed.run elastic local none",
         "deepspeed": "ds pdsh",
         "openmpi": "mpi mpirun mpiexec ompi",
     },
@@ -84,7 +84,7 @@ def hint_for_value(option: str, value: str, choices: Sequence[str] = ()) -> str 
     if meant:
         return f"did you mean `{' '.join(f'--{name} {text}' for name, text in meant.items())}`?"
     if option == "precision":
-        return _OF_SCRIPTS.get(_plain(value))
+        return _OF_SCRIPTS.get(plain_value(value))
     return None
 
 
@@ -104,9 +104,9 @@ def value_meant(option: str, value: str, choices: Sequence[str]) -> str | None:
 
 def _meant(option: str, value: str, choices: Sequence[str]) -> Mapping[str, str]:
     """Return the options that are meant, each with its value."""
-    plain = _plain(value)
+    plain = plain_value(value)
     for choice in choices:
-        if _plain(choice) == plain:
+        if plain_value(choice) == plain:
             return {option: choice}
     if option == "stage" and (found := _STAGE.fullmatch(plain)):
         return _of_stage(found)
@@ -127,5 +127,6 @@ def _of_stage(found: re.Match[str]) -> Mapping[str, str]:
     return meant
 
 
-def _plain(value: str) -> str:
+def plain_value(value: str) -> str:
+    """Write a value as `MEANT` does."""
     return re.sub(r"[-_\s:=,+]", "", value.lower()).removeprefix("torch.")

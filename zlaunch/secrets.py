@@ -73,10 +73,12 @@ _ASSIGNED = re.compile(
 _LONGEST_NAME = 100
 _PASSWORD_LETTERS = 12
 """A shorter word of letters alone behind a colon is taken for prose: `unknown-key: DeepSpeed has no …`."""
-_LEAST_FINGERPRINT = 8
+_LEAST_FINGERPRINT = 12
 """A shorter value could be found out by trying all that there are."""
 _ROUNDS = 10_000
-"""Hashes of one value, about 3 ms: a reader can wait for that, somebody who guesses cannot."""
+"""Hashes of one value, about 3 ms, so that guessing is slow."""
+_TAG_CHARACTERS = 3
+"""At the start of a digest: 12 bits of a quick hash, without which no word of a log is hashed slowly."""
 _IN_A_WORD = re.compile(r"\w[^\s'\"`]*\w")
 """The parts of a value that stay together wherever it is printed."""
 _HEADER = re.compile(r"(?<=Authorization: )[^'\"`\\\n]+|(?<=Cookie: )[^'\"`\\\n]+", re.IGNORECASE)
@@ -268,9 +270,12 @@ class Fingerprints(NamedTuple):
     def hide(self, text: str, mask: _Mask) -> str:
         """Hide what has one of the hashes."""
         for length, digests in self.digests.items():
+            tags = {digest[:_TAG_CHARACTERS] for digest in digests}
             word = rf"(?<!\w)(?=(\w[^\s'\"`]{{{length - 2}}}\w)(?!\w))"
             for candidate in sorted(set(re.findall(word, text))):
-                if _is_uncommon(candidate) and _digest(self.salt, candidate) in digests:
+                if not _is_uncommon(candidate) or _tag(self.salt, candidate) not in tags:
+                    continue
+                if _digest(self.salt, candidate) in digests:
                     text = text.replace(candidate, mask(candidate))
         return text
 
@@ -282,7 +287,15 @@ _PRINTS: list[Fingerprints] = []
 def _digest(salt: str, value: str) -> str:
     from hashlib import pbkdf2_hmac  # ranks import this module, and hash nothing
 
-    return pbkdf2_hmac("sha256", value.encode("utf-8", "surrogateescape"), bytes.fromhex(salt), _ROUNDS).hex()
+    slow = pbkdf2_hmac("sha256", value.encode("utf-8", "surrogateescape"), bytes.fromhex(salt), _ROUNDS)
+    return _tag(salt, value) + slow.hex()
+
+
+def _tag(salt: str, value: str) -> str:
+    from hashlib import blake2b
+
+    quick = blake2b(value.encode("utf-8", "surrogateescape"), key=bytes.fromhex(salt), digest_size=2)
+    return quick.hexdigest()[:_TAG_CHARACTERS]
 
 
 def _is_uncommon(text: str) -> bool:

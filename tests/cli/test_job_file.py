@@ -126,6 +126,7 @@ def test_the_command_line_wins(tmp_path: Path) -> None:
         ("env", {"A": 1, "B": True}, "A=3", ["B", "A=3"]),
         ("env", "B", "A=3", ["B", "A=3"]),
         ("slurm", ["qos=low", "exclusive"], "qos=high", [("exclusive", None), ("qos", "high")]),
+        ("slurm", ["--mail_type=END", "q=low"], "mail-type=FAIL", [("qos", "low"), ("mail-type", "FAIL")]),
         ("volume", ["old:/data/", "out:/out"], "new:/data", [("out", "/out"), ("new", "/data")]),
     ],
 )

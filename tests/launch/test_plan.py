@@ -74,6 +74,12 @@ def test_fsdp_on_a_machine_without_a_gpu_is_refused_where_the_trainer_certainly_
     assert _codes(_with_fsdp(ON_CPU, "Trainer(model)")) == ["fsdp-without-gpu"]
 
 
+def test_fsdp_without_a_gpu_is_not_refused_where_a_variable_asks_for_the_cpu() -> None:
+    facts = _with_fsdp(ON_CPU, "Trainer(model)")
+    asked = replace(facts, job=replace(facts.job, env=("ACCELERATE_USE_CPU=true",)))
+    assert "fsdp-without-gpu" in [finding.code for finding in make_plan(asked).warnings]
+
+
 @pytest.mark.parametrize(
     ("facts", "source", "argv", "codes"),
     [

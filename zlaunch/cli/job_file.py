@@ -512,7 +512,10 @@ def _name_of(key: str, text: str) -> str:
     """Return the part of a value that may not occur twice: of a volume, where it is mounted."""
     if key == "volume":
         return text.partition(":")[2].rstrip("/")
-    return text.partition("=")[0]
+    name = text.partition("=")[0]
+    if key == "slurm":
+        return name.lstrip("-").replace("_", "-")
+    return name
 
 
 def _path(value: object) -> str | None:

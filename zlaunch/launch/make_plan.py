@@ -377,7 +377,8 @@ def _fsdp_without_gpu(facts: JobFacts) -> Iterator[Finding]:
     if facts.machine.accelerator != "cpu" or facts.machine.gpus:
         return
     hint = f"leave out `{argument}` to train with DeepSpeed"
-    asks_for_cpu = facts.trainer_flags.is_on("use_cpu") or "ACCELERATE_USE_CPU" in facts.environ
+    variables = {*facts.environ, *asked_variables(facts.job.env, facts.environ, facts.job.places)}
+    asks_for_cpu = facts.trainer_flags.is_on("use_cpu") or "ACCELERATE_USE_CPU" in variables
     is_certain = script.is_sure and "Trainer(" in script.source and not asks_for_cpu
     if not is_certain or is_before(facts.stack.versions.get("accelerate"), "1.13"):
         message = "accelerate uses FSDP on GPUs only: on this CPU, ranks fail, or train with DDP"

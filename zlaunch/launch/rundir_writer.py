@@ -14,7 +14,7 @@ from zlaunch import __version__
 from zlaunch.config.resolve.compose import to_json
 from zlaunch.errors import Finding, Unavailable
 from zlaunch.estimate.query import Estimate
-from zlaunch.files import is_safe_word, write_whole
+from zlaunch.files import PRIVATE, is_safe_word, write_whole
 from zlaunch.hosts.cluster.topology import Reach
 from zlaunch.hosts.environment import inherited, may_export
 from zlaunch.launch.facts import JobFacts
@@ -102,7 +102,7 @@ def write_run_files(
     write_record(run_dir.job, {**_job_record(plan, asked), **own_identity(), **lineage._asdict(), **how})
     write_record(run_dir.environment, environment_of(plan.facts))
     if (prints := fingerprints()).digests:
-        write_record(run_dir.secrets, prints._asdict())
+        write_whole(run_dir.secrets, record_text(prints._asdict()), PRIVATE)
     if plan.topology.spans_hosts:
         run_dir.hostfile.write_text("".join(f"{host.line()}\n" for host in plan.topology.hosts))
     write_whole(run_dir.command, command_script(plan), mode=0o777)

@@ -35,10 +35,14 @@ def all_runs(directory: Path | None) -> list[Path]:
 def find_run(name: str, directory: Path | None) -> Path:
     """Find a run by its name, a prefix of its name, its path, or `latest`; hide its secrets from then on."""
     root = _find(name, directory)
+    _hide_secrets(root)
+    return root
+
+
+def _hide_secrets(root: Path) -> None:
     known = read_record(RunDir(root).secrets, SecretsRecord)
     with contextlib.suppress(ValueError):  # of a damaged record
         remember_fingerprints(Fingerprints.of(known.get("salt", ""), known.get("digests", {})))
-    return root
 
 
 def _find(name: str, directory: Path | None) -> Path:
@@ -67,7 +71,8 @@ def _find(name: str, directory: Path | None) -> Path:
 
 
 def load_run(root: Path) -> Run:
-    """Judge the run in a directory as it is now."""
+    """Judge the run in a directory as it is now; hide its secrets from then on."""
+    _hide_secrets(root)
     run = Run(root)
     if run.state.is_over and not run.ending:
         return Run(root)  # it may have ended between the two looks

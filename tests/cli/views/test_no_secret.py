@@ -201,7 +201,7 @@ def test_a_run_is_shown_without_its_secrets(
 
 
 @settings(max_examples=20, phases=[Phase.generate])
-@given(names, st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,60}[0-9]", fullmatch=True))
+@given(names, st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{8,60}[0-9]", fullmatch=True))
 def test_what_a_run_knew_is_hidden_where_it_is_not_known_any_more(
     tmp_path_factory: pytest.TempPathFactory, name: str, value: str
 ) -> None:

@@ -78,6 +78,7 @@ _LETTERS = {
     "n": "ntasks",
     "o": "output",
     "p": "partition",
+    "q": "qos",
     "t": "time",
 }
 """Short options of sbatch → long ones, of which zlaunch writes or reads some."""

@@ -129,6 +129,11 @@ def test_taking_a_switch_takes_nothing_else(before: list[str], flag: str, after:
     assert _split([*before, "--deepspeed", flag, *after])[0] == (*before, flag, *after)
 
 
+@given(others)
+def test_sources_are_those_of_all_words_in_their_order(words: list[str]) -> None:
+    assert [word for of_one, _ in ScriptArgs(tuple(words)).sources() for word in of_one] == words
+
+
 def test_each_argument_has_its_source_wherever_others_are_added() -> None:
     typed = ScriptArgs(("in.txt", "--lr", "1", "2", "--bf16=True"), {"lr": "zlaunch.yaml:4"})
     added = typed.followed_by(("--seed", "5"), {"--seed": "a preset"}).preceded_by(

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def test_hosts_that_are_imagined_have_all_their_gpus(folder: Path) -> None:
     plan = planned(folder, "train.py", "--on", "2x8xH100-80GB")
     assert (plan["accelerator"], len(plan["ranks"])) == ("cuda", 16)
-    assert plan["within"] == "machines that are not asked: 8 x NVIDIA H100 80GB HBM3, 79.1 GiB each (`--on`)"
+    assert plan["within"] == "8 x NVIDIA H100 80GB HBM3, 79.1 GiB each, as `--on` says; no machine is asked"
     assert [(slot["host"], slot["device"]) for slot in plan["ranks"][7:9]] == [("host-0", 7), ("host-1", 0)]
 
 

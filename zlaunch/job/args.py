@@ -157,9 +157,10 @@ class ScriptArgs:
     def sources(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """List each flag with its values, and where they come from; what stands before all flags is one."""
         starts = [flag.index for flag in self.flags]
-        if self.words and 0 not in starts:
-            yield self.words[: min([*starts, len(self.words)])], TYPED
-        for flag, end in zip(self.flags, [*starts[1:], len(self.words)], strict=True):
+        first, *ends = *starts, len(self.words)
+        if first:
+            yield self.words[:first], TYPED
+        for flag, end in zip(self.flags, ends, strict=True):
             source = TYPED
             if flag.index in self.added:
                 source = self.added[flag.index]

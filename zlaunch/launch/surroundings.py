@@ -76,7 +76,7 @@ class Surroundings:
         if self.imagined is not None:
             gpus = self.imagined.machine.gpus
             each = f"{len(gpus)} x {gpus[0].name}, {memory(gpus[0].memory_bytes)} each"
-            return f"machines that are not asked: {each} (`--on`)"
+            return f"{each}, as `--on` says; no machine is asked"
         if self.cluster is None:
             return None
         return self.cluster.source

@@ -118,6 +118,7 @@ def test_no_gpu_of_another_maker_is_proposed(text: str) -> None:
 
 def test_a_size_in_gb_comes_with_what_torch_sees_of_such_gpus() -> None:
     assert nominal_size(parse_gpus("48GB")[1]) == "48 GB; known GPUs of 48 GB have 44.3 to 47.5 GiB"
+    assert nominal_size(parse_gpus("80GB")[1]) == "80 GB; known GPUs of 80 GB have 79.1 GiB"
     assert nominal_size(parse_gpus("100GB")[1]) == "100 GB"
     assert nominal_size(parse_gpus("48GiB")[1]) == nominal_size(parse_gpus("A40")[1]) == ""
 

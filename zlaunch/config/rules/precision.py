@@ -24,8 +24,8 @@ def both_formats(subject: Subject) -> Iterator[Violation]:
     if subject.has_both_formats:
         yield Violation(
             "fp16.enabled",
-            "fp16 and bf16 are both enabled",
-            "keep bf16, unless the GPUs are older than Ampere",
+            "fp16 and bf16 are both enabled, which DeepSpeed refuses",
+            "set `fp16.enabled` to false, or `bf16.enabled` if the GPUs are older than Ampere",
         )
 
 

@@ -216,7 +216,8 @@ def nominal_size(gpu: GpuModel) -> str:
     alike = [size for size in seen if min(filter(size.__le__, _NOMINAL_GB), default=0) == gigabytes]
     text = f"{gigabytes} GB"
     if alike:
-        text += f"; known GPUs of {gigabytes} GB have {min(alike):.1f} to {max(alike):.1f} GiB"
+        sizes = dict.fromkeys(f"{size:.1f}" for size in (min(alike), max(alike)))
+        text += f"; known GPUs of {gigabytes} GB have {' to '.join(sizes)} GiB"
     return text
 
 

@@ -63,6 +63,7 @@ check: .venv/installed-for-tests site
 	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	if command -v actionlint > /dev/null; then actionlint; fi
 	@mkdir -p build && $(BIN)/python -m tools.report > build/report.txt
+	@if [ -n "$$CI" ]; then cat build/report.txt; fi
 	@echo "all checks passed; how plain the code is: build/report.txt"
 
 # Plans usual jobs on GPUs that are not here, which takes half an hour.

@@ -75,6 +75,9 @@ _PASSWORD_LETTERS = 12
 """A shorter word of letters alone behind a colon is taken for prose: `unknown-key: DeepSpeed has no …`."""
 _LEAST_FINGERPRINT = 12
 """A shorter value could be found out by trying all that there are."""
+_LONGEST_FINGERPRINT = 1 << 20
+_LONGEST_SALT = 64
+"""In bytes; blake2b takes no longer key."""
 _ROUNDS = 10_000
 """Hashes of one value, about 3 ms, so that guessing is slow."""
 _TAG_CHARACTERS = 3
@@ -263,8 +266,9 @@ class Fingerprints(NamedTuple):
     @classmethod
     def of(cls, salt: str, digests: Mapping[str, Sequence[str]]) -> "Fingerprints":
         """Take them from a record; raise ValueError for a damaged one."""
-        bytes.fromhex(salt)
         lengths = {int(length): known for length, known in digests.items()}
+        if len(bytes.fromhex(salt)) > _LONGEST_SALT or max(lengths, default=0) > _LONGEST_FINGERPRINT:
+            raise ValueError("damaged")
         return cls(salt, {length: known for length, known in lengths.items() if length > 1})
 
     def hide(self, text: str, mask: _Mask) -> str:

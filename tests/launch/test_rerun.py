@@ -2,9 +2,11 @@
 
 import json
 import shutil
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from tests.facts import facts_of, on_machine
 from tests.making import CPU_MACHINE, PYTHON, SHAPE, TWO_GPUS, local, over_ssh, script
 from tests.resume.resuming import LOOP, resumption
+from zlaunch import secrets
 from zlaunch.cli.views.launch_plan import plan_lines
 from zlaunch.errors import Place, Unavailable
 from zlaunch.hosts.cluster.placement import assign_ranks, choose_slots
@@ -63,6 +66,15 @@ def repeated(plan: LaunchPlan, given: JobFacts) -> LaunchPlan:
     rundir_writer.claim(again)
     rundir_writer.write_run_files(again, ["zlaunch", "train", "train.py"], Lineage(repeats="first"))
     return again
+
+
+def test_only_the_user_reads_the_fingerprints_of_a_shared_run(tmp_path: Path) -> None:
+    plan = make_plan(inputs(tmp_path))
+    rundir_writer.claim(plan)
+    with mock.patch.object(secrets, "_KNOWN", secrets._Known()):
+        secrets.remember({"HF_TOKEN": "aB3dE5gH7jK9m"})
+        rundir_writer.write_run_files(plan, ["zlaunch"], is_shared=True)
+    assert stat.S_IMODE(plan.layout.secrets.stat().st_mode) == 0o600
 
 
 def cases(folder: Path) -> dict[str, JobFacts]:

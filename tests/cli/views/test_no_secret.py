@@ -34,7 +34,7 @@ from zlaunch.hosts.cluster.rendezvous import MemberFailed, Rendezvous
 from zlaunch.hosts.machine.ports import free_port
 from zlaunch.rundir.layout import RunDir
 from zlaunch.rundir.write import write_record
-from zlaunch.runs.store import find_run
+from zlaunch.runs.store import find_run, load_run
 
 values = st.from_regex(r"[a-z][A-Z][0-9][a-zA-Z0-9_+/=.!$%-]{4,90}[0-9]|[a-z]{9}", fullmatch=True)
 """What people take for passwords, and services for tokens."""
@@ -218,13 +218,44 @@ def test_what_a_run_knew_is_hidden_where_it_is_not_known_any_more(
 
 
 @pytest.mark.parametrize(
-    "text", ['{"salt": "no", "digests": {"9": ["a"]}}', '{"salt": "00", "digests": {"x": []}}', "{"]
+    "text",
+    [
+        '{"salt": "no", "digests": {"9": ["a"]}}',
+        '{"salt": "00", "digests": {"x": []}}',
+        '{"salt": "%s", "digests": {"14": ["a"]}}' % ("00" * 65),
+        '{"salt": "00", "digests": {"99999999999": ["a"]}}',
+        "{",
+    ],
 )
 def test_a_damaged_record_of_secrets_keeps_no_run_from_being_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "job.json").write_text('{"started": 1.0}')
     (tmp_path / "a" / "secrets.json").write_text(text)
     assert find_run("a", tmp_path) == tmp_path / "a"
+    assert secrets.hide_in_text("step 0123456789abcd") == "step 0123456789abcd"
+
+
+def test_a_run_that_is_listed_hides_its_secrets(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text('{"started": 1.0}')
+    secrets.remember({"HF_TOKEN": "aB3dE5gH7jK9m"})
+    write_record(RunDir(tmp_path).secrets, secrets.fingerprints()._asdict())
+    secrets._KNOWN.values.clear()
+    load_run(tmp_path)
+    assert secrets.hide_in_text("401 for aB3dE5gH7jK9m") == "401 for (hidden)"
+
+
+def test_few_words_of_a_log_are_hashed_slowly() -> None:
+    secrets.remember({"HF_TOKEN": "aB3dE5gH7jK9m"})
+    prints = secrets.fingerprints()
+    words = " ".join(f"id-{number:010}" for number in range(2000))
+    with mock.patch.object(secrets, "_digest", return_value="") as slow:
+        prints.hide(words, str)
+    assert slow.call_count < 20
+
+
+def test_a_short_secret_has_no_fingerprint() -> None:
+    secrets.remember({"HF_TOKEN": "aB3dE5gH7jK"})
+    assert secrets.fingerprints().digests == {}
 
 
 def test_a_long_secret_is_hidden_before_it_is_clipped_or_broken_at_a_hyphen() -> None:

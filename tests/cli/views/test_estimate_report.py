@@ -31,6 +31,7 @@ from zlaunch.estimate.uncounted import Effect, Uncounted
 from zlaunch.estimate.workload import Workload
 from zlaunch.job.public_models import find_public
 from zlaunch.job.script import Handover
+from zlaunch.job.spec import Offload
 
 REHEARSED = forecast(10.0, seconds=1.0)
 KEPT = replace(REHEARSED, kept=True)
@@ -145,6 +146,15 @@ def test_states_without_zero_are_sixteen_bytes_for_each_parameter() -> None:
 )
 def test_a_table_in_which_nothing_fits_says_what_was_tried(tried: tuple[()] | None, said: str) -> None:
     assert said in " ".join(nothing_fits(tried))
+
+
+def test_what_makes_it_fit_says_that_the_host_is_unchecked_and_names_lora_where_there_is_none() -> None:
+    offload = [Options(stage=3, offload=Offload("cpu", "cpu"))]
+    said = " ".join(" ".join(nothing_fits(offload, checks_host=False)).split())
+    assert "of host memory is not checked" in said
+    assert "--lora 16" in said
+    said = " ".join(nothing_fits(offload, checks_host=True, has_lora=True))
+    assert ("host memory" in said, "lora" in said) == (False, False)
 
 
 def test_what_takes_longest_is_told_by_the_time_it_probably_takes() -> None:

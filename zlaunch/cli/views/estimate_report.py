@@ -127,7 +127,9 @@ def _strategies(
         return table.fit.status
     if query.cluster.gpu is not None and table.fit is Fit.NO:
         remedies = find_remedies(query, STRATEGIES, estimator) if view.levers else None
-        console.data(*strategies.nothing_fits(remedies))
+        checks_host, has_lora = query.cluster.host_bytes is not None, query.training.lora is not None
+        lines = strategies.nothing_fits(remedies, checks_host=checks_host, has_lora=has_lora)
+        console.data(*lines)
     remarks = dict.fromkeys(query.remarks)
     for _, estimate in table.estimates:
         remarks |= dict.fromkeys(estimate.remarks)

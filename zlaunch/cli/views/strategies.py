@@ -121,7 +121,9 @@ def _conclusion(table: StrategyTable) -> Iterator[str]:
         yield from console.paragraph(f"cannot tell what fits: {'; '.join(doubts[0].verdict.reasons)}")
 
 
-def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
+def nothing_fits(
+    remedies: Sequence[Options] | None, *, checks_host: bool = True, has_lora: bool = False
+) -> Iterator[str]:
     """Say so, and which changes make the job fit; None if none was tried."""
     yield "no stage or offload fits with these settings"
     if remedies is None:
@@ -129,10 +131,16 @@ def nothing_fits(remedies: Sequence[Options] | None) -> Iterator[str]:
     elif remedies:
         words = ", or with ".join(f"`{remedy}`" for remedy in remedies)
         yield from console.paragraph(f"hint: it fits with {words}")
+        if not checks_host and any(remedy.offload for remedy in remedies):
+            yield from console.paragraph(
+                "what they need of host memory is not checked: `--host-memory SIZE` tells what each host has"
+            )
     else:
         yield from console.paragraph(
             "hint: none of the tested changes helps; `zlaunch plan` tries every micro-batch"
         )
+    if remedies is not None and not has_lora:
+        yield from console.paragraph("hint: LoRA trains with far less memory: `--lora 16` estimates it")
 
 
 def refused_lines(results: Iterable[tuple[Strategy, Estimate | Rejected]]) -> Iterator[str]:

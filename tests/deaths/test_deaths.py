@@ -61,7 +61,9 @@ def test_a_death_is_told_as_it_was(death: Death, launcher: str, tmp_path: Path) 
     assert (verdict.get("code"), death.rank in (None, verdict.get("rank"))) == (death.verdict, True), told
     assert (ending.get("stall") is not None) == (death.how == "stalled")
     assert death.says in words
-    assert "Traceback" not in said
+    own, _, of_the_script = said.partition("the exception of rank ")
+    assert "Traceback" not in own
+    assert str(HERE) in of_the_script or not of_the_script
     assert all(death.prints in text for text in printed)
     assert seconds <= death.within
     record(death, launcher, seconds)

@@ -1,6 +1,5 @@
 """`zlaunch estimate SCRIPT`: estimate a training script as it is."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -23,6 +22,7 @@ from zlaunch.estimate.strategies import STRATEGIES
 from zlaunch.hosts.machine.interpreter import ESTIMATING, check_packages, inspect_python
 from zlaunch.job.script import Handover, Script
 from zlaunch.job.spec import JobSpec
+from zlaunch.job.train_command import train_words
 from zlaunch.launch.estimated_script import estimate_program as rehearse_program
 
 
@@ -57,13 +57,8 @@ def estimate_program(context: Any, script: str | None, given: Mapping[str, Any])
 
 
 def _on_this_machine(job: JobSpec) -> str:
-    name = shlex.quote(str(job.script))
-    if job.module is not None:
-        name = f"-m {job.module}"
-    return (
-        "these are numbers for GPUs; for the CPU of this machine, "
-        f"`zlaunch train {name} --rehearse --dry-run` takes the same options"
-    )
+    command = console.shell_line(train_words(job, job.program, ["--rehearse", "--dry-run"], ()))
+    return f"these are numbers for GPUs; for the CPU of this machine, `{command}` takes the same options"
 
 
 def _other_strategies(estimate: Estimate, script: Script) -> Iterator[str]:

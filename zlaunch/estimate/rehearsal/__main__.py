@@ -7,6 +7,7 @@ fork saves is resumed in another.
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from zlaunch.estimate.forecast import RESUME
-from zlaunch.estimate.rehearsal.imports import import_packages
+from zlaunch.estimate.rehearsal.imports import import_packages, prepare_to_save
 from zlaunch.estimate.workload import Images, Workload, to_json
 from zlaunch.hosts.adapters import adapter_of
 from zlaunch.hosts.machine.interpreter import installed_stack
@@ -158,7 +159,7 @@ _Running = dict[int, tuple[_Task, IO[str], float]]
 
 def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result]]:
     running: _Running = {}
-    is_warm, failure = False, None
+    is_warm, failure = False, _import_packages()
     while True:
         while len(running) < jobs:
             task = reader.next_task()
@@ -167,8 +168,9 @@ def _run_forks(reader: _WorkloadReader, jobs: int) -> Iterator[tuple[int, Result
             if task.trained is not None and not task.resumes:
                 yield task.index, task.trained
                 continue
-            if not is_warm:
-                is_warm, failure = True, _warm_up(task.workload)
+            if not is_warm and failure is None:
+                is_warm = True
+                _warm_up(task.workload)
             file: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the fork writes, this process reads
             running[_fork(task, file, failure)] = (task, file, time.monotonic() + _TIMEOUT)
         if not running and not reader.is_open:
@@ -194,20 +196,30 @@ def _reap(running: _Running) -> Iterator[tuple[_Task, Result]]:
         os.kill(late, signal.SIGKILL)
 
 
-def _warm_up(workload: Workload) -> str | None:
-    """Import what all forks need; return the error if that fails.
-
-    Custom code of a model is imported only in forks, because it may crash or hang.
-    """
+def _import_packages() -> str | None:
+    """Import what all forks need; return the error if that fails."""
     try:
         import_packages()
         from zlaunch.estimate.rehearsal import model, steps  # noqa: F401 - for the forks
     except Exception as error:  # noqa: BLE001 - an installation can be broken in any way
         return _one_line(error)
-    if workload.remote_code is None:
-        with contextlib.suppress(Exception):
-            model.choose_class(model.read_config(workload), None)
     return None
+
+
+def _warm_up(workload: Workload) -> None:
+    """Import what forks with such workloads need; they tell what is wrong with it.
+
+    Custom code of a model is imported only in forks, because it may crash or hang.
+    """
+    from zlaunch.estimate.rehearsal import model
+
+    with contextlib.suppress(Exception):
+        if workload.lora is not None:
+            importlib.import_module("peft")
+        if workload.save:
+            prepare_to_save(str(workload.model.get("model_type")))
+        if workload.remote_code is None:
+            model.choose_class(model.read_config(workload), None)
 
 
 def _fork(task: _Task, file: IO[str], failure: str | None) -> int:

@@ -11,6 +11,7 @@ _MODEL = "by the model"
 """Allocated by the model's own code: the category depends on phase and shape."""
 
 _FILES: tuple[tuple[str, str], ...] = (
+    (r"/transformers/models/", _MODEL),
     (r"/torch/optim/|/transformers/optimization", "optimizer step"),
     (r"/deepspeed/ops/adam/|/deepspeed/ops/(lamb|lion|adagrad)/", "optimizer states"),
     (r"/deepspeed/runtime/swap_tensor/", "swap buffers"),

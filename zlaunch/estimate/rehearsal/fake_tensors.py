@@ -1,10 +1,11 @@
 """Tensors without data: torch's FakeTensorMode, made faster, with every allocation logged."""
 
 import contextlib
+import math
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +23,7 @@ from zlaunch.estimate.rehearsal.traffic import TrafficCounter
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
+_DETACH, _SLICE, _VIEW = aten.detach.default, aten.slice.Tensor, aten.view.default
 _MOST_ZEROS = 1 << 20
 _WITH_COLLECTIVES = ("c10d", "deepspeed")
 """Namespaces of operators that exchange data with other ranks."""
@@ -74,6 +76,9 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         self._keys_device = keys_device
         self._workspaces = {id(func): workspace for func, workspace in kernels.workspaces.items()}
         self._uses_cublas = {id(func) for func in kernels.of_cublas}
+        self._special = {*self._workspaces, *self._uses_cublas, id(_SLICE), id(_VIEW)}
+        self._plain: set[int] = set()
+        """Operators, by identity, that are only replayed or traced."""
         self._cublas_bytes = kernels.cublas_bytes
         self._handles: set[tuple[bool, int]] = set()
         self._blocks: dict[int, tuple[Block, weakref.ref[torch.UntypedStorage]]] = {}
@@ -91,29 +96,38 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Run an operator; half of all calls ask for a tensor's device."""
         if func is _DEVICE:
             return args[0]._fake_device
-        if func is aten.detach.default and self.can_alias(args[0]):
+        if func is _DETACH and self.can_alias(args[0]):
             return self.alias(args[0])
         kwargs = kwargs or {}
-        constant = _CONSTANT_RESULTS.get(id(func))
+        number = id(func)
+        constant = _CONSTANT_RESULTS.get(number)
         if constant is not None and (result := constant(*args, **kwargs)) is not None:
             return result
         if self._is_tracing:
             return super().__torch_dispatch__(func, types, args, kwargs)
+        if number in self._plain:
+            return self._replay_or_trace(func, types, args, kwargs)
         return self._run(func, types, args, kwargs)
 
     def _run(self, func: OpOverload, types: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run an operator that was called by the job, not by FakeTensorMode while it traces."""
-        if func is aten.slice.Tensor and self.fast and type(args[0]) is FakeTensor:
+        if self.fast and func is _SLICE and type(args[0]) is FakeTensor:
             return self._slice(*args, **kwargs)
+        if self.fast and func is _VIEW and (view := self._view_of_whole(*args)) is not None:
+            return view
         namespace = func.namespace
         if namespace in _WITH_COLLECTIVES:
             self.traffic.note(func, args)
         if namespace == "c10d":
             return self._run_collective(func, args, kwargs)
-        if id(func) in self._uses_cublas and args[0].device.type == NAME:
+        number = id(func)
+        is_on_gpu = number in self._special and args[0].device.type == NAME
+        if is_on_gpu and number in self._uses_cublas:
             self._create_handle()
-        workspace = self._workspaces.get(id(func))
-        if workspace is None or args[0].device.type != NAME:
+        workspace = self._workspaces.get(number)
+        if workspace is None or not is_on_gpu:
+            if namespace not in _WITH_COLLECTIVES and number not in self._special:
+                self._plain.add(number)
             return self._replay_or_trace(func, types, args, kwargs)
         stream = current_stream().number
         blocks = [self.log.allocate("gpu", "workspace", size, stream) for size in workspace(args)]
@@ -136,12 +150,15 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         if self.fast:
             key = op_results.call_key(func, args, kwargs)
         if key is not None:
-            result = self._results.get(key)
-        if result is not None and result.outputs is not None:
+            try:
+                result = self._results.get(key)
+            except TypeError:  # an argument cannot be hashed
+                key = None
+        if result is not None and (outputs := result.outputs) is not None:
             self.flops += result.flops
             if not result.is_sequence:
-                return self._replay(result.outputs[0], args)
-            return tuple([self._replay(output, args) for output in result.outputs])
+                return self._replay(outputs[0], args)
+            return tuple([self._replay(output, args) for output in outputs])
         out = self._trace(func, types, args, kwargs)
         self._log_tensors(out)
         if result is None:
@@ -184,7 +201,7 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
             return self._view(base, output.shape, output.stride, offset, output.dtype)
         meta = _empty_strided(output.shape, output.stride, dtype=output.dtype, device="meta")
         tensor = self._as_fake(meta, output.device)
-        self._log_storage(tensor)
+        self._log_made(tensor, output.device)
         return tensor
 
     def can_alias(self, base: torch.Tensor) -> bool:
@@ -206,6 +223,15 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         shape[dim] = max(0, -(-(last - first) // step))
         stride[dim] *= step
         return self._view(base, shape, stride, offset, base.dtype)
+
+    def _view_of_whole(self, base: torch.Tensor, size: Sequence[int]) -> FakeTensor | None:
+        """Compute `aten.view` of a contiguous tensor, a fifth of all operators; None for any other."""
+        if type(base) is not FakeTensor or base.constant is not None:
+            return None
+        shape = inferred(tuple(size), base.numel())
+        if not shape or base.stride() != contiguous(tuple(base.shape)):
+            return None
+        return self._view(base, shape, contiguous(shape), base.storage_offset(), base.dtype)
 
     def _view(
         self,
@@ -238,13 +264,19 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
     def _log_storage(self, tensor: torch.Tensor) -> None:
         """Log the storage of a tensor if it is new or was resized."""
         storage = tensor.untyped_storage()
-        key, nbytes = storage._cdata, storage.nbytes()
+        key = storage._cdata
         known = self._blocks.get(key)
         if known is not None:
-            if known[0].requested == nbytes:
+            if known[0].requested == storage.nbytes():
                 return
             self._free(key)
-        pool = _POOLS.get(tensor.device.type)
+        self._log_made(tensor, tensor.device)
+
+    def _log_made(self, tensor: torch.Tensor, device: torch.device) -> None:
+        """Log the storage of a tensor that was just made."""
+        storage = tensor.untyped_storage()
+        key, nbytes = storage._cdata, storage.nbytes()
+        pool = _POOLS.get(device.type)
         if pool == "pageable":
             pool = self._host_pool
         if nbytes == 0 or pool is None:
@@ -281,6 +313,23 @@ class FakeGpuMode(FakeTensorMode):  # type: ignore[misc]
         """Whether a tensor's memory is page-locked."""
         known = self._blocks.get(tensor.untyped_storage()._cdata)
         return known is not None and known[0].pool in ("pinned", "locked")
+
+
+@cache
+def inferred(shape: tuple[int, ...], numel: int) -> tuple[int, ...]:
+    """Replace a -1 in a shape; empty if it has not so many elements, or has no dimensions or no element."""
+    if shape.count(-1) == 1 and (rest := -math.prod(shape)) > 0:
+        place = shape.index(-1)
+        shape = (*shape[:place], numel // rest, *shape[place + 1 :])
+    if not shape or min(shape) < 1 or math.prod(shape) != numel:
+        return ()
+    return shape
+
+
+@cache
+def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
 
 
 def _error_on_zeros(

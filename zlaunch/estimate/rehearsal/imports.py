@@ -16,10 +16,15 @@ _MODULES = (
     "transformers",
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
+    "transformers.trainer_pt_utils",
+    "cpuinfo",
     "torch.testing._internal.distributed.fake_pg",
     "torch.utils.flop_counter",
 )
-_NEWER_MODULES = ("deepspeed.runtime.zero.muon.muon_optimizer",)
+_NEWER_MODULES = (
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.module_inject.auto_ep_layer",
+)
 """Modules that not all releases have."""
 
 
@@ -36,6 +41,14 @@ def import_packages(*, fast: bool = True) -> None:
     for name in _NEWER_MODULES:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
+
+
+def prepare_to_save(model_type: str) -> None:
+    """Let transformers compile what renames the weights of all its models as it saves those of one."""
+    with contextlib.suppress(ImportError):  # before transformers 5
+        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+        get_checkpoint_conversion_mapping(model_type)
 
 
 def import_lazily(name: str, known: Mapping[str, object] | None = None, *, standalone: bool = False) -> None:

@@ -64,14 +64,22 @@ class OpResult:
     flops: float
 
 
-def call_key(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
-    """Return a key that is equal for calls with equal results; None if there is none."""
+def call_key(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, object]) -> Hashable | None:
+    """Return a key that is equal for calls with equal results, if it can be hashed; None if there is none."""
+    key: list[Hashable] = [id(func)]
     try:
-        key = (id(func), *map(_argument_key, args), *map(_argument_key, kwargs.items()))
-        hash(key)
-    except (NotRecordable, TypeError):
+        for value in args:
+            if type(value) is FakeTensor:  # one of two arguments; a call would take longer than the rest
+                if value.constant is not None:
+                    return None
+                key += (value.shape, value.stride(), value.dtype, value._fake_device)
+            else:
+                key.append(_argument_key(value))
+        if kwargs:
+            key += map(_argument_key, kwargs.items())
+    except NotRecordable:
         return None
-    return key
+    return tuple(key)
 
 
 def _argument_key(value: Any) -> Hashable:

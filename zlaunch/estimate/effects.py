@@ -90,6 +90,15 @@ def _most_of_each_part(forecast: Forecast) -> dict[str, int]:
     return most
 
 
+def expect_changes(query: EstimateQuery, estimator: Estimator) -> None:
+    """Begin to rehearse what `try_changes` will try, whatever the estimate of the job is."""
+    try:
+        state = state_of(query, query.resolve())
+    except Refused:
+        return
+    estimator.expect([query.with_options(options) for _, options in memory_changes(state)])
+
+
 def try_changes(estimate: Estimate, estimator: Estimator) -> list[ChangeEffect]:
     """Try every change; return the effect of each that still works.
 

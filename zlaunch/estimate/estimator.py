@@ -109,6 +109,17 @@ class Estimator(AbstractContextManager["Estimator"]):
     def __exit__(self, *_: object) -> None:
         self._rehearser.close()
 
+    def start(self) -> None:
+        """Start the program of the rehearsals already; it is ended with the context."""
+        self._rehearser.start()
+
+    def expect(self, queries: Sequence[EstimateQuery]) -> None:
+        """Rehearse jobs that will be asked for together as soon as the next question leaves a core."""
+        resolved = [(query, _resolved(query)) for query in queries]
+        jobs = [(query, found) for query, found in resolved if not isinstance(found, Rejected)]
+        workloads = [_alone(query, workload_of(query, found)) for query, found in jobs]
+        self._rehearser.expect([_shortened(workload) for workload in workloads])
+
     def closed_form(self, queries: Sequence[EstimateQuery]) -> list[Estimate | Rejected]:
         """Estimate jobs in closed form: at once, with a known error."""
         return _estimates(queries, lambda workloads, _: [by_formula(workload) for workload in workloads])
@@ -173,7 +184,7 @@ def _estimates(
             jobs[number] = (query, resolved, workload_of(query, resolved))
     if len(jobs) > 1 or not resumes:  # resuming decides nothing then, unless these jobs do resume
         for number, (query, resolved, workload) in jobs.items():
-            jobs[number] = (query, resolved, replace(workload, resume=query.training.resumes))
+            jobs[number] = (query, resolved, _alone(query, workload))
 
     numbers, records = [*jobs], kept_records()
     made: dict[int, Estimate | Rejected] = {}
@@ -192,6 +203,11 @@ def _estimates(
         rehearsed = forecasts([workload for *_, workload in jobs.values()], estimated)
         results |= dict(starmap(estimated, enumerate(rehearsed)))
     return [results[number] for number in range(len(queries))]
+
+
+def _alone(query: EstimateQuery, workload: Workload) -> Workload:
+    """Resume from the checkpoint of a job only if that is what the job does."""
+    return replace(workload, resume=query.training.resumes)
 
 
 def _resolved(query: EstimateQuery) -> ResolvedConfig | Rejected:

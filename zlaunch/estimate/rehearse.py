@@ -75,6 +75,7 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         self._cache = cache or ForecastCache(None)
         self._jobs = jobs or min(MOST_JOBS, _cores())
         self._program: _Program | None = None
+        self._expected: list[Workload] = []
         self._is_checked = False
         self._doubt: str | None = None
 
@@ -86,6 +87,16 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         if self._program is not None:
             self._program.end()
             self._program = None
+
+    def start(self) -> None:
+        """Start the program already, to import the packages on another core while something is computed."""
+        if self._program is None and self._jobs > 1:
+            self._program = _Program(self._jobs, self._python)
+
+    def expect(self, workloads: Sequence[Workload]) -> None:
+        """Have workloads rehearsed that will be asked for, after those that are asked for next."""
+        unknown = [workload for workload in workloads if self._at_once(workload) is None]
+        self._expected = sorted(unknown, key=_effort, reverse=True)
 
     def __call__(self, workloads: Sequence[Workload], done: Done | None = None) -> list[Rehearsed]:
         """Return the forecasts of workloads in the same order; call `done` with the progress.
@@ -107,7 +118,8 @@ class Rehearser(AbstractContextManager["Rehearser"]):
         missing.sort(key=lambda number: _effort(workloads[number]), reverse=True)
         report = done or (lambda *_: None)
         report(results, len(workloads))
-        for place, reply in self._ask([workloads[number] for number in missing]):
+        expected, self._expected = self._expected, []
+        for place, reply in self._ask([workloads[number] for number in missing], expected):
             number = missing[place]
             results[number] = result = _forecast(workloads[number], reply)
             if isinstance(result, Forecast) and "failure" not in reply:
@@ -133,12 +145,14 @@ class Rehearser(AbstractContextManager["Rehearser"]):
             return _forecast(workload, {"failure": why})
         return self._cache.find(workload)
 
-    def _ask(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
+    def _ask(
+        self, workloads: Sequence[Workload], expected: Sequence[Workload] = ()
+    ) -> Iterator[tuple[int, _Reply]]:
         if not workloads:
             return
         if self._program is None:
             self._program = _Program(self._jobs, self._python)
-        yield from self._program.replies(workloads)
+        yield from self._program.replies(workloads, expected)
 
 
 def _effort(workload: Workload) -> tuple[int, int, int]:
@@ -175,40 +189,70 @@ class _Program:
         self._process = start_with_pipes(argv, environment)
         self._num_asked = 0
         self._num_answered = 0
+        self._unsent = self._unread = b""
+        self._ahead: dict[str, int] = {}
+        """Workload that was sent before it is asked for → its index."""
+        self._early: dict[int, _Reply] = {}
 
-    def replies(self, workloads: Sequence[Workload]) -> Iterator[tuple[int, _Reply]]:
-        """Send workloads and yield replies as they come; none for a workload it died of."""
-        first = self._num_asked
-        self._num_asked += len(workloads)
-        for line in self._lines(b"".join(to_json(workload).encode() + b"\n" for workload in workloads)):
+    def replies(
+        self, workloads: Sequence[Workload], expected: Sequence[Workload] = ()
+    ) -> Iterator[tuple[int, _Reply]]:
+        """Send workloads and yield replies as they come; none for a workload it died of.
+
+        Those that are `expected` to be asked for next are sent, too.
+        """
+        waiting: dict[int, int] = {}
+        for place, workload in enumerate(workloads):
+            text = to_json(workload)
+            index = self._ahead.pop(text, None)
+            if index is None:
+                index = self._send(text)
+            waiting[index] = place
+        for text in map(to_json, expected):
+            self._ahead[text] = self._send(text)
+        for index in [index for index in waiting if index in self._early]:
+            yield waiting.pop(index), self._early.pop(index)
+        if not waiting:
+            return
+        for line in self._lines():
             self._num_answered += 1
             reply: _Reply = json.loads(line)
-            yield reply["index"] - first, reply
-            if self._num_answered == self._num_asked:
+            index = reply["index"]
+            if index in waiting:
+                yield waiting.pop(index), reply
+            else:
+                self._early[index] = reply
+            if not waiting:
                 return
 
-    def _lines(self, unsent: bytes) -> Iterator[bytes]:
+    def _send(self, text: str) -> int:
+        self._unsent += text.encode() + b"\n"
+        self._num_asked += 1
+        return self._num_asked - 1
+
+    def _lines(self) -> Iterator[bytes]:
         """Write and read at the same time, so that no full pipe blocks both sides."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        left = b""
         while True:
+            while b"\n" in self._unread:
+                line, _, self._unread = self._unread.partition(b"\n")
+                yield line
             writers = []
-            if unsent:
+            if self._unsent:
                 writers = [stdin]
             readable, writable, _ = select.select([stdout], writers, [])
             if writable:
                 try:
-                    unsent = unsent[os.write(stdin.fileno(), unsent[: select.PIPE_BUF]) :]
+                    self._unsent = self._unsent[os.write(stdin.fileno(), self._unsent[: select.PIPE_BUF]) :]
                 except BrokenPipeError:
-                    unsent = b""
+                    self._unsent = b""
             if readable:
                 chunk = os.read(stdout.fileno(), 1 << 16)
-                *lines, left = (left + chunk).split(b"\n")
-                yield from lines
                 if not chunk:
                     return
+                self._unread += chunk
 
     def end(self) -> None:
         """Wait for its end; kill it if it is still rehearsing."""

@@ -1,6 +1,8 @@
 """The program that rehearses, without a rehearsal: its forks, results and failures."""
 
 import io
+import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,6 +101,31 @@ def test_a_program_that_died_of_one_workload_did_not_fail_to_start(
     with Rehearser() as rehearser:
         told = rehearser([ASKED, replace(ASKED, rank=7)])
     assert reasons(told) == ["one cannot be", "the rehearsal process died"]
+
+
+def test_what_was_expected_is_sent_once_and_answered_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [{"index": 1, "failure": "second"}, {"index": 0, "failure": "first"}]
+    (tmp_path / "answers").write_text("".join(f"{json.dumps(one)}\n" for one in answers))
+    answer = f"read one; read two; cat '{tmp_path}/answers'"
+    monkeypatch.setattr(sys, "executable", fake_program(tmp_path, answer))
+    later = replace(ASKED, seq_len=128)
+    with Rehearser() as rehearser:
+        rehearser.expect([later])
+        assert [reasons(rehearser([asked])) for asked in (ASKED, later)] == [["first"], ["second"]]
+
+
+def test_what_is_expected_and_never_asked_for_ends_with_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = """read one; echo '{"index": 0, "failure": "first"}'; exec sleep 60"""
+    monkeypatch.setattr(sys, "executable", fake_program(tmp_path, answer))
+    with Rehearser() as rehearser:
+        rehearser.expect([replace(ASKED, seq_len=128)])
+        assert reasons(rehearser([ASKED])) == ["first"]
+        assert (program := rehearser._program) is not None
+    assert program._process.returncode == -signal.SIGKILL
 
 
 def broken_torch(folder: Path, why: str) -> Path:

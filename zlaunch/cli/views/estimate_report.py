@@ -13,7 +13,7 @@ from zlaunch.cli.views.dump import to_json
 from zlaunch.cli.views.memory_plot import phases_picture, strategies_picture
 from zlaunch.cli.views.picture import Picture, check_plot, render
 from zlaunch.errors import ExitStatus
-from zlaunch.estimate.effects import ChangeEffect, find_remedies, try_changes, worth_saying
+from zlaunch.estimate.effects import ChangeEffect, expect_changes, find_remedies, try_changes, worth_saying
 from zlaunch.estimate.estimator import Estimator, RehearsalProgress
 from zlaunch.estimate.fit import Fit
 from zlaunch.estimate.query import Estimate, EstimateQuery, Rejected
@@ -138,6 +138,8 @@ def _strategies(
 
 
 def _one(query: EstimateQuery, estimator: Estimator, view: EstimateView, line: RehearsalLine) -> ExitStatus:
+    if view.levers:
+        expect_changes(query, estimator)
     (estimate,) = estimator.rehearse([query])
     if isinstance(estimate, Rejected):
         raise estimate.error

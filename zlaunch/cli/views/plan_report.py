@@ -49,6 +49,7 @@ def report(
         line.showing(_Candidates()),
         Estimator(line, python=query.job.python) as estimator,
     ):
+        estimator.start()  # the closed form of a hundred candidates takes as long as the imports
         result = plan(query, global_batch, estimator)
     if as_json:
         console.data(to_json(of_search(result, query)))

@@ -1,6 +1,7 @@
 """Tensors without data: torch's FakeTensorMode, made faster, with every allocation logged."""
 
 import contextlib
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -406,6 +407,7 @@ def patch_fake_tensor() -> None:
         for suffix in ("", "_vc", "_epoch"):
             setattr(FakeTensor, f"_{memo}_memo{suffix}", None)
     define_fake_device()
+    FakeTensor.__hash__ = _number_of
     original = torch.Tensor.data
 
     def get(self: FakeTensor) -> torch.Tensor:
@@ -420,6 +422,21 @@ def patch_fake_tensor() -> None:
             self.constant = value.constant
 
     FakeTensor.data = property(get, assign)
+
+
+_numbers = itertools.count()
+
+
+def _number_of(self: FakeTensor) -> int:
+    """Return the hash of a tensor: its number, so that sets of parameters have one order in every process.
+
+    DeepSpeed gathers the parameters of a set one by one, and torch's own hash is an address. The id tells a
+    copy, which has copied the attribute, from its original.
+    """
+    known: tuple[int, int] | None = self.__dict__.get("_number")
+    if known is None or known[0] != id(self):
+        known = self._number = (id(self), next(_numbers))
+    return known[1]
 
 
 def define_fake_device() -> None:

@@ -16,7 +16,7 @@ PACKAGE = ROOT / "zlaunch"
 MODULES = sorted(file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).parts[0] != "recipes")
 FORBIDDEN_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "manager"}
 HEAVY = ("torch", "transformers", "accelerate", "datasets", "deepspeed", "huggingface_hub", "numpy", "rich")
-MOST_INNER_IMPORTS = 52
+MOST_INNER_IMPORTS = 56
 SLOW = ("psutil", "pynvml", "dataclasses", "inspect", "socket", "shutil", "pydantic")
 
 
@@ -139,8 +139,23 @@ PLANS_JOBS = ("zlaunch.config", "zlaunch.dsconfig", "zlaunch.launch.facts", "psu
     ("argv", "unneeded"),
     [
         (["train", "--help"], (*RUNS_JOBS, *PLANS_JOBS, "pydantic")),
-        (["train", "--dry-run"], RUNS_JOBS),
-        (["config", "validate", "configs/zero3.json"], (*RUNS_JOBS, "zlaunch.launch", "psutil", "pynvml")),
+        (
+            ["train", "--dry-run"],
+            (
+                *RUNS_JOBS,
+                "zlaunch.config.translate",
+                "zlaunch.config.accelerate",
+                "zlaunch.worker.hook.heartbeat",
+            ),
+        ),
+        (
+            ["config", "validate", "configs/zero3.json"],
+            (*RUNS_JOBS, "zlaunch.launch", "zlaunch.job.script_reader", "psutil", "pynvml"),
+        ),
+        (
+            ["doctor"],
+            (*RUNS_JOBS, "zlaunch.launch", "zlaunch.job.script_reader", "zlaunch.checks.collective"),
+        ),
         (
             ["runs", "list"],
             (*sorted({*RUNS_JOBS} - {"zlaunch.diagnosis", "zlaunch.runs"}), *PLANS_JOBS, "pydantic"),

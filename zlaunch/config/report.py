@@ -143,7 +143,10 @@ def context_of(
     """
     interface = ConfigInterface(runner or "trainer")
     rest, _ = typed.take_ds_config()
-    installed = inspect_python(python, OPTIMIZER_PACKAGES)
+    extra: tuple[str, ...] = ()
+    if rest.words:
+        extra = OPTIMIZER_PACKAGES
+    installed = inspect_python(python, extra)
     stack = stack_of(installed)
     args: TrainerArgs | None = None
     findings: list[Finding] = []

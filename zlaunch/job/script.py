@@ -274,6 +274,9 @@ class Script:
 
 def num_mentions(word: str, source: str) -> int:
     """Count a word or flag in a source, with `-` and `_` as the same."""
+    parts = word.replace("-", "_").split("_")
+    if not all(part in source for part in parts):  # compiling a pattern takes longer
+        return 0
     return len(re.findall(rf"(?<![\w-])-{{0,2}}{_spelling(word)}(?![\w-])", source))
 
 

@@ -8,11 +8,12 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Final
+
+from zlaunch.frozen import dataclass
 
 FOLDER: Final = (Path(__file__).parents[1] / "recipes").resolve()
 _ZERO: Final = "ZeRO:"

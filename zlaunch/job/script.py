@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from zlaunch.errors import Finding, Place
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs
 from zlaunch.job.evaluating_source import Evaluation
 from zlaunch.job.script_traps import Trap

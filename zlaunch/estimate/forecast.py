@@ -1,10 +1,11 @@
 """The memory forecast of a job: the use of each pool in each phase of a run."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import Final, Literal
 
+from zlaunch.frozen import dataclass
 from zlaunch.hosts.machine.interpreter import inspect_python
 from zlaunch.hosts.machine.probe import cuda_of_torch
 from zlaunch.rundir.record import ForecastRecord

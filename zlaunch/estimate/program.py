@@ -1,12 +1,13 @@
 """A user's program to rehearse, and what its rehearsal found out."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from zlaunch.estimate.forecast import Forecast
 from zlaunch.estimate.workload import Accelerator
+from zlaunch.frozen import dataclass
 
 MOST_BATCHES: Final = 32
 """Batches whose shapes are compared; the longest is counted."""

@@ -6,10 +6,10 @@ that leaves out frozen weights is an upper bound: a job that fits by it does fit
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Final
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.args import ScriptArgs, TypedFlag
 from zlaunch.job.script import ConfigInterface, Script
 

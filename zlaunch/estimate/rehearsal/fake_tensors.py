@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -20,6 +19,7 @@ from zlaunch.estimate.rehearsal import op_results
 from zlaunch.estimate.rehearsal.allocation_log import AllocationLog, Block
 from zlaunch.estimate.rehearsal.device import NAME, current_stream
 from zlaunch.estimate.rehearsal.traffic import TrafficCounter
+from zlaunch.frozen import dataclass
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default

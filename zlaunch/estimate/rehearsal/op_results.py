@@ -6,13 +6,14 @@ result says for each output whether it is an argument, a view of one, or new mem
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
+
+from zlaunch.frozen import dataclass
 
 aten = torch.ops.aten
 

@@ -6,9 +6,9 @@ per head. Korthikanti et al., "Reducing Activation Recomputation in Large Transf
 the same way, for other layers and without flash attention. All sizes in bytes.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
+from zlaunch.frozen import dataclass
 from zlaunch.job.transformer import Stack, Transformer
 
 _SAVED_BY_ACTIVATION: Final = {"relu": 1, "relu2": 2, "quick_gelu": 3, "gelu_new": 5, "gelu_fast": 5}

@@ -6,7 +6,7 @@ states of dropout, quantization of ZeRO++, MiCS. The allocator's cache is the us
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -25,6 +25,7 @@ from zlaunch.estimate.memory.optimizer_states import (
 from zlaunch.estimate.memory.settings import TrainingJob, read_job
 from zlaunch.estimate.memory.weights import adapts_experts
 from zlaunch.estimate.workload import Workload
+from zlaunch.frozen import dataclass
 from zlaunch.job.transformer import Transformer
 
 KNOWN_ERROR: Final = 0.15

@@ -6,12 +6,12 @@ is as large as the experts and is kept until the backward pass of the layer.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import Final
 
 from zlaunch.estimate.workload import DEFAULT_MODULES, Lora
+from zlaunch.frozen import dataclass
 from zlaunch.job.model_families import LINEAR
 from zlaunch.job.transformer import Stack, Transformer, Weight
 

@@ -6,13 +6,14 @@ result says for each output whether it is an argument, a view of one, or new mem
 
 import operator
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import flop_registry
+
+from zlaunch.frozen import dataclass
 
 aten = torch.ops.aten
 
@@ -67,7 +68,12 @@ class OpResult:
 def call_key(func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable | None:
     """Return a key that is equal for calls with equal results; None if there is none."""
     try:
-        key = (id(func), *map(_argument_key, args), *map(_argument_key, kwargs.items()))
+        key = (
+            id(func),
+            torch.get_default_dtype(),
+            *map(_argument_key, args),
+            *map(_argument_key, kwargs.items()),
+        )
         hash(key)
     except (NotRecordable, TypeError):
         return None
